@@ -1,0 +1,90 @@
+"""Facts: what a vendor reports of a node's GPUs, frozen, and nothing guessed.
+
+An optional fact that could not be read is None and stands in `Facts.problems`; only an unreadable UUID, PCI address,
+minor or memory drops a GPU (memory that the GPU does not support reporting is None and no problem).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that could not be read or looks wrong. `subject` is a PCI address, a UUID or "node"."""
+
+    code: str  # stable, dotted: "hardware.gpu-lost", "hardware.fact-unreadable" …
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One MIG device that exists now (a GPU instance with one compute instance of its full size, or a part of it).
+
+    Units: memory in bytes, engines and multiprocessors as counts. `start`/`size` are the placement in the GPU's memory
+    slices (eighths on 7-slice GPUs). `gi_id`/`ci_id` are the instance ids that the driver gave.
+    """
+
+    uuid: str
+    profile: str  # "1g.10gb", "1c.3g.40gb", "1g.10gb+me"
+    gi_profile_id: int
+    gi_id: int
+    ci_id: int
+    start: int
+    size: int
+    memory_bytes: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU. Strings are as the vendor's library gives them; versions as strict semver; units stand in the names.
+
+    `nvlink_domain`: `<clusterUUID>.<cliqueId>` where a fabric is reported, else a stable id of the connected component
+    of NVLink peers; None without links. `numa_node` is None when the kernel says -1.
+    """
+
+    uuid: str
+    pci_address: str  # dddd:bb:dd.f, lower case
+    minor: int
+    memory_bytes: int | None
+    product_name: str | None = None
+    brand: str | None = None
+    architecture: str | None = None
+    compute_capability: str | None = None  # "9.0.0"
+    addressing_mode: str | None = None  # "ATS", "HMM", "None"
+    numa_node: int | None = None
+    pcie_root: str | None = None  # "pci0000:64"
+    nvlink_domain: str | None = None
+    nvlink_count: int | None = None
+    mig_capable: bool | None = None
+    mig_enabled: bool = False
+    ecc_enabled: bool | None = None
+    serial: str | None = None
+    vbios_version: str | None = None
+    memory_bandwidth_bytes_per_s: int | None = None
+    power_limit_max_w: int | None = None
+    sm_clock_max_mhz: int | None = None
+    partitions: tuple[PartitionFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that one discovery found. GPUs in PCI order; empty where the hardware is absent.
+
+    `driver_version` and `cuda_driver_version` are strict semver ("580.126.20", "13.0.0").
+    `waiting_for` is what keeps the hardware from answering at all ("" when it answers): shown in Prepare errors.
+    """
+
+    vendor: str
+    gpus: tuple[GpuFacts, ...] = ()
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    problems: tuple[Problem, ...] = ()
+    waiting_for: str = ""

@@ -1,0 +1,68 @@
+"""The port: what every vendor must offer.
+
+`discover` is a pure read with injected roots, in a deterministic order. `fingerprint` is the cheap probe: while it
+stays the same there is no need to discover again. The edit methods look at device nodes and files only, never at the
+vendor's library: Prepare of a whole GPU makes no library call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.model.edits import Edits
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where the node's trees are seen by this process, and where the container runtime sees the same files.
+
+    `dev`, `sys`, `proc` replace /dev, /sys, /proc. `driver` is the NVIDIA driver root as the *host* names it;
+    `driver_mount` is where this process sees that tree ("/" and "/" for a driver installed on the host).
+    """
+
+    sys: str = "/sys"
+    proc: str = "/proc"
+    dev: str = "/dev"
+    driver: str = "/"
+    driver_mount: str = "/"
+
+
+class Hardware(Protocol):
+    """One vendor's hardware on this node. All methods may be called from any thread and may raise HardwareError."""
+
+    vendor: str  # "nvidia", "simulated"
+
+    def is_present(self) -> bool:
+        """Say whether a matching PCI function exists (sysfs only: no library, no driver needed)."""
+
+    def discover(self) -> Facts:
+        """Read everything. Never raises for one bad GPU: it is dropped and stands in `Facts.problems`."""
+
+    def fingerprint(self) -> Hashable:
+        """Give a cheap value that changes when `discover` would give something else (well below 10 ms)."""
+
+    def common_edits(self) -> Edits:
+        """Give what every container with one of these devices needs: control nodes, libraries, environment."""
+
+    def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
+        """Give what one device needs: its nodes, with major and minor from stat (or the driver's tables) now.
+
+        Raises: HardwareError("hardware.node-missing", retry LATER) naming the node that is not there.
+        """
+
+    def edit_problems(self) -> tuple[str, ...]:
+        """Say in plain words what the edits leave out and why (no hook binary, no libcuda …)."""
+
+    def close(self) -> None:
+        """Let go of the vendor's library and of every device node, so that the driver can be unloaded."""
+
+
+@runtime_checkable
+class ProcessLister(Protocol):
+    """Optional ability: who is running on a GPU (asked before a device of a vanished claim changes hands)."""
+
+    def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
+        """List process ids on the device. Raises: HardwareError when the hardware can't tell."""

@@ -1,0 +1,120 @@
+"""The one error tree.
+
+    DriverError
+    ├── UsageError         a flag or its environment twin is wrong                exit 2
+    ├── InputError         a file somebody wrote is wrong (profile, manifest …)    exit 3
+    ├── SelectorError      a CEL selector does not compile, or fails on a device   exit 3
+    ├── NodeError          this machine lacks something (folder, permission …)     exit 5
+    ├── HardwareError      the GPU, its driver or its library does not answer      exit 5
+    ├── ApiError           the Kubernetes API server refused or was not reached    exit 5
+    ├── ClaimError         this claim can't be prepared as it is                   exit 3
+    ├── PrepareError       an effect on the node failed                            exit 5
+    └── LedgerError        the ledger can't be read or written                     exit 5
+
+A code is stable, dotted, and starts with its branch (`claim.device-in-use`). The message says what, on which object and
+what was expected; the hint says what to do. `retry` tells a caller with time left whether trying again can help.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Retry(enum.Enum):
+    """Whether doing the same thing again can succeed."""
+
+    NOW = "now"  # transient: try again within this call's deadline
+    LATER = "later"  # something else has to change first (a claim ends, a driver loads)
+    NEVER = "never"  # the input itself is wrong
+
+
+class ExitCode(enum.IntEnum):
+    """What the process exit status of every command means."""
+
+    OK = 0
+    NO_MATCH = 1  # no match, does not fit, findings
+    USAGE = 2
+    BAD_INPUT = 3
+    ABORTS_SCHEDULING = 4  # a device would abort scheduling
+    ENVIRONMENT = 5
+    BUG = 70
+
+
+class DriverError(Exception):
+    """Root of all faults that we foresee. Anything else that escapes is a bug (exit 70)."""
+
+    branch = "driver"
+    exit_code = ExitCode.ENVIRONMENT
+
+    def __init__(self, code: str, message: str, *, hint: str = "", retry: Retry = Retry.NEVER) -> None:
+        super().__init__(message)
+        self.code = f"{self.branch}.{code}"
+        self.message = message
+        self.hint = hint
+        self.retry = retry
+
+    def __str__(self) -> str:
+        """Give the message, then the hint, in one line each."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(DriverError):
+    """A flag, or its environment twin, can't be used as given."""
+
+    branch = "usage"
+    exit_code = ExitCode.USAGE
+
+
+class InputError(DriverError):
+    """A file that somebody wrote (profile, manifest, scenario) is not what it should be."""
+
+    branch = "input"
+    exit_code = ExitCode.BAD_INPUT
+
+
+class SelectorError(DriverError):
+    """A CEL selector does not compile, or fails on a device."""
+
+    branch = "selector"
+    exit_code = ExitCode.BAD_INPUT
+
+
+class NodeError(DriverError):
+    """This machine lacks something: a folder, a permission, a free socket path."""
+
+    branch = "node"
+
+
+class HardwareError(DriverError):
+    """A GPU, its driver or its library does not answer as it should."""
+
+    branch = "hardware"
+
+
+class ApiError(DriverError):
+    """The Kubernetes API server refused a request or could not be reached."""
+
+    branch = "api"
+
+    def __init__(self, code: str, message: str, *, status: int = 0, hint: str = "", retry: Retry = Retry.NEVER) -> None:
+        super().__init__(code, message, hint=hint, retry=retry)
+        self.status = status  # HTTP status; 0 when no answer came
+
+
+class ClaimError(DriverError):
+    """This claim can't be prepared as it is: not allocated, not ours, bad config, device held or unknown."""
+
+    branch = "claim"
+    exit_code = ExitCode.BAD_INPUT
+
+
+class PrepareError(DriverError):
+    """An effect on the node failed, or could not be undone."""
+
+    branch = "prepare"
+
+
+class LedgerError(DriverError):
+    """The ledger can't be read or written, or was written by a newer major version."""
+
+    branch = "ledger"

@@ -1,0 +1,111 @@
+"""Logs: a constant message and key-values, as text for people or JSON for machines.
+
+    log.info("slices published", extra=fields(pool=pool, devices=8, took_ms=41))
+
+The key set is closed, so that a log query written today holds tomorrow. Tokens and environments are never logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+KEYS = frozenset(
+    [
+        "node",
+        "driver",
+        "pool",
+        "device",
+        "claim",
+        "claim_uid",
+        "request",
+        "rpc",
+        "attempt",
+        "generation",
+        "slices",
+        "devices",
+        "took_ms",
+        "code",
+        "err",
+        "hint",
+        "problem",
+        "socket",
+        "file",
+        "step",
+        "holder",
+        "role",
+        "version",
+        "reason",
+        "count",
+        "vendor",
+        "pid",
+        "signal",
+        "address",
+        "profile",
+        "seconds",
+        "verb",
+        "path",
+        "status",
+    ]
+)
+
+_ATTRIBUTE = "dra_fields"
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """Give key-values as `extra` of a log call. Raises: KeyError for a key outside the closed set (a bug)."""
+    unknown = values.keys() - KEYS
+    if unknown:
+        raise KeyError(f"log keys outside the closed set: {sorted(unknown)}")
+    return {_ATTRIBUTE: values}
+
+
+class TextFormatter(logging.Formatter):
+    """One line: time, level, logger's last name, message, key=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record; a traceback follows on its own lines."""
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        pairs = " ".join(f"{k}={_plain(v)}" for k, v in getattr(record, _ATTRIBUTE, {}).items())
+        name = record.name.removeprefix("dra_driver.")
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname:<7} {name}: {record.getMessage()}"
+        if pairs:
+            line += " " + pairs
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts (RFC 3339, UTC), level, logger, msg, then the key-values."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record; a traceback stands under `exc`."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, Any] = {
+            "ts": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        entry.update(getattr(record, _ATTRIBUTE, {}))
+        if record.exc_info:
+            entry["exc"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n') else text
+
+
+def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send the logs of the process to `stream` (standard error) as "text" or "json"."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
