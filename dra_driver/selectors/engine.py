@@ -1,0 +1,93 @@
+"""The seam between those who ask for a verdict and the two engines that can give one.
+
+In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine` is
+the portable second opinion. Nothing outside this room should need more than these names.
+
+The rule: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from dra_driver.model.errors import SelectorError
+
+Environment = Literal["stored", "new"]
+
+
+class CompileErrorKind(StrEnum):
+    """The stage that refused an expression."""
+
+    SYNTAX = "syntax"
+    TYPE = "type"
+    RESULT_TYPE = "result-type"
+    INSTANTIATION = "instantiation"
+
+
+class SelectorCompileError(SelectorError):
+    """The expression does not compile.
+
+    `text` is Kubernetes' message, whole; `position` is (line, column) of the first fault, where there is one.
+    """
+
+    def __init__(self, kind: CompileErrorKind, text: str, *, position: tuple[int, int] | None = None) -> None:
+        super().__init__(str(kind), text)
+        self.kind = kind
+        self.text = text
+        self.position = position
+
+
+class SelectorRuntimeError(SelectorError):
+    """The expression failed on this device, which aborts scheduling of the pod. `text` is Kubernetes' message."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("runtime", text)
+        self.text = text
+
+
+class Selector(Protocol):
+    """A compiled expression, ready for any number of devices."""
+
+    @property
+    def expression(self) -> str:
+        """The source text."""
+
+    @property
+    def output_type(self) -> str | None:
+        """The type of the result as the checker prints it; None where the engine has no checker."""
+
+    @property
+    def max_cost(self) -> int | None:
+        """The worst-case cost estimate; None where the engine has no estimator."""
+
+    @property
+    def admissible(self) -> bool | None:
+        """Whether the API server accepts the expression in a new object; None where the engine can't tell."""
+
+    def matches(self, device: Mapping[str, Any], driver: str) -> bool:
+        """Evaluate on one device, a resource.k8s.io/v1 Device as a plain dict.
+
+        Raises:
+            SelectorRuntimeError: The evaluation failed.
+        """
+
+
+class Engine(Protocol):
+    """Compiles selectors."""
+
+    @property
+    def name(self) -> str:
+        """What `--engine` calls it."""
+
+    @property
+    def caveat(self) -> str | None:
+        """What a reader must know before trusting a verdict; None for the engine that decides."""
+
+    def compile(self, expression: str, *, environment: Environment = "stored") -> Selector:
+        """Compile one expression.
+
+        Raises:
+            SelectorCompileError: The expression is not accepted.
+        """
