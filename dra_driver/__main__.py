@@ -1,0 +1,20 @@
+"""The `dra-driver` command. The agent never imports what the other commands need."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the agent, or any other command; return the process's exit status."""
+    if sys.argv[1:2] == ["agent"]:
+        from dra_driver import agent
+
+        return agent.main(sys.argv[2:])
+    from dra_driver.cli.main import run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
