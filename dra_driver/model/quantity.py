@@ -1,8 +1,8 @@
 """Kubernetes quantities ("40Gi", "1500m", "1e3") as exact numbers.
 
 In: the text of a quantity as it stands in an object. Out: an immutable `Quantity` that compares exactly, adds, and
-prints itself in the canonical form. It never uses floating point to decide anything, and no input makes it slow: a number
-is kept as `unscaled * 10**scale`, so "1e999999999" costs nothing until somebody asks for all its digits.
+prints itself in the canonical form. It never uses floating point to decide anything, and no input makes it slow: a
+number is kept as `unscaled * 10**scale`, so "1e999999999" costs nothing until somebody asks for all its digits.
 
 Source: Kubernetes API machinery, resource.Quantity (parsing, canonical form, int64 fast path).
 """
@@ -128,7 +128,7 @@ class Quantity:
         if mine != theirs:
             return self.sign if mine > theirs else -self.sign
         low = min(self.scale, other.scale)
-        left, right = self.unscaled * 10 ** (self.scale - low), other.unscaled * 10 ** (other.scale - low)
+        left, right = self.unscaled * _ten_to(self.scale - low), other.unscaled * _ten_to(other.scale - low)
         return (left > right) - (left < right)
 
     def add(self, other: Quantity) -> Quantity:
@@ -148,7 +148,7 @@ class Quantity:
         low = min(self.scale, other.scale)
         if max(self.scale, other.scale) - low > _MOST_DIGITS:
             raise QuantityError("range", "quantities are too far apart in size to be added")
-        total = self.unscaled * 10 ** (self.scale - low) + other.unscaled * 10 ** (other.scale - low)
+        total = self.unscaled * _ten_to(self.scale - low) + other.unscaled * _ten_to(other.scale - low)
         return Quantity(total, low, form, machine and -_INT64_MAX - 1 <= total <= _INT64_MAX)
 
     def sub(self, other: Quantity) -> Quantity:

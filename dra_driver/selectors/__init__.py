@@ -48,7 +48,7 @@ def compile_selector(
     """Compile a selector as one Kubernetes version does.
 
     `gates` override that version's defaults. `environment` is "stored" for what the scheduler evaluates and "new" for
-    what the API server accepts in a new or changed object; `admissible` of the result is always the API server's verdict.
+    what the API server accepts in a new or changed object; `admissible` of the result is always the server's verdict.
 
     Raises:
         SelectorCompileError: The expression does not compile.
