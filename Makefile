@@ -1,0 +1,57 @@
+# Everything runs in a virtual environment of its own; needs python3 >= 3.11 (with venv), make and git.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+JOBS   ?= 2
+
+.PHONY: help demo test lint format types laws docs proto bench pythons clean
+
+help:            ## Show these targets.
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 >= 3.11 is needed; set PYTHON=")'
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)   ## The main job on one laptop: publish, allocate, prepare, unprepare, for every example.
+	@$(BIN)/dra-driver demo
+
+test: lint       ## The fast lane: lint, types, laws, tests.
+	$(BIN)/python -m pytest -n $(JOBS)
+	@echo "the same claims on a real Kubernetes: make test-cluster (docs/development.md)"
+
+lint: $(READY)   ## Lint, formatting, types and import laws.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY)   ## Regenerate the pages that are made from code.
+	$(BIN)/python -m dra_driver.inventory.reference > docs/attributes.md
+
+proto: $(READY)  ## Regenerate the gRPC messages from proto/.
+	proto/generate.sh
+
+bench: $(READY)  ## Measure speed and memory against the budgets (table; JSON=FILE for machines).
+	$(BIN)/python -m benchmarks $(if $(JSON),--json $(JSON))
+
+pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
+	@for v in 3.11 3.12 3.13 3.14; do \
+	  if python$$v -c '' 2>/dev/null; then \
+	    $(MAKE) --no-print-directory .venv-$$v/.ready PYTHON=python$$v VENV=.venv-$$v && \
+	    .venv-$$v/bin/python -m pytest -n $(JOBS) || exit 1; \
+	  else echo "python$$v: not found, skipped"; fi; done
+
+clean:           ## Remove the virtual environments and caches.
+	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+-include tests/cluster/cluster.mk
