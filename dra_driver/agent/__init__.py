@@ -1,0 +1,10 @@
+"""The node daemon: wires hardware → controller and claim → plugin, and ends cleanly.
+
+Enters: flags. Leaves: slices in the API server, a registered plugin, metrics. `main.py` reads flags and decides whether
+this node needs the agent at all; `node.py` wires the rooms; `scanner.py` looks at the hardware; `status.py` answers
+probes and Prometheus. Importing this package is light: an idle node pays for neither gRPC nor the API client.
+"""
+
+from dra_driver.agent.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,164 @@
+"""`dra-driver agent`: flags, signals, and the decision whether this node needs an agent at all.
+
+On a node without a matching PCI function and without claims in the ledger the process idles: neither gRPC nor the API
+client is imported, nothing is registered, nothing published, until the first GPU appears.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from dra_driver import __version__
+from dra_driver.hardware.choose import choose, roots_of
+from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.model.errors import DriverError, ExitCode
+from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.names import check_driver_name, check_node_name
+from dra_driver.telemetry import logs
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 2.0
+
+_EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
+Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so that the driver can be unloaded;
+SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The agent's flags, checked."""
+
+    node: str
+    driver: str
+    kubeconfig: str | None
+    cdi_root: Path
+    registrar_dir: Path
+    plugins_dir: Path
+    pod_uid: str
+    metrics_address: str
+    hardware: str
+    roots: Roots
+
+    @property
+    def data_dir(self) -> Path:
+        """Give the plugin's own folder: sockets, ledger, locks."""
+        return self.plugins_dir / self.driver
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the agent until SIGTERM; return the exit status."""
+    try:
+        values = _parse(argv)
+        logs.set_up(values["log_format"])
+        options = _options(values)
+        return _run(options, choose(options.hardware, options.roots, node_name=options.node))
+    except DriverError as error:
+        print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
+        return error.exit_code
+    except Exception:
+        log.exception("bug: an error that nobody foresaw")
+        return ExitCode.BUG
+
+
+def _parse(argv: Sequence[str]) -> dict[str, str]:
+    parser = argparse.ArgumentParser(
+        prog="dra-driver agent",
+        description="The node daemon: publishes this node's GPUs and prepares claims for the kubelet.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
+    for flag in FLAGS:
+        default = f" (default {flag.default})" if flag.default else ""
+        parser.add_argument(
+            flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
+        )
+    return resolve(vars(parser.parse_args(argv)), os.environ)
+
+
+def _options(values: Mapping[str, str]) -> Options:
+    return Options(
+        node=check_node_name(values["node_name"]),
+        driver=check_driver_name(values["driver_name"]),
+        kubeconfig=values["kubeconfig"] or None,
+        cdi_root=Path(values["cdi_root"]),
+        registrar_dir=Path(values["kubelet_registrar_directory_path"]),
+        plugins_dir=Path(values["kubelet_plugins_directory_path"]),
+        pod_uid=values["pod_uid"],
+        metrics_address=values["metrics_address"],
+        hardware=values["hardware"],
+        roots=roots_of(values),
+    )
+
+
+class Signals:
+    """What the operator asked for, as an event for the main thread."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._on_let_go: Callable[[], None] = lambda: None
+        self._on_resume: Callable[[], None] = lambda: None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGUSR1, lambda *_: self._on_let_go())
+        signal.signal(signal.SIGUSR2, lambda *_: self._on_resume())
+
+    def on_library(self, *, let_go: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Say what SIGUSR1 and SIGUSR2 do from now on."""
+        self._on_let_go, self._on_resume = let_go, resume
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        log.info("stopping", extra=fields(signal=signal.Signals(number).name))
+        self.stop.set()
+
+
+def _run(options: Options, hardware: Hardware) -> int:
+    signals = Signals()
+    log.info(
+        "agent starting", extra=fields(node=options.node, driver=options.driver, version=__version__, pid=os.getpid())
+    )
+    if not _await_work(options, hardware, signals):
+        return ExitCode.OK
+    from dra_driver.agent.node import NodeAgent
+
+    agent = NodeAgent(options, hardware)
+    signals.on_library(let_go=agent.let_go, resume=agent.resume)
+    agent.start()
+    must_restart = agent.wait(signals.stop)
+    agent.stop()
+    if must_restart and not signals.stop.is_set():
+        log.info("starting afresh with the new driver")
+        logging.shutdown()
+        os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
+    sys.stderr.flush()
+    os._exit(ExitCode.OK)  # a thread that hangs in a hardware call must not keep the process
+
+
+def _await_work(options: Options, hardware: Hardware, signals: Signals) -> bool:
+    """Wait until there is a GPU, or a claim to be undone. False when asked to stop before."""
+    if hardware.is_present() or _has_claims(options.data_dir):
+        return True
+    log.info("no GPU on this node and no claims: idle until one appears", extra=fields(node=options.node))
+    while not signals.stop.wait(IDLE_SECONDS):
+        if hardware.is_present() or _has_claims(options.data_dir):
+            return True
+    return False
+
+
+def _has_claims(data_dir: Path) -> bool:
+    """Say whether the ledger may hold claims, without opening what does not exist."""
+    if not (data_dir / "ledger.db").exists():
+        return False
+    from dra_driver.plugin.ledger import has_claims
+
+    return has_claims(data_dir / "ledger.db")

@@ -1,0 +1,131 @@
+"""Scanner: looks at the hardware, and says so when something changed.
+
+A cheap probe every two seconds; a full discovery when the probe's answer changed, or once a minute in case the probe
+cannot see something. Events only ever trigger a new look: the hardware's answer is always re-read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+from dra_driver.hardware.port import Hardware
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import Inventory
+from dra_driver.model.errors import HardwareError
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+PROBE_SECONDS = 2.0
+FULL_SECONDS = 60.0
+DRIVER_CHANGED = "hardware.driver-changed"
+
+FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
+
+
+class Scanner:
+    """Keeps the newest inventory; tells `on_change` of each new one, from its own thread.
+
+    `on_driver_change` is called once when the loaded driver is no longer the one whose library this process holds.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        on_change: Callable[[Inventory], None],
+        on_driver_change: Callable[[], None],
+        probe_s: float = PROBE_SECONDS,
+        full_s: float = FULL_SECONDS,
+    ) -> None:
+        self._hardware = hardware
+        self._on_change = on_change
+        self._on_driver_change = on_driver_change
+        self._probe_s, self._full_s = probe_s, full_s
+        self._wake = threading.Event()
+        self._stopping = False
+        self._is_paused = False
+        self._fingerprint: Hashable = None
+        self._scanned_at = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
+        self.inventory: Inventory = FIRST_LOOK
+        self.scans = 0
+        self.scan_seconds = 0.0
+
+    def start(self) -> None:
+        """Begin looking; the first inventory is told as soon as it is there."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the thread; one that hangs in a hardware call is left behind, it is a daemon."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def look_now(self) -> None:
+        """Make a full discovery now rather than at the next probe."""
+        self._fingerprint = None
+        self._wake.set()
+
+    def let_go(self) -> None:
+        """Release the vendor's library, so that the driver can be unloaded, until `look_now`."""
+        self._is_paused = True
+        self._wake.set()
+
+    def resume(self) -> None:
+        """Take the hardware up again after `let_go`."""
+        self._is_paused = False
+        self.look_now()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                self._step()
+            except HardwareError as error:
+                if error.code == DRIVER_CHANGED:
+                    log.warning("the loaded driver changed", extra=fields(err=str(error)))
+                    self._on_driver_change()
+                    return
+                log.warning("hardware scan failed", extra=fields(code=error.code, err=str(error)))
+            except Exception:
+                log.exception("hardware scan failed")
+            self._wake.wait(self._probe_s)
+
+    def _step(self) -> None:
+        if self._is_paused:
+            self._hardware.close()
+            return
+        fingerprint = self._hardware.fingerprint()
+        now = time.monotonic()
+        if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
+            return
+        facts = self._hardware.discover()
+        self._fingerprint, self._scanned_at = fingerprint, now
+        self.scans += 1
+        self.scan_seconds = time.monotonic() - now
+        inventory = build_inventory(facts)
+        if inventory != self.inventory:
+            self._tell(inventory)
+
+    def _tell(self, inventory: Inventory) -> None:
+        known = set(self.inventory.problems)
+        for problem in inventory.problems:
+            if problem not in known:
+                log.warning(
+                    "hardware problem", extra=fields(code=problem.code, device=problem.subject, problem=problem.message)
+                )
+        self.inventory = inventory
+        log.info(
+            "hardware scanned",
+            extra=fields(
+                devices=len(inventory.devices),
+                count=len(inventory.problems),
+                took_ms=round(self.scan_seconds * 1000),
+                **({"reason": inventory.waiting_for} if inventory.waiting_for else {}),
+            ),
+        )
+        self._on_change(inventory)
