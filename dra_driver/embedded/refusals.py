@@ -1,0 +1,120 @@
+"""Refusals: the Status objects with which a Kubernetes API server says no.
+
+In: what was wrong. Out: an `ApiError` that carries HTTP status and Status object. It never decides what is wrong.
+Source: k8s.io/apimachinery api/errors; meta/v1 Status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One fault of an object: where, of which sort (`FieldValueInvalid` …) and in words."""
+
+    field: str
+    reason: str
+    message: str
+
+    def wire(self) -> Wire:
+        """Give the cause as it stands in a Status."""
+        return {"field": self.field, "reason": self.reason, "message": self.message}
+
+
+class Refusal(ApiError):
+    """An answer of the API server that is not a success. The HTTP border writes `wire()`."""
+
+    def __init__(
+        self, status: int, reason: str, message: str, *, details: Wire | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(_code(reason), message, status=status)
+        self.reason = reason
+        self.details = details
+        self.retry_after_s = retry_after_s
+
+    def wire(self) -> Wire:
+        """Give the Status object."""
+        answer: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.status,
+        }
+        if self.details:
+            answer["details"] = self.details
+        return answer
+
+
+def _code(reason: str) -> str:
+    """Give `AlreadyExists` as `already-exists`."""
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
+
+
+def bad_request(message: str) -> Refusal:
+    """Say that the request can't be read."""
+    return Refusal(400, "BadRequest", message)
+
+
+def unauthorized() -> Refusal:
+    """Say that the token is missing or not known."""
+    return Refusal(401, "Unauthorized", "Unauthorized")
+
+
+def not_found(resource: str, name: str) -> Refusal:
+    """Say that the object does not exist; `resource` is `resourceslices.resource.k8s.io`."""
+    return Refusal(404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
+
+
+def unknown_path() -> Refusal:
+    """Say that nothing is served under this path."""
+    return Refusal(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed(verb: str) -> Refusal:
+    """Say that the path is known but not with this verb."""
+    return Refusal(405, "MethodNotAllowed", f"the server does not allow {verb} on the requested resource")
+
+
+def already_exists(resource: str, name: str) -> Refusal:
+    """Say that an object of this name exists."""
+    return Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
+
+
+def conflict(resource: str, name: str, why: str = "") -> Refusal:
+    """Say that the object changed since it was read, or that a precondition failed."""
+    why = why or "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return Refusal(409, "Conflict", message, details=_details(resource, name))
+
+
+def expired(wanted: int, oldest: int) -> Refusal:
+    """Say that the history before `oldest` is gone."""
+    return Refusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
+
+
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Refusal:
+    """Say everything that is wrong with an object."""
+    texts = [f"{c.field}: {c.message}" for c in causes]
+    listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    full_kind = f"{kind}.{group}" if group else kind
+    details = {"name": name, "group": group, "kind": kind, "causes": [c.wire() for c in causes]}
+    return Refusal(422, "Invalid", f'{full_kind} "{name}" is invalid: {listed}', details=details)
+
+
+def unsupported_media_type(content_type: str) -> Refusal:
+    """Say that a patch of this type is not understood."""
+    return Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type!r}")
+
+
+def _details(resource: str, name: str) -> Wire:
+    plural, _, group = resource.partition(".")
+    return {"name": name, "group": group, "kind": plural}

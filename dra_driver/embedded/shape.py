@@ -1,0 +1,77 @@
+"""Shape: decode JSON as a typed API server does: unknown fields go, wrong types are refused, nulls are absent.
+
+In: JSON and a description of the type. Out: a new value. The description is data: a dict is an object, a one-element
+list is a list, `Map(x)` a map, a Python type a scalar, `ANY` keeps what is there.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.embedded.refusals import bad_request
+
+Shape = Any
+ANY = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map from text to one type."""
+
+    value: Shape
+
+
+class Quantity:
+    """Marks a quantity: a text or a number on the wire."""
+
+
+_GO = {str: "string", int: "int64", bool: "bool"}
+
+
+def decode(value: Any, shape: Shape, path: str = "") -> Any:
+    """Give `value` as the type `shape` holds it. Raises: Refusal 400 naming the field whose type is wrong."""
+    if shape is ANY:
+        return copy.deepcopy(value)
+    if isinstance(shape, dict):
+        _expect(isinstance(value, dict), value, path, "object")
+        return {
+            key: decode(value[key], part, f"{path}.{key}" if path else key)
+            for key, part in shape.items()
+            if value.get(key) is not None
+        }
+    if isinstance(shape, list):
+        _expect(isinstance(value, list), value, path, "array")
+        return [decode(item, shape[0], f"{path}[{i}]") for i, item in enumerate(value)]
+    if isinstance(shape, Map):
+        _expect(isinstance(value, dict), value, path, "map")
+        return {key: decode(item, shape.value, f"{path}[{key}]") for key, item in value.items()}
+    if shape is Quantity:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        _expect(isinstance(value, str) or is_number, value, path, "quantity")
+        return value if isinstance(value, str) else repr(value)
+    is_right = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+    _expect(is_right and (shape is not int or -(2**63) <= value < 2**63), value, path, _GO[shape])
+    return value
+
+
+def without_empty(value: Any, keep: frozenset[str] = frozenset()) -> Any:
+    """Drop empty lists and maps from objects, as `omitempty` does when the object is written.
+
+    `keep` names fields that stay even when they are empty (opaque texts that we don't own).
+    """
+    if isinstance(value, list):
+        return [without_empty(item, keep) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {k: v if k in keep else without_empty(v, keep) for k, v in value.items()}
+    return {k: v for k, v in kept.items() if k in keep or not (isinstance(v, dict | list) and not v)}
+
+
+def _expect(is_right: bool, value: Any, path: str, wanted: str) -> None:
+    if not is_right:
+        found = {str: "string", bool: "bool", dict: "object", list: "array", type(None): "null"}.get(
+            type(value), "number"
+        )
+        raise bad_request(f"json: cannot unmarshal {found} into field {path or '.'} of type {wanted}")
