@@ -1,0 +1,187 @@
+"""The CDI folder: documents come in, whole files come out; a reader never sees half a file.
+
+A file is written under a hidden name that no runtime reads (they take .json and .yaml only), synced, and renamed. A
+crash between leaves that hidden name behind: it is swept at the start, or overwritten by the next write of the file.
+The folder is shared with other drivers: files that we were not asked for are never touched.
+Source: CDI specification and its reference library: spec files end in .json or .yaml, last rename wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dra_driver.cdi.spec import encode
+from dra_driver.model.errors import PrepareError, Retry
+from dra_driver.model.wire import CdiWire
+
+FILE_MODE = 0o644  # runtimes without root read them too
+FOLDER_MODE = 0o755
+SUFFIX = ".json"
+_UNFINISHED = ".unfinished"
+_HINTS = {
+    errno.EROFS: "mount the CDI folder writable, or set --cdi-root",
+    errno.ENOSPC: "free space on the file system of the CDI folder",
+    errno.EDQUOT: "free space on the file system of the CDI folder",
+    errno.EACCES: "the agent needs write access to the CDI folder",
+    errno.EPERM: "the agent needs write access to the CDI folder",
+    errno.ENOTDIR: "the CDI folder, or one above it, is a file; set --cdi-root",
+}
+
+
+class CdiStore:
+    """The CDI folder `root`, usually /var/run/cdi. It is made when missing (it vanishes at every reboot).
+
+    Any number of threads and processes may use one folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def write(self, file_name: str, document: CdiWire) -> bool:
+        """Make the file hold the document, durably. Says whether anything changed.
+
+        Raises: PrepareError("prepare.cdi-write", LATER) when the folder is missing, read-only or full;
+        PrepareError("prepare.cdi-file-name") for a name with a slash.
+        """
+        path = self._path(file_name)
+        content = encode(document)
+        try:
+            if path.read_bytes() == content:
+                return False
+        except OSError:
+            pass  # missing, or so broken that it has to be written anyway
+        try:
+            self._replace(path, content)
+        except OSError as exc:
+            raise self._fault("cdi-write", f"CDI file {file_name} can't be written to {self.root}", exc) from exc
+        return True
+
+    def remove(self, file_name: str) -> bool:
+        """Remove the file, and what a crash left of it. Says whether it was there.
+
+        Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
+        """
+        path = self._path(file_name)
+        was_there = False
+        try:
+            for name in (_unfinished(path), path):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    name.unlink()
+                    was_there = name is path
+        except OSError as exc:
+            raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
+        return was_there
+
+    def list(self, prefix: str = "") -> tuple[str, ...]:
+        """Name the specification files that begin with `prefix`, in order. A missing folder holds none."""
+        try:
+            names = [path.name for path in self.root.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        return tuple(sorted(n for n in names if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith(".")))
+
+    def read(self, file_name: str) -> CdiWire | None:
+        """Read a document back; None when the file is missing or holds no JSON object."""
+        try:
+            document = json.loads(self._path(file_name).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def sweep(self, prefix: str) -> int:
+        """Remove what crashed writers of files with `prefix` left; a writer at work now is left alone. Gives the count.
+
+        Raises: PrepareError("prepare.cdi-remove", LATER).
+        """
+        swept = 0
+        for path in sorted(self.root.glob(f".{prefix}*{_UNFINISHED}")):
+            try:
+                with _locked(path):
+                    path.unlink()
+                    swept += 1
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            except OSError as exc:
+                raise self._fault("cdi-remove", f"{path.name} can't be removed from {self.root}", exc) from exc
+        return swept
+
+    def _path(self, file_name: str) -> Path:
+        if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name.endswith(SUFFIX):
+            raise PrepareError(
+                "cdi-file-name", f"{file_name!r} can't name a CDI file: no slash, no dot first, *{SUFFIX}"
+            )
+        return self.root / file_name
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        unfinished = _unfinished(path)
+        fd = self._open_unfinished(unfinished)
+        try:
+            try:
+                os.ftruncate(fd, 0)
+                _write_all(fd, content)
+                os.fchmod(fd, FILE_MODE)
+                os.fsync(fd)
+                unfinished.rename(path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    unfinished.unlink()
+                raise
+        finally:
+            os.close(fd)
+        self._sync_folder()
+
+    def _open_unfinished(self, unfinished: Path) -> int:
+        """Open the hidden file and hold its lock; another writer of the same file, or a sweep, may get in between."""
+        while True:
+            try:
+                fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                self.root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_ino == unfinished.stat().st_ino:
+                    return fd
+            except FileNotFoundError:
+                pass  # renamed or swept before we held the lock: start over
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _fault(self, code: str, message: str, exc: OSError) -> PrepareError:
+        hint = _HINTS.get(exc.errno or 0, "")
+        return PrepareError(code, f"{message}: {exc.strerror or exc}", hint=hint, retry=Retry.LATER)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_UNFINISHED}")
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
