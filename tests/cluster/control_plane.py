@@ -1,0 +1,108 @@
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler of one cluster, as command lines.
+
+In: program paths, the folder, the authority. Out: daemons. Never: a default that a real cluster would not have, save
+what makes it small (no leader election, no fsync in etcd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.daemon import Daemon
+from tests.cluster.pki import CLUSTER_IP
+from tests.cluster.sandbox import Sandbox
+
+GATES = (
+    "DRAPartitionableDevices",
+    "DRADeviceTaints",
+    "DRADeviceTaintRules",
+    "DRAConsumableCapacity",
+    "DRAExtendedResource",
+    "DRAAdminAccess",
+    "DRAPrioritizedList",
+    "DRADeviceBindingConditions",
+    "DRAResourceClaimDeviceStatus",
+    "ResourceHealthStatus",
+)
+API_VERSIONS = ("v1", "v1beta1", "v1beta2", "v1alpha3")
+# Inside the network namespace every port is free.
+ETCD = "http://127.0.0.1:2379"
+SERVER = f"https://{CLUSTER_IP}:443"
+
+
+def gate_flags(gates: bool) -> list[str]:
+    """Return the feature gate flag of every component: all of ours on, or the version's defaults."""
+    return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in GATES)] if gates else []
+
+
+def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
+    """Return etcd, with its data below the cluster's folder."""
+    argv = [
+        programs["etcd"],
+        f"--data-dir={sandbox.root / 'etcd'}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
+    ]
+    return Daemon(sandbox, "etcd", [str(word) for word in argv])
+
+
+def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: bool) -> Daemon:
+    """Return the API server, on every address of the namespace, that of the `kubernetes` Service included."""
+    pki = sandbox.root / "pki"
+    runtime = ",".join(f"resource.k8s.io/{version}=true" for version in API_VERSIONS)
+    argv = [
+        str(programs["kube-apiserver"]),
+        f"--etcd-servers={ETCD}",
+        "--bind-address=0.0.0.0",
+        "--secure-port=443",
+        f"--advertise-address={advertise}",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        f"--token-auth-file={pki / 'tokens.csv'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        f"--tls-cert-file={pki / 'apiserver.crt'}",
+        f"--tls-private-key-file={pki / 'apiserver.key'}",
+        f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
+        f"--kubelet-client-key={pki / 'kubelet-client.key'}",
+        f"--kubelet-certificate-authority={pki / 'ca.crt'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki / 'sa.pub'}",
+        f"--service-account-signing-key-file={pki / 'sa.key'}",
+        "--allow-privileged=true",
+        "--enable-aggregator-routing=true",
+        "--profiling=false",
+        *([f"--runtime-config={runtime}"] if gates else []),
+        *gate_flags(gates),
+    ]
+    return Daemon(sandbox, "kube-apiserver", argv)
+
+
+def controller_manager(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: bool) -> Daemon:
+    """Return the controllers: claims, garbage collection, ServiceAccounts, taint eviction."""
+    pki = sandbox.root / "pki"
+    argv = [
+        str(programs["kube-controller-manager"]),
+        *_client(kubeconfig),
+        f"--service-account-private-key-file={pki / 'sa.key'}",
+        f"--root-ca-file={pki / 'ca.crt'}",
+        "--use-service-account-credentials=true",
+        *gate_flags(gates),
+    ]
+    return Daemon(sandbox, "kube-controller-manager", argv)
+
+
+def scheduler(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: bool) -> Daemon:
+    """Return the scheduler."""
+    return Daemon(
+        sandbox, "kube-scheduler", [str(programs["kube-scheduler"]), *_client(kubeconfig), *gate_flags(gates)]
+    )
+
+
+def _client(kubeconfig: Path) -> list[str]:
+    kinds = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+    return [*(f"--{kind}={kubeconfig}" for kind in kinds), "--leader-elect=false", "--bind-address=127.0.0.1"]

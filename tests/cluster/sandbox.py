@@ -1,0 +1,178 @@
+"""The walls around one cluster: a network namespace, a cgroup tree, a short folder, the sysctls a kubelet changes.
+
+In: a name. Out: commands that run inside, and one `destroy` that ends every process started inside and takes the walls
+down. Processes are found by the cgroup they were born in, so nothing depends on who started them or still lives.
+Never: a process, mount, namespace or setting that is not the cluster's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+CGROUPS = Path("/sys/fs/cgroup")
+# The kubelet and the network plugins set these; the network's own ones live and die with the namespace.
+SYSCTLS = (
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+)
+
+
+class NotInTime(Exception):
+    """Something that was waited for did not happen."""
+
+
+def until(what: str, probe: Callable[[], T], seconds: float, every: float = 0.1) -> T:
+    """Poll `probe` until it returns something true, and return that.
+
+    An AssertionError of the probe counts as "not yet". Raises: NotInTime with what was waited for and the last answer.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            answer: object = probe()
+            if answer:
+                return answer  # type: ignore[return-value]
+        except AssertionError as refusal:
+            answer = refusal
+        if time.monotonic() > deadline:
+            raise NotInTime(f"{what}: not within {seconds:.0f} s; last seen: {str(answer)[:2000]}")
+        time.sleep(every)
+
+
+def hierarchies() -> list[Path]:
+    """Return the mount points of the cgroup controllers: one for each on v1, a single one on v2."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return sorted(path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink())
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The walls of the cluster whose files lie in `root`; its folder's name is also its name in the kernel."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name of the network namespace and of the cgroup."""
+        return self.root.name
+
+    @property
+    def net(self) -> str:
+        """Return the path of the network namespace: that of the process which holds it open."""
+        return f"/proc/{(self.root / 'holder').read_text().strip()}/ns/net"
+
+    @property
+    def tracking(self) -> Path:
+        """Return the cgroup that holds every process of the cluster."""
+        one = CGROUPS / "pids"
+        return (one if one.is_dir() else CGROUPS) / self.name
+
+    def create(self) -> None:
+        """Put the walls up: folder, sysctl notes, cgroups, a network namespace with its loopback."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "sysctls").write_text("".join(f"{key}={_sysctl(key)}\n" for key in SYSCTLS if _sysctl(key)))
+        for hierarchy in hierarchies():
+            self.cgroup(hierarchy / self.name)
+        self.group("control")
+        # Not `ip netns add`, which leaves a mount on /run/netns for good.
+        hold = f"echo $$ >{self.tracking}/control/daemons/cgroup.procs && exec setsid unshare --net sleep infinity"
+        started = f"({hold}) </dev/null >/dev/null 2>&1 & echo $!"
+        pid = subprocess.run(["sh", "-c", started], check=True, capture_output=True, text=True).stdout.strip()
+        (self.root / "holder").write_text(pid)
+        ours = Path("/proc/self/ns/net").readlink()
+        until("a network namespace", lambda: Path(self.net).readlink() != ours, 10)
+        self.run("ip", "link", "set", "lo", "up")
+
+    def cgroup(self, path: Path) -> None:
+        """Create a cgroup below ours; a new v1 cpuset is empty and takes nobody until it is filled."""
+        path.mkdir(exist_ok=True)
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if (path / file).exists() and not (path / file).read_text().strip():
+                (path / file).write_text((path.parent / file).read_text())
+
+    def group(self, name: str) -> None:
+        """Create a cgroup to track processes in: the control plane's, or one node's."""
+        self.cgroup(self.tracking / name)
+        self.cgroup(self.tracking / name / "daemons")
+
+    def enter(self, *argv: str, mount: Path | None = None, group: str = "control") -> list[str]:
+        """Return `argv` wrapped so that it runs in the namespaces (network, and a node's mounts) and in a cgroup."""
+        # The pid stays the same through all three: it is the daemon's own.
+        join = f'echo $$ >{self.tracking}/{group}/daemons/cgroup.procs && exec "$@"'
+        mounts = [f"--mount={mount}"] if mount else []
+        return ["sh", "-c", join, "sh", "nsenter", f"--net={self.net}", *mounts, "--", *argv]
+
+    def run(self, *argv: str, mount: Path | None = None, group: str = "control", timeout: float = 60) -> str:
+        """Run a command inside, to its end, and return what it said on stdout."""
+        command = self.enter(*argv, mount=mount, group=group)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            raise subprocess.SubprocessError(f"{' '.join(argv)}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def pids(self, below: str = "") -> list[int]:
+        """Return the processes of the cluster, those of its containers included."""
+        found: list[int] = []
+        for folder, _, _ in os.walk(self.tracking / below):
+            with contextlib.suppress(OSError):
+                found += [int(pid) for pid in (Path(folder) / "cgroup.procs").read_text().split()]
+        return found
+
+    def kill(self, below: str = "", seconds: float = 20) -> None:
+        """End every process in the cgroup, by pid, until none is left."""
+
+        def gone() -> bool:
+            left = self.pids(below)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        until(f"processes of {self.name} gone", gone, seconds)
+
+    def destroy(self) -> None:
+        """Take everything down; safe to repeat, and on the remains of a cluster whose owner was killed."""
+        self.kill()
+        for hierarchy in hierarchies():
+            remove_cgroups(hierarchy / self.name)
+        notes = self.root / "sysctls"
+        for line in notes.read_text().splitlines() if notes.exists() else []:
+            key, _, value = line.partition("=")
+            if _sysctl(key) != value:
+                Path("/proc/sys", key).write_text(value)
+        shutil.rmtree(self.root)
+
+
+def remove_cgroups(top: Path) -> None:
+    """Remove a cgroup and those below it; a dying process may keep one for a moment."""
+
+    def gone() -> bool:
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+        return not top.exists()
+
+    until(f"{top} removed", gone, 20)
+
+
+def _sysctl(key: str) -> str:
+    try:
+        return Path("/proc/sys", key).read_text().strip()
+    except OSError:
+        return ""

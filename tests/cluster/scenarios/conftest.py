@@ -1,0 +1,127 @@
+"""One cluster for all scenarios of a run, one agent and one namespace for each, and a line for each with its time.
+
+What is asked for by environment: `K8S` the version, `GATES=default` for a Kubernetes as it comes.
+After each scenario nothing of it may be left on the node; that is checked here, not in each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.agent import ACCOUNT, NAMESPACE, Agent
+from tests.cluster.api import Refused
+from tests.cluster.cluster import REPOSITORY, Cluster
+from tests.cluster.node import Node
+from tests.cluster.sandbox import until
+
+DEPLOYED = (
+    "deploy/manifests/rbac.yaml",
+    "deploy/manifests/admission-policy.yaml",
+    "deviceclasses/gpu.nvidia.com.yaml",
+    "deviceclasses/mig.nvidia.com.yaml",
+)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster with everything deployed that an administrator would deploy."""
+    with Cluster(version=os.environ.get("K8S", "1.35"), gates=os.environ.get("GATES") != "default", nodes=2) as started:
+        for name in filter(lambda name: (REPOSITORY / name).exists(), DEPLOYED):
+            started.kubectl("apply", "-f", str(REPOSITORY / name))
+        until("the admission policy is enforced", lambda: _enforced(started), 30)
+        yield started
+        if request.session.testsfailed:
+            started.keep_logs()
+
+
+def _enforced(cluster: Cluster) -> bool:
+    """Tell whether the policy refuses already: the API server takes it up a moment after it was created."""
+    api = cluster.api.as_user(cluster.node_token("node-1", ACCOUNT, NAMESPACE))
+    pool = {"name": "nobody", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "nobody", "nodeName": "nobody", "pool": pool, "devices": []}
+    meta = {"name": "policy-probe"}
+    probe = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
+    try:
+        api.create(probe, dryRun="All")
+    except Refused as refusal:
+        return "ValidatingAdmissionPolicy" in str(refusal)
+    return False
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Node:
+    """The node that most scenarios use."""
+    return cluster.nodes[0]
+
+
+@pytest.fixture
+def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
+    """Start agents; whatever they leave after their claims are gone fails the scenario."""
+    started: list[Agent] = []
+
+    def start(node: Node | None = None, **options: Any) -> Agent:
+        agent = Agent(cluster, node or cluster.nodes[0], **options)
+        started.append(agent)
+        return agent.start()
+
+    yield start
+    running = [agent for agent in started if agent.daemon.alive]
+    try:
+        for agent in running:
+            agent.wait_empty()
+        for agent in running:
+            agent.stop()
+        for agent in running:
+            assert agent.sockets() == [], "sockets left by an agent that was asked to end"
+    finally:
+        for agent in started:
+            agent.kill()
+            for found in agent.slices():
+                cluster.api.delete("ResourceSlice", found["metadata"]["name"])
+            shutil.rmtree(agent.data, ignore_errors=True)
+            for file in agent.cdi_files():
+                file.unlink()
+
+
+@pytest.fixture
+def agent(start_agent: Callable[..., Agent]) -> Agent:
+    """The agent of a simulated DGX H100, published."""
+    started = start_agent()
+    started.published()
+    return started
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: object) -> Iterator[str]:
+    """A namespace that is gone, pods and claims included, before the agent is checked."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:50].strip("-")
+    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    cluster.api.wait("ServiceAccount", "default", name, "made", lambda _: True)
+    yield name
+    cluster.api.delete("Namespace", name)
+    cluster.api.wait_gone("Namespace", name, seconds=90)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print each scenario by name with its time, set-up and clean-up included."""
+    times = _TIMES.setdefault(report.nodeid, [0.0])
+    times[0] += report.duration
+    if report.failed:
+        _FAILED.add(report.nodeid)
+    if report.when == "teardown":
+        name = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+        verdict = "FAILED" if report.nodeid in _FAILED else "skipped" if report.nodeid in _SKIPPED else "ok"
+        print(f"\n{times[0]:7.1f} s  {verdict:7}  {name}", end="", flush=True)
+    elif report.skipped:
+        _SKIPPED.add(report.nodeid)
+
+
+_TIMES: dict[str, list[float]] = {}
+_FAILED: set[str] = set()
+_SKIPPED: set[str] = set()
