@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from io import BufferedReader
+from typing import BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 _LINE = 65536
@@ -105,7 +105,7 @@ class HttpServer:
             ).start()
 
     def _converse(self, connection: socket.socket) -> None:
-        reader = BufferedReader(socket.SocketIO(connection, "r"), _LINE)
+        reader = cast("BinaryIO", connection.makefile("rb", buffering=_LINE))
         try:
             while (request := _read(reader, connection)) is not None:
                 if not self._answer(connection, request):
@@ -142,7 +142,7 @@ def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def _read(reader: BufferedReader, connection: socket.socket) -> Request | None:
+def _read(reader: BinaryIO, connection: socket.socket) -> Request | None:
     """Read one request; None at the end of the connection. Raises: ValueError for what is not HTTP."""
     line = reader.readline(_LINE)
     if not line.strip():

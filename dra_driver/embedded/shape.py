@@ -1,7 +1,8 @@
 """Shape: decode JSON as a typed API server does: unknown fields go, wrong types are refused, nulls are absent.
 
 In: JSON and a description of the type. Out: a new value. The description is data: a dict is an object, a one-element
-list is a list, `Map(x)` a map, a Python type a scalar, `ANY` keeps what is there.
+list is a list, `Map(x)` a map, a Python type a scalar, `QUANTITY` a quantity (stored in its canonical form), and `ANY`
+keeps what is there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.embedded.refusals import bad_request
+from dra_driver.model.quantity import Quantity, QuantityError
 
 Shape = Any
 ANY = object()
+QUANTITY = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,6 @@ class Map:
     """A map from text to one type."""
 
     value: Shape
-
-
-class Quantity:
-    """Marks a quantity: a text or a number on the wire."""
 
 
 _GO = {str: "string", int: "int64", bool: "bool"}
@@ -47,13 +46,20 @@ def decode(value: Any, shape: Shape, path: str = "") -> Any:
     if isinstance(shape, Map):
         _expect(isinstance(value, dict), value, path, "map")
         return {key: decode(item, shape.value, f"{path}[{key}]") for key, item in value.items()}
-    if shape is Quantity:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        _expect(isinstance(value, str) or is_number, value, path, "quantity")
-        return value if isinstance(value, str) else repr(value)
+    if shape is QUANTITY:
+        return _quantity(value, path)
     is_right = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
     _expect(is_right and (shape is not int or -(2**63) <= value < 2**63), value, path, _GO[shape])
     return value
+
+
+def _quantity(value: Any, path: str) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    _expect(isinstance(value, str) or is_number, value, path, "quantity")
+    try:
+        return str(Quantity.parse(value if isinstance(value, str) else repr(value)))
+    except QuantityError as fault:
+        raise bad_request(f"unable to parse quantity's suffix or number in field {path}: {fault.message}") from None
 
 
 def without_empty(value: Any, keep: frozenset[str] = frozenset()) -> Any:
