@@ -1,0 +1,113 @@
+"""The NVIDIA driver root as a tree of its own: paths inside it come in, paths on the host go out.
+
+The root is the host's / or a driver container's file system (/run/nvidia/driver), seen by this process below a mount.
+Symlinks are followed as if that mount were /: none leads outside. The tree remembers what it looked at, so that one
+can ask cheaply whether another look would find the same.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+Stamp = tuple[int, int, int] | None  # device, inode, modification time in ns; None: not there
+
+_LINKS_MAX = 40  # as the kernel's own limit (ELOOP)
+_SETTLED_NS = 50_000_000  # file systems stamp with the kernel's coarse clock (4 to 10 ms)
+
+
+class DriverRoot:
+    """One look at a driver root: `mount` is where this process sees it, `host` what the host calls it.
+
+    All paths given and taken are absolute and inside the root ("/usr/lib64/libcuda.so.1"), except `here` and `on_host`.
+    Not for use by two threads at once.
+    """
+
+    def __init__(self, mount: str, host: str) -> None:
+        self._mount = mount.rstrip("/")
+        self._host = host.rstrip("/")
+        self._looked: dict[str, Stamp] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._started_ns = time.time_ns()
+
+    def here(self, path: str) -> str:
+        """Give the path by which this process opens a resolved path."""
+        return self._mount + path
+
+    def on_host(self, path: str) -> str:
+        """Give the path by which the container runtime opens a resolved path."""
+        return self._host + path
+
+    def resolve(self, path: str) -> str | None:
+        """Follow every symlink of a path inside the root; None when it leads nowhere."""
+        done: list[str] = []
+        todo = path.split("/")[::-1]
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in {"", "."}:
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            inner = "/".join(["", *done, part])
+            try:
+                mode = os.lstat(self._mount + inner).st_mode
+            except OSError:
+                self._note(inner)
+                return None
+            if not stat.S_ISLNK(mode):
+                done.append(part)
+                continue
+            self._note(inner)
+            links += 1
+            if links > _LINKS_MAX:
+                return None
+            target = os.readlink(self._mount + inner)  # noqa: PTH115
+            if target.startswith("/"):
+                done.clear()
+            todo.extend(target.split("/")[::-1])
+        return "/" + "/".join(done)
+
+    def names(self, folder: str) -> frozenset[str]:
+        """List a folder; empty when it is missing or no folder."""
+        resolved = self.resolve(folder)
+        if resolved is None:
+            return frozenset()
+        if resolved not in self._names:
+            self._note(resolved)
+            try:
+                self._names[resolved] = frozenset(os.listdir(self._mount + resolved))  # noqa: PTH208
+            except OSError:
+                self._names[resolved] = frozenset()
+        return self._names[resolved]
+
+    def find(self, path: str) -> str | None:
+        """Resolve one path whose folder may change often (/tmp, /run): only the path itself is remembered."""
+        resolved = self.resolve(path)
+        if resolved is not None:
+            self._note(resolved)
+        return resolved
+
+    def is_unchanged(self) -> bool:
+        """Say whether everything that was looked at is as it was; a fraction of a millisecond."""
+        return all(_stamp(self._mount + path) == stamp for path, stamp in self._looked.items())
+
+    def is_settled(self) -> bool:
+        """Say whether `is_unchanged` can be trusted: a folder changed during the look may change again unseen."""
+        recent = range(self._started_ns - _SETTLED_NS, time.time_ns() + 1)
+        return not any(stamp and stamp[2] in recent for stamp in self._looked.values())
+
+    def _note(self, path: str) -> None:
+        folder = path.rpartition("/")[0] or "/"
+        if path not in self._looked and folder not in self._names:
+            self._looked[path] = _stamp(self._mount + path)
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        status = os.lstat(path or "/")
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,0 +1,152 @@
+"""Device nodes of NVIDIA GPUs: roots and numbers come in, `DeviceNode`s as a container needs them go out.
+
+A node is looked for below the dev root, then in the driver root's own /dev. Its major and minor are what stat says now.
+Where the kernel's tables name a node that nobody made yet, it is written with those numbers: a runtime makes it in the
+container. Nothing is made, loaded or asked of a library here.
+Source: NVIDIA MIG user guide, "Device Nodes and Capabilities"; the kernel module's /proc/driver/nvidia.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from dra_driver.hardware.port import Roots
+from dra_driver.model.edits import DeviceNode
+from dra_driver.model.errors import HardwareError, Retry
+
+_ANYBODY = 0o666
+_CAPABILITY_MODE = 0o444
+_DRM_NODE = re.compile(r"(?:card|renderD)\d+")
+_WORLD_READ_WRITE = 0o006
+
+# Node, names of its major in /proc/devices, minor. Only what CUDA needs: a fresh host has the modules before the nodes.
+_FROM_TABLES = (
+    ("nvidiactl", ("nvidia-frontend", "nvidia", "nvidiactl"), 255),
+    ("nvidia-uvm", ("nvidia-uvm",), 0),
+    ("nvidia-uvm-tools", ("nvidia-uvm",), 1),
+)
+
+
+def find_node(roots: Roots, name: str) -> DeviceNode | None:
+    """Find the character device `/dev/<name>`; None where there is none.
+
+    The dev root wins over the driver root's /dev. `host_path` is given only where it is not the path itself.
+    """
+    places = [(roots.dev, roots.dev)]
+    if roots.driver_mount.rstrip("/"):
+        places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
+    for here, on_host in places:
+        try:
+            status = os.stat(f"{here.rstrip('/')}/{name}")  # noqa: PTH116 - a hot path
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            path, host_path = f"/dev/{name}", f"{on_host.rstrip('/')}/{name}"
+            return DeviceNode(
+                path=path,
+                host_path="" if host_path == path else host_path,
+                major=os.major(status.st_rdev),
+                minor=os.minor(status.st_rdev),
+                file_mode=stat.S_IMODE(status.st_mode),
+                gid=status.st_gid,
+            )
+    return None
+
+
+def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
+    """Find the nodes that every container with a GPU needs: nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset."""
+    nodes = {name: find_node(roots, name) for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")}
+    if any(nodes[name] is None for name, _, _ in _FROM_TABLES):
+        majors = character_majors(roots.proc)
+        for name, drivers, minor in _FROM_TABLES:
+            major = next((majors[d] for d in drivers if d in majors), None)
+            if nodes[name] is None and major is not None:
+                nodes[name] = DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=_ANYBODY)
+    return tuple(node for node in nodes.values() if node is not None)
+
+
+def gpu_node(roots: Roots, minor: int) -> DeviceNode:
+    """Find `/dev/nvidia<minor>`. Raises: HardwareError("hardware.node-missing", LATER)."""
+    node = find_node(roots, f"nvidia{minor}")
+    if node is None:
+        raise _missing(roots, f"/dev/nvidia{minor}", f"run nvidia-modprobe -c {minor} (or nvidia-smi) on the host")
+    return node
+
+
+def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tuple[DeviceNode, DeviceNode]:
+    """Give the two nodes that open a MIG partition: those of its GPU instance and of its compute instance.
+
+    The numbers come from the kernel module, so that the host needs no node: type c with major, minor and mode.
+    Raises: HardwareError("hardware.node-missing", LATER) when the kernel module does not know the instance.
+    """
+    instance = f"gi{gi_id}"
+    return (
+        _capability_node(roots, gpu_minor, f"{instance}/access"),
+        _capability_node(roots, gpu_minor, f"{instance}/ci{ci_id}/access"),
+    )
+
+
+def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
+    """Find the card and render nodes of a GPU, named by sysfs; none where no DRM driver is bound."""
+    try:
+        names = sorted(os.listdir(f"{roots.sys}/bus/pci/devices/{pci_address}/drm"))  # noqa: PTH208 - a hot path
+    except OSError:
+        return ()
+    found = (find_node(roots, f"dri/{name}") for name in names if _DRM_NODE.fullmatch(name))
+    return tuple(node for node in found if node is not None)
+
+
+def groups_needed(nodes: tuple[DeviceNode, ...]) -> tuple[int, ...]:
+    """Give the groups that a process without root needs to open the nodes: none where everybody may."""
+    gids = {n.gid for n in nodes if n.gid and (n.file_mode or 0) & _WORLD_READ_WRITE != _WORLD_READ_WRITE}
+    return tuple(sorted(gids))
+
+
+def character_majors(proc: str) -> dict[str, int]:
+    """Read majors of character devices by driver name from /proc/devices; empty when it can't be read."""
+    try:
+        text = Path(proc, "devices").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.split() for line in text.partition("Block devices:")[0].splitlines())
+    return {pair[1]: int(pair[0]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
+
+
+def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
+    minor, mode = _capability(roots, gpu_minor, access)
+    name = f"nvidia-caps/nvidia-cap{minor}"
+    if node := find_node(roots, name):
+        return node
+    major = character_majors(roots.proc).get("nvidia-caps")
+    if major is None:
+        raise _missing(roots, f"/dev/{name}", f"{roots.proc}/devices has no nvidia-caps; is the driver loaded?")
+    return DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=mode)
+
+
+def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
+    """Give minor and mode of a MIG capability, e.g. of "gi3/ci0/access"."""
+    path = Path(roots.proc, f"driver/nvidia/capabilities/gpu{gpu_minor}/mig", access)
+    try:
+        values = dict(line.split(":", 1) for line in path.read_text(encoding="ascii").splitlines() if ":" in line)
+        return int(values["DeviceFileMinor"]), int(values.get("DeviceFileMode", _CAPABILITY_MODE)) & 0o777
+    except (OSError, ValueError, KeyError):
+        pass  # older kernel modules, and nodes prepared by nvidia-modprobe, have the flat table only
+    try:
+        table = Path(roots.proc, "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
+    except OSError:
+        table = ""
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == f"gpu{gpu_minor}/{access}" and words[1].isdigit():
+            return int(words[1]), _CAPABILITY_MODE
+    raise _missing(roots, f"MIG capability gpu{gpu_minor}/{access}", f"{path} can't be read; does the instance exist?")
+
+
+def _missing(roots: Roots, what: str, hint: str) -> HardwareError:
+    places = roots.dev
+    if roots.driver_mount.rstrip("/"):
+        places += f" and {roots.driver_mount.rstrip('/')}/dev"
+    return HardwareError("node-missing", f"{what} is not there (looked in {places})", hint=hint, retry=Retry.LATER)
