@@ -1,0 +1,9 @@
+"""NVIDIA: GPUs and MIG devices through NVML, sysfs and procfs.
+
+In: roots. Out: `Facts`, fingerprints and container edits by the hardware port. Only `nvml.py` imports pynvml, and only
+once there is hardware to ask about.
+"""
+
+from dra_driver.hardware.nvidia.vendor import NvidiaHardware
+
+__all__ = ["NvidiaHardware"]

@@ -1,0 +1,65 @@
+"""From the readings of single GPUs to the facts of the node.
+
+Pure. In: readings, the PCI bus, links seen so far. Out: GPUs in PCI order with their NVLink domains, and problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dra_driver.hardware.facts import GpuFacts, Problem
+from dra_driver.hardware.nvidia.links import Edge, domains
+from dra_driver.hardware.nvidia.reading import GpuReading
+from dra_driver.hardware.nvidia.sysfs import PciFunction
+
+
+def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[GpuFacts, ...]:
+    """Give the GPUs in PCI order, each with its links.
+
+    `edges` are all links seen since the process began: a GPU in MIG mode, whose links are hidden, keeps its domain.
+    """
+    local = domains(edges)
+    gpus = []
+    for reading in readings:
+        gpu, links = reading.facts, reading.links
+        if gpu is None:
+            continue
+        has_links = bool(links.count) or gpu.mig_enabled
+        domain = links.fabric or (local.get(gpu.pci_address) if has_links and not links.is_fabric_pending else None)
+        gpus.append(replace(gpu, nvlink_count=links.count, nvlink_domain=domain))
+    return tuple(sorted(gpus, key=lambda gpu: gpu.pci_address))
+
+
+def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, silent: int) -> tuple[Problem, ...]:
+    """Say which GPUs on the bus the library does not report.
+
+    `silent` GPUs are known to the library but have not told their address, so as many of those that are driven by
+    NVIDIA's driver may be the same; no second problem is made of them.
+    """
+    known = set(answered)
+    missing = [f for f in functions if f.address not in known and not f.is_virtual]
+    foreign = [f for f in missing if f.driver != "nvidia"]
+    driven = [f for f in missing if f.driver == "nvidia"]
+    problems = [
+        Problem("hardware.gpu-not-driven", f.address, f"GPU is bound to {f.driver or 'no driver'}, not to nvidia")
+        for f in foreign
+    ]
+    if len(driven) > silent:
+        problems += [
+            Problem("hardware.gpu-not-reported", f.address, "GPU is on the PCI bus but the driver does not report it")
+            for f in driven
+        ]
+    return tuple(problems)
+
+
+def name_silent(
+    problems: Sequence[Problem], functions: Sequence[PciFunction], answered: Iterable[str]
+) -> list[Problem]:
+    """Give a problem of the one GPU that told no address the one address that is left, if it is only one."""
+    known = set(answered)
+    left = [f.address for f in functions if f.driver == "nvidia" and f.address not in known and not f.is_virtual]
+    nameless = [p for p in problems if p.subject == "node"]
+    if len(left) == 1 and len(nameless) == 1:
+        return [replace(p, subject=left[0]) if p.subject == "node" else p for p in problems]
+    return list(problems)

@@ -1,0 +1,92 @@
+"""Where libnvidia-ml.so.1 is: below the driver root's mount, in LD_LIBRARY_PATH, or where the loader finds it.
+
+In: roots and the environment. Out: paths to try, in order. Never loads anything. The folders are those in which
+NVIDIA's packages for the large distributions put their libraries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.port import Roots
+
+SONAME = "libnvidia-ml.so.1"
+_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+FOLDERS = (
+    "",
+    "usr/lib64",
+    *(f"usr/lib/{triplet}" for triplet in _TRIPLETS),
+    *(f"usr/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
+    "usr/lib64/nvidia/current",
+    "lib64",
+    *(f"lib/{triplet}" for triplet in _TRIPLETS),
+    *(f"lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFile:
+    """A library file as it was when looked at: a driver's upgrade changes its size or its time."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+def look_at(path: str) -> LibraryFile | None:
+    """Describe a library file; None where there is none."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return LibraryFile(path, status.st_size, status.st_mtime_ns)
+
+
+def has_own_mount(roots: Roots) -> bool:
+    """Say whether the driver root is mounted apart from this process's own root."""
+    return os.path.normpath(roots.driver_mount) != "/"
+
+
+def below_mount(roots: Roots) -> Iterator[str]:
+    """Give the library files below the driver root's mount."""
+    for folder in FOLDERS:
+        path = Path(roots.driver_mount, folder, SONAME)
+        if path.is_file():
+            yield str(path)
+
+
+def in_library_path() -> Iterator[str]:
+    """Give the library files in LD_LIBRARY_PATH's folders.
+
+    The loader would look there too, but it never looks again into a folder that was once missing.
+    """
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        path = Path(folder or ".", SONAME)
+        if folder and path.is_file():
+            yield str(path)
+
+
+def candidates(roots: Roots) -> Iterator[str]:
+    """Give what to load, best first. The bare soname stands for the loader's own search."""
+    if has_own_mount(roots):
+        yield from below_mount(roots)
+        yield from in_library_path()
+        yield SONAME
+    else:
+        yield from in_library_path()
+        yield SONAME
+        yield from below_mount(roots)
+
+
+def mapped_file(soname: str = SONAME) -> str | None:
+    """Give the file from which this process has the library mapped."""
+    stem = soname.rpartition(".")[0]
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if path and stem in Path(path).name:
+                return "/" + path
+    return None

@@ -1,0 +1,109 @@
+"""The MIG devices of one GPU as they are now.
+
+In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, and problems. A MIG device of
+which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance.
+"""
+
+from __future__ import annotations
+
+from dra_driver.hardware.facts import PartitionFacts, Problem
+from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
+from dra_driver.hardware.nvidia.nvml import GpuInstanceProfile, Handle, MigAttributes, Nvml, NvmlFault
+
+_MIB = 2**20
+
+
+def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
+    """List the UUIDs of a GPU's MIG devices: what changes when an administrator re-partitions it."""
+    return tuple(sorted(nvml.uuid(mig) for mig in _mig_devices(nvml, gpu)))
+
+
+def _mig_devices(nvml: Nvml, gpu: Handle) -> list[Handle]:
+    """List handles. The library leaves holes where instances were destroyed."""
+    found = (nvml.mig_device(gpu, index) for index in range(nvml.mig_devices_max(gpu)))
+    return [mig for mig in found if mig is not None]
+
+
+def read_partitions(
+    nvml: Nvml, gpu: Handle, subject: str, gpu_memory_bytes: int | None
+) -> tuple[tuple[PartitionFacts, ...], tuple[Problem, ...]]:
+    """Read all MIG devices of a GPU; `subject` names the GPU in problems.
+
+    Raises: NvmlFault when they can't even be listed, or when the GPU is lost.
+    """
+    handles = _mig_devices(nvml, gpu)
+    profiles = nvml.gi_profiles(gpu) if handles else {}
+    partitions, problems = [], []
+    for mig in handles:
+        try:
+            partitions.append(_read_partition(nvml, gpu, mig, profiles, gpu_memory_bytes))
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            problems.append(Problem("hardware.partition-unreadable", subject, f"a MIG device is left out: {fault}"))
+    return tuple(sorted(partitions, key=lambda p: (p.start, p.gi_id, p.ci_id))), tuple(problems)
+
+
+def _read_partition(
+    nvml: Nvml, gpu: Handle, mig: Handle, profiles: dict[int, GpuInstanceProfile], gpu_memory_bytes: int | None
+) -> PartitionFacts:
+    """Read one MIG device.
+
+    Engines and memory are the GPU instance's, which its compute instances share; multiprocessors are the compute
+    instance's own where it is only a part.
+    """
+    gi_id, ci_id = nvml.gi_id(mig), nvml.ci_id(mig)
+    instance = nvml.gpu_instance(gpu, gi_id)
+    profile = profiles.get(instance.profile_id)
+    if profile is None:
+        raise NvmlFault("nvmlDeviceGetGpuInstanceProfileInfo", f"no profile has id {instance.profile_id}")
+    attributes = _read_attributes(nvml, mig)
+    is_whole = attributes is None or attributes.gi_slices == attributes.ci_slices
+    return PartitionFacts(
+        uuid=nvml.uuid(mig),
+        profile=_read_profile_name(nvml, mig, profile, attributes, gpu_memory_bytes),
+        gi_profile_id=instance.profile_id,
+        gi_id=gi_id,
+        ci_id=ci_id,
+        start=instance.start,
+        size=instance.size,
+        memory_bytes=profile.memory_mib * _MIB,
+        multiprocessors=profile.multiprocessors if is_whole or attributes is None else attributes.multiprocessors,
+        copy_engines=profile.copy_engines,
+        decoders=profile.decoders,
+        encoders=profile.encoders,
+        jpeg_engines=profile.jpeg_engines,
+        ofa_engines=profile.ofa_engines,
+    )
+
+
+def _read_attributes(nvml: Nvml, mig: Handle) -> MigAttributes | None:
+    try:
+        return nvml.mig_attributes(mig)
+    except NvmlFault as fault:
+        if not fault.is_absent:
+            raise
+        return None
+
+
+def _read_profile_name(
+    nvml: Nvml,
+    mig: Handle,
+    profile: GpuInstanceProfile,
+    attributes: MigAttributes | None,
+    gpu_memory_bytes: int | None,
+) -> str:
+    """Name the profile from its numbers, or where those are missing from the device's product name."""
+    name = None
+    if attributes is not None and gpu_memory_bytes:
+        name = profile_name(
+            gi_slices=attributes.gi_slices,
+            ci_slices=attributes.ci_slices,
+            constant=profile.constant,
+            memory_mib=attributes.memory_mib,
+            gpu_memory_bytes=gpu_memory_bytes,
+        )
+    name = name or profile_in_name(nvml.name(mig))
+    if name is None:
+        raise NvmlFault("nvmlDeviceGetAttributes", "neither numbers nor product name tell the profile")
+    return name

@@ -1,0 +1,366 @@
+"""NVML through nvidia-ml-py: the one module that imports pynvml, which it does only when a library is loaded.
+
+In: a path of libnvidia-ml.so.1. Out: plain values and `NvmlFault`. Every method is one library call (or the versions
+of one call, newest first), announced to `mark` before it is made. Never interprets a value beyond its unit, never
+waits: deadlines are the workers' business.
+
+Source: nvml.h and NVIDIA's NVML API reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Handle = Any  # a ctypes pointer that only the library understands
+INIT_FLAG_NO_GPUS = 1  # do not fail where no GPU is found
+MAX_LINKS = 36
+FABRIC_COMPLETED = 3
+_ABSENT = frozenset(["NOT_SUPPORTED", "FUNCTION_NOT_FOUND"])
+
+
+class NvmlFault(Exception):
+    """A library call failed: which one, and the name of the error without its NVML_ERROR_ prefix."""
+
+    def __init__(self, call: str, name: str) -> None:
+        super().__init__(f"{call}: {name}")
+        self.call = call
+        self.name = name
+
+    @property
+    def is_absent(self) -> bool:
+        """Say whether this GPU or this library has no such fact, as against failing to give it."""
+        return self.name in _ABSENT
+
+    @property
+    def is_lost(self) -> bool:
+        """Say whether the GPU has fallen off the bus."""
+        return self.name == "GPU_IS_LOST"
+
+
+def load(path: str) -> None:
+    """Load the library at `path` (or, for a bare soname, wherever the loader finds it) for all later calls.
+
+    pynvml keeps its library and every function pointer for good, so both are replaced here.
+    Raises: OSError when there is no such library or it can't be loaded.
+    """
+    library = ctypes.CDLL(path)
+    import pynvml  # noqa: PLC0415 - 6 MiB that a node without GPUs must not pay
+
+    with pynvml.libLoadLock:
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001
+        pynvml.nvmlLib = library
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """One GPU instance: NVIDIA's profile id as `nvidia-smi mig -lgip` prints it, placement in memory slices."""
+
+    profile_id: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstanceProfile:
+    """What a GPU instance of one profile has. `constant` is NVML_GPU_INSTANCE_PROFILE_*, `profile_id` NVIDIA's id."""
+
+    constant: int
+    profile_id: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigAttributes:
+    """What the library says of one MIG device. Slices are compute slices."""
+
+    gi_slices: int
+    ci_slices: int
+    multiprocessors: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A GPU's place in an NVLink fabric. `cluster_uuid` is 16 bytes, all zero where no cluster is configured."""
+
+    state: int
+    status: int
+    cluster_uuid: bytes
+    clique_id: int
+
+
+class Nvml:
+    """The calls that we make. One object per worker; all share the loaded library."""
+
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        import pynvml  # noqa: PLC0415 - see load
+
+        self._api = pynvml
+        self._mark = mark
+        self._names = {v: n.removeprefix("NVML_ERROR_") for n, v in vars(pynvml).items() if n.startswith("NVML_ERROR_")}
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        """Make one call. Raises: NvmlFault for every way in which it can fail."""
+        call = getattr(self._api, function, None)
+        if call is None:
+            raise NvmlFault(function, "FUNCTION_NOT_FOUND")
+        self._mark(function)
+        try:
+            return call(*arguments)
+        except self._api.NVMLError as fault:
+            code = getattr(fault, "value", 999)
+            raise NvmlFault(function, self._names.get(code, f"error {code}")) from None
+        except (ValueError, ctypes.ArgumentError) as fault:  # text that is not UTF-8
+            raise NvmlFault(function, f"gave no text: {fault}") from None
+
+    # -- the library as a whole
+
+    def init(self) -> None:
+        """Start using the library; GPUs may be absent. No-attach is not asked for: it leaves queries unanswered."""
+        try:
+            self._call("nvmlInitWithFlags", INIT_FLAG_NO_GPUS)
+        except NvmlFault as fault:
+            if fault.name not in {"FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"}:
+                raise
+            self._plain_init()
+
+    def _plain_init(self) -> None:
+        self._mark("nvmlInit_v2")
+        try:
+            code = int(self._api.nvmlLib.nvmlInit_v2())
+        except AttributeError:
+            raise NvmlFault("nvmlInit_v2", "FUNCTION_NOT_FOUND") from None
+        if code:
+            raise NvmlFault("nvmlInit_v2", self._names.get(code, f"error {code}"))
+
+    def shutdown(self) -> None:
+        """Give back everything that init took, device nodes included."""
+        self._call("nvmlShutdown")
+
+    def driver_version(self) -> str:
+        """Give the driver's version as it writes it ("580.65.06")."""
+        return str(self._call("nvmlSystemGetDriverVersion"))
+
+    def cuda_driver_version(self) -> int:
+        """Give CUDA's version as 1000 for each major and 10 for each minor version."""
+        try:
+            return int(self._call("nvmlSystemGetCudaDriverVersion_v2"))
+        except NvmlFault as fault:
+            if fault.name != "FUNCTION_NOT_FOUND":
+                raise
+            return int(self._call("nvmlSystemGetCudaDriverVersion"))
+
+    def count(self) -> int:
+        """Count the GPUs that the library knows."""
+        return int(self._call("nvmlDeviceGetCount"))
+
+    # -- one GPU
+
+    def gpu(self, index: int) -> Handle:
+        """Give the handle of the GPU at an index (in PCI order)."""
+        return self._call("nvmlDeviceGetHandleByIndex", index)
+
+    def by_uuid(self, uuid: str) -> Handle:
+        """Give the handle of the GPU or MIG device with a UUID."""
+        return self._call("nvmlDeviceGetHandleByUUID", uuid)
+
+    def uuid(self, device: Handle) -> str:
+        """Give the UUID of a GPU or a MIG device."""
+        return str(self._call("nvmlDeviceGetUUID", device))
+
+    def pci_address(self, gpu: Handle) -> str:
+        """Give the PCI address as the library writes it (`00000000:65:00.0`)."""
+        pci = self._call("nvmlDeviceGetPciInfo", gpu)
+        return _text(pci.busId) or f"{pci.domain:08x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+    def minor(self, gpu: Handle) -> int:
+        """Give N of /dev/nvidiaN."""
+        return int(self._call("nvmlDeviceGetMinorNumber", gpu))
+
+    def memory_bytes(self, gpu: Handle) -> int:
+        """Give the size of the GPU's memory in bytes."""
+        return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
+
+    def name(self, device: Handle) -> str:
+        """Give the product name; for a MIG device the profile stands at its end."""
+        return str(self._call("nvmlDeviceGetName", device))
+
+    def brand(self, gpu: Handle) -> int:
+        """Give NVML_BRAND_*."""
+        return int(self._call("nvmlDeviceGetBrand", gpu))
+
+    def architecture(self, gpu: Handle) -> int:
+        """Give NVML_DEVICE_ARCH_*."""
+        return int(self._call("nvmlDeviceGetArchitecture", gpu))
+
+    def compute_capability(self, gpu: Handle) -> tuple[int, int]:
+        """Give CUDA's compute capability, major and minor."""
+        major, minor = self._call("nvmlDeviceGetCudaComputeCapability", gpu)
+        return int(major), int(minor)
+
+    def addressing_mode(self, gpu: Handle) -> int:
+        """Give NVML_DEVICE_ADDRESSING_MODE_*."""
+        return int(self._call("nvmlDeviceGetAddressingMode", gpu))
+
+    def ecc_enabled(self, gpu: Handle) -> bool:
+        """Say whether ECC is on now (not: after the next reboot)."""
+        return bool(self._call("nvmlDeviceGetEccMode", gpu)[0])
+
+    def serial(self, gpu: Handle) -> str:
+        """Give the board's serial number."""
+        return str(self._call("nvmlDeviceGetSerial", gpu))
+
+    def vbios_version(self, gpu: Handle) -> str:
+        """Give the version of the video BIOS."""
+        return str(self._call("nvmlDeviceGetVbiosVersion", gpu))
+
+    def memory_bus_bits(self, gpu: Handle) -> int:
+        """Give the width of the memory bus in bits."""
+        return int(self._call("nvmlDeviceGetMemoryBusWidth", gpu))
+
+    def memory_clock_max_mhz(self, gpu: Handle) -> int:
+        """Give the highest memory clock."""
+        return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_MEM))
+
+    def sm_clock_max_mhz(self, gpu: Handle) -> int:
+        """Give the highest clock of the multiprocessors."""
+        return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_SM))
+
+    def power_limit_max_mw(self, gpu: Handle) -> int:
+        """Give the highest power limit that may be set, in milliwatts."""
+        return int(self._call("nvmlDeviceGetPowerManagementLimitConstraints", gpu)[1])
+
+    # -- links
+
+    def link_is_active(self, gpu: Handle, link: int) -> bool:
+        """Say whether an NVLink is up."""
+        return bool(self._call("nvmlDeviceGetNvLinkState", gpu, link))
+
+    def link_remote_address(self, gpu: Handle, link: int) -> str:
+        """Give the PCI address at the other end of an NVLink."""
+        return _text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link).busId)
+
+    def link_remote_type(self, gpu: Handle, link: int) -> int:
+        """Give NVML_NVLINK_DEVICE_TYPE_*: 0 a GPU, 1 an IBM NPU, 2 a switch, 255 unknown."""
+        return int(self._call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
+
+    def fabric(self, gpu: Handle) -> Fabric:
+        """Give the GPU's place in an NVLink fabric, by the newest version of the call that the library knows."""
+        for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
+            make = getattr(self._api, structure, None)
+            try:
+                if make is not None:
+                    return self._fabric("nvmlDeviceGetGpuFabricInfoV", gpu, make())
+            except NvmlFault as fault:
+                if fault.name not in {"FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT"}:
+                    raise
+        return self._fabric("nvmlDeviceGetGpuFabricInfo", gpu, self._api.c_nvmlGpuFabricInfo_t())
+
+    def _fabric(self, function: str, gpu: Handle, structure: Any) -> Fabric:
+        self._call(function, gpu, ctypes.byref(structure))
+        return Fabric(
+            int(structure.state), int(structure.status), bytes(structure.clusterUuid), int(structure.cliqueId)
+        )
+
+    # -- MIG
+
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        """Say whether MIG mode is on now, and whether it will be after the next reset."""
+        current, pending = self._call("nvmlDeviceGetMigMode", gpu)
+        return bool(current), bool(pending)
+
+    def mig_devices_max(self, gpu: Handle) -> int:
+        """Give the highest number of MIG devices that the GPU can have."""
+        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", gpu))
+
+    def mig_device(self, gpu: Handle, index: int) -> Handle | None:
+        """Give the handle of the MIG device at an index; None where there is none."""
+        try:
+            return self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+        except NvmlFault as fault:
+            if fault.name in {"NOT_FOUND", "INVALID_ARGUMENT"}:
+                return None
+            raise
+
+    def gi_id(self, mig: Handle) -> int:
+        """Give the id of a MIG device's GPU instance."""
+        return int(self._call("nvmlDeviceGetGpuInstanceId", mig))
+
+    def ci_id(self, mig: Handle) -> int:
+        """Give the id of a MIG device's compute instance within its GPU instance."""
+        return int(self._call("nvmlDeviceGetComputeInstanceId", mig))
+
+    def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
+        """Describe a GPU instance (needs root)."""
+        info = self._call("nvmlGpuInstanceGetInfo", self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id))
+        return GpuInstance(int(info.profileId), int(info.placement.start), int(info.placement.size))
+
+    def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
+        """List the GPU instance profiles that the GPU offers, by NVIDIA's id."""
+        profiles: dict[int, GpuInstanceProfile] = {}
+        for constant in range(int(self._api.NVML_GPU_INSTANCE_PROFILE_COUNT)):
+            try:
+                info = self._call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, constant, 1)
+            except NvmlFault as fault:
+                if fault.is_lost:
+                    raise
+                continue
+            profile = GpuInstanceProfile(
+                constant,
+                int(info.id),
+                int(info.multiprocessorCount),
+                int(info.copyEngineCount),
+                int(info.decoderCount),
+                int(info.encoderCount),
+                int(info.jpegCount),
+                int(info.ofaCount),
+                int(info.memorySizeMB),
+            )
+            profiles.setdefault(profile.profile_id, profile)
+        return profiles
+
+    def mig_attributes(self, mig: Handle) -> MigAttributes:
+        """Describe a MIG device."""
+        info = self._call("nvmlDeviceGetAttributes", mig)
+        return MigAttributes(
+            int(info.gpuInstanceSliceCount),
+            int(info.computeInstanceSliceCount),
+            int(info.multiprocessorCount),
+            int(info.memorySizeMB),
+        )
+
+    # -- processes
+
+    def processes(self, device: Handle) -> frozenset[int]:
+        """Give the ids of all processes on a GPU or a MIG device: compute, graphics and MPS clients."""
+        found: set[int] = set()
+        asked = 0
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            try:
+                found.update(self._processes(f"nvmlDeviceGet{kind}RunningProcesses", device))
+                asked += 1
+            except NvmlFault as fault:
+                if not fault.is_absent or (kind == "MPSCompute" and not asked):
+                    raise
+        return frozenset(found)
+
+    def _processes(self, function: str, device: Handle) -> list[int]:
+        try:
+            return [int(process.pid) for process in self._call(f"{function}_v3", device)]
+        except NvmlFault as fault:
+            if fault.name != "FUNCTION_NOT_FOUND":
+                raise
+            return [int(process.pid) for process in self._call(f"{function}_v2", device)]
+
+
+def _text(value: Any) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)

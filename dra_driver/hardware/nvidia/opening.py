@@ -1,0 +1,83 @@
+"""From nothing to an initialised library, or the reason why not.
+
+In: roots. Out: the library file that was initialised, or `NotOpen` with words for whoever waits for the driver. Tried
+again at every discovery, so a driver that is installed late is found without a restart. What was loaded once stays
+loaded in this process; whether it still fits the kernel's driver is told by `Opened.is_outdated`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.hardware.nvidia import library, sysfs
+from dra_driver.hardware.nvidia.nvml import Nvml, NvmlFault, load
+from dra_driver.hardware.nvidia.worker import Worker
+from dra_driver.hardware.port import Roots
+
+
+class NotOpen(Exception):
+    """The library can't be used now. `code` is a problem's code, the text what to wait for."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = f"hardware.{code}"
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A library that was initialised in this process, and the driver that the kernel had then (None: not told)."""
+
+    file: library.LibraryFile | None
+    driver_version: str | None
+
+    def is_outdated(self, roots: Roots) -> bool:
+        """Say whether the kernel has another driver now, or another library lies in this one's place."""
+        version = sysfs.read_driver_version(roots)
+        if version and self.driver_version and version != self.driver_version:
+            return True
+        found = library.look_at(self.file.path) if self.file else None
+        return found is not None and found != self.file
+
+
+def open_library(roots: Roots, driver: Worker) -> Opened:
+    """Load and initialise the first library that can be loaded. Runs in the thread of `driver`.
+
+    Raises: NotOpen.
+    """
+    version = sysfs.read_driver_version(roots)
+    path = _load_first(roots, driver)
+    try:
+        Nvml(driver.mark).init()
+    except NvmlFault as fault:
+        raise _not_open(fault, version) from None
+    return Opened(library.look_at(path), version)
+
+
+def _load_first(roots: Roots, driver: Worker) -> str:
+    refusals = []
+    for candidate in library.candidates(roots):
+        driver.mark("dlopen")
+        try:
+            load(candidate)
+        except OSError as error:
+            if candidate != library.SONAME:
+                refusals.append(str(error))
+            continue
+        return candidate if candidate != library.SONAME else library.mapped_file() or candidate
+    if refusals:
+        raise NotOpen("library-unusable", f"no usable {library.SONAME}: {'; '.join(refusals)}")
+    where = f"below {roots.driver_mount} nor by the loader" if library.has_own_mount(roots) else "by the loader"
+    neither = "neither " if library.has_own_mount(roots) else ""
+    raise NotOpen(
+        "library-missing", f"the NVIDIA driver to be installed: {library.SONAME} is not found {neither}{where}"
+    )
+
+
+def _not_open(fault: NvmlFault, version: str | None) -> NotOpen:
+    if fault.name == "DRIVER_NOT_LOADED":
+        return NotOpen("driver-not-loaded", "the NVIDIA kernel driver to be loaded (NVML: DRIVER_NOT_LOADED)")
+    if fault.name == "LIB_RM_VERSION_MISMATCH":
+        kernel = f"the loaded kernel driver ({version})" if version else "the loaded kernel driver"
+        return NotOpen("driver-mismatch", f"{library.SONAME} and {kernel} to be of the same version; reload the driver")
+    return NotOpen("library-failed", f"NVML to start; it says {fault}")

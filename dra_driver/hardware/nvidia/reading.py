@@ -1,0 +1,196 @@
+"""One GPU, read through the library and sysfs by its worker's thread.
+
+In: the GPU's index in the library. Out: a `GpuReading`: its facts, or why it has none, and the links from which the
+domains of all GPUs are worked out later. A fact that the GPU or the library does not have is None; one that fails is
+None and a problem; without UUID, PCI address, minor or memory there are no facts at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.nvidia import names, sysfs
+from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
+from dra_driver.hardware.nvidia.mig import read_partitions
+from dra_driver.hardware.nvidia.nvml import Handle, Nvml, NvmlFault
+from dra_driver.hardware.port import Roots
+from dra_driver.model.names import normal_pci_address
+
+T = TypeVar("T")
+_BITS_PER_BYTE = 8
+_TRANSFERS_PER_CLOCK = 2
+_HERTZ_PER_MHZ = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What one reading found. `address` is None when not even that could be read."""
+
+    index: int
+    address: str | None = None
+    facts: GpuFacts | None = None
+    links: LinkReading = field(default_factory=LinkReading)
+    problems: tuple[Problem, ...] = ()
+    is_lost: bool = False
+
+
+def read_gpu(nvml: Nvml, index: int, roots: Roots) -> GpuReading:
+    """Read the GPU at `index`. Never raises for what the library says of it."""
+    return _Reader(nvml, index, roots).read()
+
+
+class _Reader:
+    """The state of one reading: what the GPU is called so far, and what went wrong."""
+
+    def __init__(self, nvml: Nvml, index: int, roots: Roots) -> None:
+        self._nvml = nvml
+        self._index = index
+        self._roots = roots
+        self._address: str | None = None
+        self._problems: list[Problem] = []
+
+    @property
+    def _subject(self) -> str:
+        return self._address or "node"
+
+    def read(self) -> GpuReading:
+        try:
+            gpu = self._nvml.gpu(self._index)
+            self._address = normal_pci_address(self._nvml.pci_address(gpu))
+            uuid, minor = self._required_text(self._nvml.uuid(gpu)), self._minor(gpu)
+            memory_bytes = self._memory_bytes(gpu)
+            facts = self._facts(gpu, uuid, minor, memory_bytes)
+            links = self._links(gpu)
+        except NvmlFault as fault:
+            return self._dropped(fault)
+        except ValueError as fault:  # no PCI address
+            return self._dropped(NvmlFault("nvmlDeviceGetPciInfo", str(fault)))
+        return GpuReading(self._index, self._address, facts, links, tuple(self._problems))
+
+    def _dropped(self, fault: NvmlFault) -> GpuReading:
+        """Give a reading without facts."""
+        which = "GPU" if self._address else f"GPU at index {self._index}"
+        code, what = ("gpu-lost", "is lost") if fault.is_lost else ("gpu-unreadable", "is left out")
+        problem = Problem(f"hardware.{code}", self._subject, f"{which} {what}: {fault}")
+        return GpuReading(self._index, self._address, problems=(*self._problems, problem), is_lost=fault.is_lost)
+
+    # -- facts without which there is no GPU
+
+    def _required_text(self, text: str) -> str:
+        if not text:
+            raise NvmlFault("nvmlDeviceGetUUID", "gave an empty text")
+        return text
+
+    def _minor(self, gpu: Handle) -> int:
+        try:
+            return self._nvml.minor(gpu)
+        except NvmlFault as fault:
+            minor = sysfs.read_minor(self._roots, self._address or "")
+            if minor is None or fault.is_lost:
+                raise
+            return minor
+
+    def _memory_bytes(self, gpu: Handle) -> int | None:
+        try:
+            return self._nvml.memory_bytes(gpu)
+        except NvmlFault as fault:
+            if fault.name != "NOT_SUPPORTED":
+                raise
+            return None
+
+    # -- facts that may be missing
+
+    def _optional(self, fact: str, read: Callable[[], T | None]) -> T | None:
+        """Give a fact or None; a failure other than "there is no such thing" is a problem.
+
+        Raises: NvmlFault when the GPU is lost: then it has no facts.
+        """
+        try:
+            value = read()
+        except NvmlFault as fault:
+            self._note(fact, fault)
+            return None
+        return value if value != "" else None
+
+    def _note(self, fact: str, fault: NvmlFault) -> None:
+        if fault.is_lost:
+            raise fault
+        if not fault.is_absent:
+            self._problems.append(Problem("hardware.fact-unreadable", self._subject, f"no {fact}: {fault}"))
+
+    def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> GpuFacts:
+        nvml, optional, address = self._nvml, self._optional, self._address or ""
+        capable, enabled, partitions = self._mig(gpu, memory_bytes)
+        return GpuFacts(
+            uuid=uuid,
+            pci_address=address,
+            minor=minor,
+            memory_bytes=memory_bytes,
+            product_name=optional("product name", lambda: nvml.name(gpu)),
+            brand=optional("brand", lambda: names.BRANDS.get(nvml.brand(gpu), names.UNKNOWN)),
+            architecture=optional(
+                "architecture", lambda: names.ARCHITECTURES.get(nvml.architecture(gpu), names.UNKNOWN)
+            ),
+            compute_capability=optional("compute capability", lambda: "{}.{}.0".format(*nvml.compute_capability(gpu))),
+            addressing_mode=optional("addressing mode", lambda: names.ADDRESSING_MODES.get(nvml.addressing_mode(gpu))),
+            numa_node=sysfs.read_numa_node(self._roots, address),
+            pcie_root=sysfs.read_pcie_root(self._roots, address),
+            mig_capable=capable,
+            mig_enabled=enabled,
+            ecc_enabled=optional("ECC mode", lambda: nvml.ecc_enabled(gpu)),
+            serial=optional("serial number", lambda: nvml.serial(gpu)),
+            vbios_version=optional("VBIOS version", lambda: nvml.vbios_version(gpu)),
+            memory_bandwidth_bytes_per_s=optional("memory bandwidth", lambda: self._memory_bandwidth(gpu)),
+            power_limit_max_w=optional("power limit", lambda: nvml.power_limit_max_mw(gpu) // 1000 or None),
+            sm_clock_max_mhz=optional("multiprocessor clock", lambda: nvml.sm_clock_max_mhz(gpu) or None),
+            partitions=partitions,
+        )
+
+    def _memory_bandwidth(self, gpu: Handle) -> int | None:
+        """Give the memory interface's highest rate: two transfers a clock, as wide as the bus.
+
+        NVIDIA's data sheets are this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
+        """
+        clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
+        return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
+
+    def _mig(self, gpu: Handle, memory_bytes: int | None) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
+        """Give whether the GPU can do MIG, whether MIG mode is on, and its MIG devices.
+
+        Where the mode can't be read, MIG devices that exist prove that it is on.
+        """
+        try:
+            enabled, pending = self._nvml.mig_mode(gpu)
+        except NvmlFault as fault:
+            if fault.name == "NOT_SUPPORTED":
+                return False, False, ()
+            self._note("MIG mode", fault)
+            partitions = self._partitions(gpu, memory_bytes)
+            return (True, True, partitions) if partitions else (None, False, ())
+        if pending != enabled:
+            wanted = "on" if pending else "off"
+            text = f"MIG mode will be {wanted} after the next reset of the GPU"
+            self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
+        return True, enabled, self._partitions(gpu, memory_bytes) if enabled else ()
+
+    def _partitions(self, gpu: Handle, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
+        found = self._optional("MIG devices", lambda: read_partitions(self._nvml, gpu, self._subject, memory_bytes))
+        if found is None:
+            return ()
+        partitions, problems = found
+        self._problems.extend(problems)
+        return partitions
+
+    # -- links
+
+    def _links(self, gpu: Handle) -> LinkReading:
+        address = self._address or ""
+        count, edges = self._optional("NVLinks", lambda: read_links(self._nvml, gpu, address)) or (None, frozenset())
+        fabric, is_pending = self._optional("NVLink fabric", lambda: read_fabric(self._nvml, gpu)) or (None, False)
+        if is_pending:
+            text = "the GPU has not joined its NVLink fabric yet (is the fabric manager running?)"
+            self._problems.append(Problem("hardware.fabric-pending", self._subject, text))
+        return LinkReading(count, edges, fabric, is_pending)

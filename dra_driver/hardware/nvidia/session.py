@@ -1,0 +1,215 @@
+"""The library in use: opened, asked about each GPU by a worker of its own, and let go again.
+
+In: roots and deadlines. Out: readings and probes of GPUs, each within the time that the caller gives. A GPU whose
+call hangs keeps its worker and nothing else; it counts as not answering until the call returns. Opening, counting and
+closing have a worker as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.nvidia.links import read_fabric
+from dra_driver.hardware.nvidia.mig import read_mig_uuids
+from dra_driver.hardware.nvidia.nvml import Handle, Nvml, NvmlFault
+from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
+from dra_driver.hardware.nvidia.worker import Job, Worker
+from dra_driver.hardware.port import Roots
+
+
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    """What the library says as a whole. Versions as it writes them; None where it does not say."""
+
+    count: int
+    driver_version: str | None
+    cuda_version: int | None
+    problems: tuple[Problem, ...] = ()
+
+
+def read_driver_state(nvml: Nvml) -> DriverState:
+    """Read count and versions. Raises: NvmlFault when the GPUs can't be counted."""
+    problems: list[Problem] = []
+
+    def note(fact: str, fault: NvmlFault) -> None:
+        if not fault.is_absent:
+            problems.append(Problem("hardware.fact-unreadable", "node", f"no {fact}: {fault}"))
+
+    count = nvml.count()
+    driver_version = cuda_version = None
+    try:
+        driver_version = nvml.driver_version()
+    except NvmlFault as fault:
+        note("driver version", fault)
+    try:
+        cuda_version = nvml.cuda_driver_version()
+    except NvmlFault as fault:
+        note("CUDA version", fault)
+    return DriverState(count, driver_version, cuda_version, tuple(problems))
+
+
+def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
+    """Give what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric: a few calls."""
+    try:
+        gpu = nvml.gpu(index)
+        return (nvml.uuid(gpu), _size(nvml, gpu), _mig(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
+    except NvmlFault as fault:
+        return fault.name
+
+
+def _size(nvml: Nvml, gpu: Handle) -> Hashable:
+    try:
+        return nvml.memory_bytes(gpu)  # this call asks the GPU itself, so a lost GPU can't answer it
+    except NvmlFault as fault:
+        return fault.name
+
+
+def _mig(nvml: Nvml, gpu: Handle) -> Hashable:
+    try:
+        mode = nvml.mig_mode(gpu)
+        return mode, read_mig_uuids(nvml, gpu) if mode[0] else ()
+    except NvmlFault as fault:
+        return fault.name
+
+
+def _fabric(nvml: Nvml, gpu: Handle) -> Hashable:
+    try:
+        return read_fabric(nvml, gpu)
+    except NvmlFault as fault:
+        return fault.name
+
+
+class GpuWorker:
+    """One GPU of a session: its thread, its last reading, its last probe."""
+
+    def __init__(self, index: int, roots: Roots) -> None:
+        self._index = index
+        self._roots = roots
+        self.worker = Worker(f"gpu-{index}")
+        self.nvml = Nvml(self.worker.mark)
+        self.last: GpuReading | None = None
+        self._reading: Job[GpuReading] | None = None
+        self._probe: Job[Hashable] | None = None
+        self._probed: Hashable = None
+
+    def start_reading(self) -> None:
+        """Ask for a new reading, unless one is under way."""
+        if self._reading is None:
+            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots))
+
+    def finish_reading(self, timeout_s: float) -> GpuReading | None:
+        """Give the reading that was asked for, or None if it does not come in time."""
+        if self._reading is None or not self._reading.wait(timeout_s):
+            return None
+        self.last = self._reading.take()
+        self._reading = None
+        return self.last
+
+    @property
+    def is_reading(self) -> bool:
+        """Say whether a reading is under way whose result has not been taken."""
+        return self._reading is not None
+
+    def start_probe(self) -> None:
+        """Ask for a new probe, unless one is under way."""
+        if self._probe is None:
+            with_fabric = self.last is not None and self.last.links.is_fabric_pending
+            self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
+
+    def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
+        """Give what the probe found (in time, or else the last time), and whether the GPU answers at all."""
+        if self._probe is not None and self._probe.wait(timeout_s):
+            self._probed = self._probe.take()
+            self._probe = None
+        reading = self._reading
+        return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
+
+    def is_overdue(self, overdue_s: float) -> bool:
+        """Say whether a call has been in flight for longer than it may."""
+        return self.worker.waits_for()[1] >= overdue_s
+
+
+class Session:
+    """An initialised library and the workers of its GPUs."""
+
+    def __init__(self, roots: Roots, driver: Worker, bus: Hashable) -> None:
+        self._roots = roots
+        self._driver = driver
+        self._nvml = Nvml(driver.mark)
+        self._gpus: list[GpuWorker] = []
+        self._counting: Job[DriverState] | None = None
+        self.bus = bus  # what was on the bus when the library was initialised: it looks only then
+        self.state = DriverState(0, None, None)
+
+    def read_state(self, timeout_s: float) -> DriverState | None:
+        """Count GPUs and read versions; None when the library does not answer in time.
+
+        Raises: NvmlFault when it answers with an error.
+        """
+        if self._counting is None:
+            self._counting = self._driver.submit(partial(read_driver_state, self._nvml))
+        if not self._counting.wait(timeout_s):
+            return None
+        counted, self._counting = self._counting, None
+        self.state = counted.take()
+        while len(self._gpus) < self.state.count:
+            self._gpus.append(GpuWorker(len(self._gpus), self._roots))
+        return self.state
+
+    @property
+    def gpus(self) -> list[GpuWorker]:
+        """Give the workers of the GPUs that were counted last."""
+        return self._gpus[: self.state.count]
+
+    def read_gpus(self, patience_s: float, overdue_s: float) -> None:
+        """Read all GPUs at the same time.
+
+        Waits for those that are slow as long as `patience_s`; for as long as `overdue_s` while none has answered.
+        """
+        began = time.monotonic()
+        for gpu in self.gpus:
+            gpu.start_reading()
+        waiting = [gpu for gpu in self.gpus if not gpu.is_overdue(overdue_s)]
+        is_first = True
+        while waiting:
+            left_s = began + (patience_s if is_first else overdue_s) - time.monotonic()
+            slice_s = left_s if is_first else min(left_s, 0.05)
+            deadline = time.monotonic() + slice_s
+            slow = [gpu for gpu in waiting if gpu.finish_reading(deadline - time.monotonic()) is None]
+            if len(slow) < len(self.gpus) or left_s <= 0:
+                return
+            is_first, waiting = False, slow
+
+    def probe(self, timeout_s: float, overdue_s: float) -> Hashable:
+        """Probe all GPUs at the same time, within `timeout_s` in all."""
+        deadline = time.monotonic() + timeout_s
+        gpus = self.gpus
+        for gpu in gpus:
+            gpu.start_probe()
+        try:
+            counted: Hashable = self.read_state(deadline - time.monotonic())
+        except NvmlFault as fault:
+            counted = fault.name
+        return (counted or self.state, tuple(g.finish_probe(deadline - time.monotonic(), overdue_s) for g in gpus))
+
+    def has_calls_in_flight(self) -> bool:
+        """Say whether a library call has not returned; the library must not be shut down then."""
+        return any(gpu.worker.is_busy for gpu in self._gpus)
+
+    def close(self, timeout_s: float) -> bool:
+        """Shut the library down and end the workers; False when calls in flight forbid or outlast it."""
+        for gpu in self._gpus:
+            gpu.worker.stop()
+        if self.has_calls_in_flight():
+            return False
+        return self._driver.submit(self._shut_down).wait(timeout_s)
+
+    def _shut_down(self) -> None:
+        try:
+            self._nvml.shutdown()
+        except NvmlFault:
+            return  # it had not been initialised, or the driver is gone: nothing is held

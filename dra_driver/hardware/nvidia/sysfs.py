@@ -1,0 +1,145 @@
+"""What sysfs, procfs and /dev tell of NVIDIA GPUs without the library: PCI functions, NUMA, driver version, nodes.
+
+In: roots. Out: plain values. Never opens a device, never writes, never raises for a missing file: a node without a
+driver, WSL2 and a virtual GPU guest lack most of these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.port import Roots
+from dra_driver.model.names import normal_pci_address
+
+NVIDIA_VENDOR = 0x10DE
+GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_VERSION = re.compile(r"\s(\d+\.\d+(?:\.\d+)*)\s")
+_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One GPU on the bus. `driver` is the kernel driver bound to it, None for none."""
+
+    address: str
+    driver: str | None
+    is_virtual: bool  # an SR-IOV virtual function
+
+
+def read_text(path: Path) -> str | None:
+    """Give a small file's text, stripped; None when it can't be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def _read_hex(path: Path) -> int:
+    try:
+        return int(read_text(path) or "0", 16)
+    except ValueError:
+        return 0
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    try:
+        yield from sorted(os.listdir(folder))  # noqa: PTH208 - names only, and this runs every two seconds
+    except OSError:
+        return
+
+
+def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
+    """List GPUs on the PCI bus, in address order, whatever driver they have.
+
+    Source: Linux sysfs-bus-pci; PCI class codes 03.00 and 03.02.
+    """
+    folder = Path(roots.sys, "bus/pci/devices")
+    found = []
+    for name in _entries(folder):
+        function = folder / name
+        if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
+            continue
+        try:
+            address = normal_pci_address(name)
+        except ValueError:
+            continue
+        driver = function / "driver"
+        bound = driver.resolve().name if driver.is_symlink() else None
+        found.append(PciFunction(address, bound, (function / "physfn").is_symlink()))
+    return tuple(found)
+
+
+def _function_folder(roots: Roots, address: str) -> Path:
+    domain, _, rest = address.partition(":")
+    return Path(roots.sys, "bus/pci/devices", f"{int(domain, 16):04x}:{rest}")
+
+
+def read_numa_node(roots: Roots, address: str) -> int | None:
+    """Give the NUMA node of a PCI function; None where the kernel knows none (-1)."""
+    text = read_text(_function_folder(roots, address) / "numa_node")
+    try:
+        node = int(text or "-1")
+    except ValueError:
+        return None
+    return node if node >= 0 else None
+
+
+def read_pcie_root(roots: Roots, address: str) -> str | None:
+    """Give the PCIe root complex above a function, as `pci0000:64`.
+
+    Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
+    """
+    folder = _function_folder(roots, address)
+    if not folder.is_symlink():
+        return None
+    return next((part for part in folder.resolve().parts if _PCIE_ROOT.fullmatch(part)), None)
+
+
+def read_driver_version(roots: Roots) -> str | None:
+    """Give the version of the loaded kernel driver as it writes it ("580.65.06"); None when it is not loaded."""
+    version = read_text(Path(roots.sys, "module/nvidia/version"))
+    if version:
+        return version
+    match = _VERSION.search((read_text(Path(roots.proc, "driver/nvidia/version")) or "") + " ")
+    return match.group(1) if match else None
+
+
+def read_minor(roots: Roots, address: str) -> int | None:
+    """Give the minor number that the kernel driver gave to a GPU; None when it does not say."""
+    text = read_text(Path(roots.proc, "driver/nvidia/gpus", address, "information"))
+    match = _MINOR.search(text or "")
+    return int(match.group(1)) if match else None
+
+
+def read_driven_gpus(roots: Roots) -> tuple[str, ...]:
+    """List the PCI addresses that the loaded kernel driver drives."""
+    return tuple(_entries(Path(roots.proc, "driver/nvidia/gpus")))
+
+
+def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
+    """List NVIDIA's nodes below the dev root with their device numbers (major and minor in one)."""
+    names = [name for name in _entries(Path(roots.dev)) if name.startswith("nvidia")]
+    names += [f"nvidia-caps/{name}" for name in _entries(Path(roots.dev, "nvidia-caps"))]
+    nodes = []
+    for name in names:
+        try:
+            nodes.append((name, Path(roots.dev, name).stat().st_rdev))
+        except OSError:
+            continue
+    return tuple(nodes)
+
+
+def read_majors(roots: Roots) -> tuple[str, ...]:
+    """List the lines of /proc/devices that give NVIDIA's majors."""
+    text = read_text(Path(roots.proc, "devices")) or ""
+    return tuple(sorted({line.strip() for line in text.splitlines() if "nvidia" in line}))
+
+
+def has_driver_traces(roots: Roots) -> bool:
+    """Say whether a driver left something here, even if no PCI function is visible."""
+    return Path(roots.proc, "driver/nvidia").is_dir() or Path(roots.dev, "nvidiactl").exists()

@@ -1,0 +1,257 @@
+"""NVIDIA behind the hardware port.
+
+In: roots. Out: `Facts`, a fingerprint, container edits. Ties the parts together: opens the library when there is
+hardware to ask about, opens it anew when the bus changed, lets it go on request. Never raises for one bad GPU; raises
+`hardware.driver-changed` when this process's library no longer fits the kernel's driver, which only a new process
+(re-exec) can mend. A closed vendor opens nothing until the next discovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from functools import partial
+
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.nvidia import library, names, sysfs
+from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, unreported
+from dra_driver.hardware.nvidia.links import Edge
+from dra_driver.hardware.nvidia.nvml import NvmlFault
+from dra_driver.hardware.nvidia.opening import NotOpen, Opened, open_library
+from dra_driver.hardware.nvidia.reading import GpuReading
+from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, Session
+from dra_driver.hardware.nvidia.worker import Job, Worker
+from dra_driver.hardware.port import Roots
+from dra_driver.model.edits import Edits
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+PROBE_S = 0.8  # a fingerprint takes no longer, whatever hangs
+RETRY_S = 3.0  # a library that could not be opened is tried again so often
+
+
+class NvidiaHardware:
+    """NVIDIA's GPUs on this node.
+
+    Args:
+        roots: where the node's trees are.
+        call_timeout_s: a library call in flight for longer makes its GPU "not answering" until it returns.
+        patience_s: how long a discovery waits for slow GPUs once another has answered. A slow GPU keeps its last
+            facts until its call is overdue.
+    """
+
+    vendor = "nvidia"
+
+    def __init__(self, roots: Roots, *, call_timeout_s: float = 10.0, patience_s: float = 2.0) -> None:
+        self._roots = roots
+        self._overdue_s = call_timeout_s
+        self._patience_s = min(patience_s, call_timeout_s)
+        self._discovering = threading.Lock()
+        self._driver = Worker("nvml")
+        self._opening: Job[Opened] | None = None
+        self._opened: Opened | None = None
+        self._session: Session | None = None
+        self._is_waiting = False
+        self._edges: set[Edge] = set()
+        self._lost: frozenset[str] = frozenset()
+        self._driver_version: str | None = None
+        self._left_out: tuple[str, ...] = ()
+
+    # -- what is here
+
+    def is_present(self) -> bool:
+        """Say whether there is a GPU on the PCI bus, or what a driver leaves where no bus is shown."""
+        return (
+            bool(sysfs.read_pci_functions(self._roots))
+            or sysfs.has_driver_traces(self._roots)
+            or any(library.in_library_path())
+            or (library.has_own_mount(self._roots) and any(library.below_mount(self._roots)))
+        )
+
+    def discover(self) -> Facts:
+        """Read everything.
+
+        Raises: HardwareError("hardware.driver-changed", retry LATER): this process must be replaced by a new one.
+        """
+        with self._discovering:
+            if not self.is_present():
+                return Facts(self.vendor)
+            if self.driver_changed():
+                self._let_go()
+                raise HardwareError(
+                    "driver-changed",
+                    "the NVIDIA driver was exchanged since this process loaded its library",
+                    hint="the process has to be started again to load the new library",
+                    retry=Retry.LATER,
+                )
+            try:
+                facts = self._discover()
+            except NotOpen as reason:
+                self._let_go()
+                self._is_waiting = True
+                return self._waiting_facts(reason)
+            self._is_waiting = False
+            return facts
+
+    def driver_changed(self) -> bool:
+        """Say whether the driver was exchanged since this process first used its library (files only, cheap)."""
+        return self._opened is not None and self._opened.is_outdated(self._roots)
+
+    def fingerprint(self) -> Hashable:
+        """Give what changes when `discover` would give something else. Never opens the library."""
+        files = (
+            self._bus(),
+            sysfs.read_nodes(self._roots),
+            sysfs.read_majors(self._roots),
+            sysfs.read_driver_version(self._roots),
+            self.driver_changed(),
+        )
+        session = self._session
+        if session is not None:
+            return files, session.probe(PROBE_S, self._overdue_s)
+        if self._is_waiting:
+            found = tuple(library.look_at(path) for path in library.candidates(self._roots))
+            return files, found, int(time.monotonic() / RETRY_S)
+        return files
+
+    def close(self) -> None:
+        """Let go of the library and of every device node, so that the driver can be unloaded."""
+        if not self._discovering.acquire(timeout=self._overdue_s):
+            log.warning("library not let go: discovery hangs", extra=fields(vendor=self.vendor, code="hardware.busy"))
+            return
+        try:
+            self._is_waiting = False
+            self._let_go()
+        finally:
+            self._discovering.release()
+
+    # -- what a container needs
+
+    def common_edits(self) -> Edits:
+        """Give what every container with one of these devices needs."""
+        from dra_driver.hardware.nvidia.edits import common_edits  # noqa: PLC0415 - only where claims are prepared
+
+        version = sysfs.read_driver_version(self._roots) or self._driver_version
+        common, self._left_out = common_edits(self._roots, version)
+        return common
+
+    def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
+        """Give what one device needs. Raises: HardwareError("hardware.node-missing")."""
+        from dra_driver.hardware.nvidia.edits import device_edits  # noqa: PLC0415 - only where claims are prepared
+
+        return device_edits(self._roots, gpu, partition)
+
+    def edit_problems(self) -> tuple[str, ...]:
+        """Say what the common edits left out and why."""
+        return self._left_out
+
+    # -- who uses it
+
+    def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
+        """List process ids on a device. Raises: HardwareError when the hardware can't tell."""
+        session = self._session
+        worker = self._worker_of(session, gpu) if session else None
+        if worker is None:
+            raise HardwareError("gpu-unknown", f"GPU {gpu.pci_address} is not known to the driver", retry=Retry.LATER)
+        uuid, nvml = (partition or gpu).uuid, worker.nvml
+        job = worker.worker.submit(lambda: nvml.processes(nvml.by_uuid(uuid)))
+        if worker.is_overdue(self._overdue_s) or not job.wait(self._overdue_s):
+            job.drop()
+            raise HardwareError("gpu-not-answering", f"GPU {gpu.pci_address} does not answer", retry=Retry.LATER)
+        try:
+            return tuple(sorted(job.take()))
+        except NvmlFault as fault:
+            raise HardwareError("processes-unreadable", f"processes on {gpu.pci_address}: {fault}") from fault
+
+    def _worker_of(self, session: Session, gpu: GpuFacts) -> GpuWorker | None:
+        return next((w for w in session.gpus if w.last is not None and w.last.address == gpu.pci_address), None)
+
+    # -- discovery
+
+    def _discover(self) -> Facts:
+        """Open what has to be opened and read all GPUs. Raises: NotOpen."""
+        session = self._current_session()
+        try:
+            state = session.read_state(self._overdue_s)
+        except NvmlFault as fault:
+            raise NotOpen("library-failed", f"NVML to answer; it says {fault}") from fault
+        if state is None:
+            raise NotOpen("library-not-answering", f"NVML, which does not answer {self._driver.waits_for()[0]}")
+        session.read_gpus(self._patience_s, self._overdue_s)
+        return self._facts(session, state)
+
+    def _current_session(self) -> Session:
+        """Give the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
+        bus = self._bus()
+        session = self._session
+        if session is not None and (session.bus != bus or self._lost) and not session.has_calls_in_flight():
+            self._let_go()
+        if self._session is None:
+            self._open()
+            self._session = Session(self._roots, self._driver, bus)
+        return self._session
+
+    def _open(self) -> None:
+        if self._opening is None:
+            self._opening = self._driver.submit(partial(open_library, self._roots, self._driver))
+        if not self._opening.wait(self._overdue_s):
+            raise NotOpen("library-not-answering", f"NVML, which has not returned from {self._driver.waits_for()[0]}")
+        opening, self._opening = self._opening, None
+        self._opened = opening.take()
+
+    def _bus(self) -> Hashable:
+        nodes = tuple(name for name, _ in sysfs.read_nodes(self._roots) if name.removeprefix("nvidia").isdecimal())
+        return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), nodes
+
+    def _facts(self, session: Session, state: DriverState) -> Facts:
+        readings, problems = self._readings(session)
+        answered = [r.address for r in readings if r.address]
+        functions = sysfs.read_pci_functions(self._roots)
+        silent = sum(problem.subject == "node" for problem in problems)
+        problems = [*name_silent(problems, functions, answered), *unreported(functions, answered, silent=silent)]
+        self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
+        self._edges.update(edge for reading in readings for edge in reading.links.edges)
+        self._driver_version = state.driver_version
+        return Facts(
+            vendor=self.vendor,
+            gpus=join_gpus(readings, self._edges),
+            driver_version=names.strict_version(state.driver_version) if state.driver_version else None,
+            cuda_driver_version=names.cuda_version(state.cuda_version) if state.cuda_version else None,
+            problems=(*state.problems, *sorted(problems, key=lambda p: (p.subject, p.code, p.message))),
+        )
+
+    def _readings(self, session: Session) -> tuple[list[GpuReading], list[Problem]]:
+        """Give the reading of each GPU that has one, and a problem for each that does not answer."""
+        readings: list[GpuReading] = []
+        problems: list[Problem] = []
+        for index, gpu in enumerate(session.gpus):
+            call, _ = gpu.worker.waits_for()
+            is_late = gpu.is_reading
+            if is_late and (gpu.last is None or gpu.is_overdue(self._overdue_s)):
+                subject = gpu.last.address if gpu.last and gpu.last.address else "node"
+                text = f"GPU at index {index} does not answer {call or 'yet'}"
+                problems.append(Problem("hardware.gpu-not-answering", subject, text))
+            elif gpu.last is not None and gpu.last.address not in {r.address for r in readings if r.address}:
+                readings.append(gpu.last)
+                problems.extend(gpu.last.problems)
+        return readings, problems
+
+    def _waiting_facts(self, reason: NotOpen) -> Facts:
+        problems = unreported(sysfs.read_pci_functions(self._roots), (), silent=10**6)
+        return Facts(
+            self.vendor,
+            problems=(Problem(reason.code, "node", f"waiting for {reason.text}"), *problems),
+            waiting_for=reason.text,
+        )
+
+    def _let_go(self) -> None:
+        session, self._session = self._session, None
+        self._lost = frozenset()
+        if session is not None and not session.close(self._overdue_s):
+            log.warning(
+                "library not let go: a call has not returned", extra=fields(vendor=self.vendor, code="hardware.busy")
+            )

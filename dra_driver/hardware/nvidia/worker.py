@@ -1,0 +1,101 @@
+"""Threads that make library calls, so that a call that never returns costs nobody else anything.
+
+A worker is one daemon thread that does its jobs in turn. A job marks each library call before making it, so that an
+onlooker sees which call is in flight and since when. Nobody can interrupt a call; whoever waits for a job gives up
+after a time of his own, and the job's result can be taken later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """One piece of work and, once it is done, its result."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._is_dropped = False
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do the work, unless nobody wants it any more; called by the worker's thread alone."""
+        if self._is_dropped:
+            return
+        try:
+            self._result.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever takes the result
+            self._error = error
+        self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether the work has ended, well or badly."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the work; give False if it did not come in time."""
+        return self._done.wait(max(0.0, timeout_s))
+
+    def drop(self) -> None:
+        """Say that nobody will take the result; work that has not begun is left undone."""
+        self._is_dropped = True
+
+    def take(self) -> T:
+        """Give the result of work that is done, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class Worker:
+    """One daemon thread, started with its first job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._call: tuple[str, float] | None = None  # in flight, and since when (monotonic seconds)
+
+    def submit(self, work: Callable[[], T]) -> Job[T]:
+        """Do `work` after the jobs that are already waiting."""
+        job = Job(work)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        self._queue.put(job)  # type: ignore[arg-type]
+        return job
+
+    def mark(self, call: str) -> None:
+        """Note that the running job makes this library call now."""
+        self._call = (call, time.monotonic())
+
+    @property
+    def is_busy(self) -> bool:
+        """Say whether a job is running."""
+        return self._call is not None
+
+    def waits_for(self) -> tuple[str, float]:
+        """Give the call in flight and for how many seconds it has been; ("", 0.0) when idle."""
+        call = self._call
+        return (call[0], time.monotonic() - call[1]) if call else ("", 0.0)
+
+    def stop(self) -> None:
+        """End the thread after the jobs that are waiting."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            self.mark("start")
+            job.run()
+            self._call = None
