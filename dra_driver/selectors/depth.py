@@ -1,0 +1,51 @@
+"""Room on the stack for deep expressions.
+
+The grammar bounds how deep an expression can nest, but that bound times the frames of each level exceeds Python's default
+recursion limit. Frames of Python functions live on the heap, so raising the limit for the time of one call is safe; it is
+raised only for expressions that need it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+
+_SMALL = 300  # frames that always fit, whatever the caller's own depth
+_MARGIN = 2000  # for the caller's own frames and for the leaves
+
+
+class _Shared:
+    """How many calls hold the limit up, and what it was before."""
+
+    lock = threading.Lock()
+    holders = 0
+    before = 0
+
+
+class room_for:  # noqa: N801  (reads as a statement: `with room_for(frames)`)
+    """Make room for so many frames while the block runs."""
+
+    __slots__ = ("_frames",)
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+
+    def __enter__(self) -> None:
+        if self._frames <= _SMALL:
+            return
+        with _Shared.lock:
+            if _Shared.holders == 0:
+                _Shared.before = sys.getrecursionlimit()
+            _Shared.holders += 1
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), _Shared.before + _MARGIN + self._frames))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._frames <= _SMALL:
+            return
+        with _Shared.lock:
+            _Shared.holders -= 1
+            if _Shared.holders == 0:
+                sys.setrecursionlimit(_Shared.before)

@@ -1,0 +1,177 @@
+"""The tree of an expression.
+
+The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the column
+that messages point at, as a code-point offset; `visits` is how many counted visits the deepest path below (and with) the
+node opens, for the depth limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.selectors.types import DYN, Type
+
+
+class Node:
+    """What all nodes share."""
+
+    __slots__ = ("offset", "type", "visits")
+
+    offset: int
+    type: Type
+    visits: int
+
+
+class Literal(Node):
+    """A constant. The value is a run-time value (None is null)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, offset: int) -> None:
+        self.value = value
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+
+
+class Ident(Node):
+    """A name. `declared` is the name it was resolved to, for type names and qualified identifiers."""
+
+    __slots__ = ("declared", "name")
+
+    def __init__(self, name: str, offset: int) -> None:
+        self.name = name
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+        self.declared = ""
+
+
+class Select(Node):
+    """`operand.field`; with `test` the presence test of has()."""
+
+    __slots__ = ("declared", "field", "operand", "test")
+
+    def __init__(self, operand: Node, field: str, offset: int, *, test: bool = False) -> None:
+        self.operand = operand
+        self.field = field
+        self.offset = offset
+        self.visits = operand.visits + 1
+        self.type = DYN
+        self.test = test
+        self.declared = ""  # set when the whole chain names a type
+
+
+class Call(Node):
+    """A call or an operator. `overloads` are the ids of the candidates, in table order."""
+
+    __slots__ = ("args", "function", "overloads", "target")
+
+    def __init__(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int = 0) -> None:
+        self.function = function
+        self.target = target
+        self.args = args
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+        self.overloads: tuple[str, ...] = ()
+
+
+class ListLiteral(Node):
+    """`[…]`; `optional` holds the indices of elements written with `?`."""
+
+    __slots__ = ("elements", "optional")
+
+    def __init__(self, elements: list[Node], optional: frozenset[int], offset: int, visits: int = 0) -> None:
+        self.elements = elements
+        self.optional = optional
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Entry:
+    """One `key: value` of a map literal, or one `field: value` of a message (then `key` is a str)."""
+
+    __slots__ = ("field", "key", "offset", "optional", "value")
+
+    def __init__(self, key: Node | None, field: str, value: Node, offset: int, *, optional: bool) -> None:
+        self.key = key
+        self.field = field
+        self.value = value
+        self.offset = offset
+        self.optional = optional
+
+
+class MapLiteral(Node):
+    """`{…}`."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[Entry], offset: int, visits: int = 0) -> None:
+        self.entries = entries
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Message(Node):
+    """`a.b.Name{…}`."""
+
+    __slots__ = ("entries", "name")
+
+    def __init__(self, name: str, entries: list[Entry], offset: int, visits: int = 0) -> None:
+        self.name = name
+        self.entries = entries
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Comprehension(Node):
+    """A fold, the form that all loop macros and bindings take. `macro` names what was written."""
+
+    __slots__ = ("accu", "cond", "init", "macro", "range", "result", "step", "var", "var2")
+
+    def __init__(
+        self,
+        macro: str,
+        range_: Node,
+        names: tuple[str, str, str],
+        folds: tuple[Node, Node, Node, Node],
+        offset: int,
+    ) -> None:
+        self.macro = macro
+        self.range = range_
+        self.var, self.var2, self.accu = names
+        self.init, self.cond, self.step, self.result = folds
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+
+    @property
+    def is_bind(self) -> bool:
+        """Whether this is a binding: it never loops, and initialises its variable on first use."""
+        return (
+            type(self.range) is ListLiteral
+            and not self.range.elements
+            and type(self.cond) is Literal
+            and self.cond.value is False
+            and self.accu != "__result__"
+        )
+
+
+def children(node: Node) -> list[Node]:
+    """List the direct children, in source order where there is one."""
+    match node:
+        case Select():
+            return [node.operand]
+        case Call():
+            return ([node.target] if node.target is not None else []) + node.args
+        case ListLiteral():
+            return node.elements
+        case MapLiteral() | Message():
+            return [part for entry in node.entries for part in (entry.key, entry.value) if part is not None]
+        case Comprehension():
+            return [node.range, node.init, node.cond, node.step, node.result]
+    return []

@@ -1,0 +1,120 @@
+"""Sizes and paths: the arithmetic under the cost estimate.
+
+A size is a pair (least, most) of unsigned 64-bit numbers that saturate. A path says where in `device` a value comes from;
+it behaves like a Go slice, because the server's estimate depends on that: appending to a path whose backing array has room
+overwrites what another holder of the same array sees.
+
+The rule: cel-go's checker.SizeEstimate; Kubernetes' size estimator for device selectors.
+"""
+
+from __future__ import annotations
+
+import math
+
+Size = tuple[int, int]
+
+MAX = 2**64 - 1
+_TWO_TO_64 = float(2**64)
+UNKNOWN: Size = (0, MAX)
+ONE: Size = (1, 1)
+TRAVERSAL = 0.1  # cost of touching one character of a string
+REGEX = 0.25  # cost of one character of a pattern
+
+
+def add(left: int, right: int) -> int:
+    """Add, saturating."""
+    total = left + right
+    return total if total <= MAX else MAX
+
+
+def multiply(left: int, right: int) -> int:
+    """Multiply, saturating."""
+    product = left * right
+    return product if product <= MAX else MAX
+
+
+def scale(number: int, factor: float) -> int:
+    """Multiply by a cost factor, rounded up, saturating, through a double as the server does."""
+    inexact = float(number)
+    if inexact > 0 and factor > 0 and inexact > _TWO_TO_64 / factor:
+        return MAX
+    scaled = math.ceil(inexact * factor)
+    return scaled if scaled < 2**64 else MAX
+
+
+def union(left: Size, right: Size) -> Size:
+    """Give the range that covers both."""
+    return min(left[0], right[0]), max(left[1], right[1])
+
+
+def plus(left: Size, right: Size) -> Size:
+    """Add two ranges."""
+    return add(left[0], right[0]), add(left[1], right[1])
+
+
+def times(left: Size, right: Size) -> Size:
+    """Multiply two ranges."""
+    return multiply(left[0], right[0]), multiply(left[1], right[1])
+
+
+class Path:
+    """A view of the first `length` elements of a backing array that others may share."""
+
+    __slots__ = ("array", "length")
+
+    def __init__(self, array: list[str], length: int) -> None:
+        self.array = array
+        self.length = length
+
+    def append(self, step: str) -> Path:
+        """Give the path one step further, in the same array if it has room."""
+        if self.length < len(self.array):
+            self.array[self.length] = step
+            return Path(self.array, self.length + 1)
+        array = self.array[: self.length] + [step] + [""] * (max(1, 2 * self.length) - self.length - 1)
+        return Path(array, self.length + 1)
+
+    def steps(self) -> list[str]:
+        """Give the steps as they stand now."""
+        return self.array[: self.length]
+
+
+NO_PATH = Path([], 0)
+ITEMS, KEYS, VALUES, INDICES = "@items", "@keys", "@values", "@indices"
+
+# Most entries, characters of a key, characters of an inner key, most inner entries, most characters of a value.
+_DRIVER, _DOMAIN, _NAME, _ENTRIES, _VALUE = 63, 63, 32, 32, 64
+
+
+def device_size(path: list[str]) -> Size | None:
+    """Give the size of a value that comes out of `device`; None where the server knows none.
+
+    Source: Kubernetes API resource/v1 limits (DeviceMaxDomainLength, DeviceMaxIDLength, DriverNameMaxLength,
+    DeviceAttributeMaxValueLength, ResourceSliceMaxAttributesAndCapacitiesPerDevice).
+    """
+    if not path or path[0] != "device":
+        return None
+    if len(path) == 1:
+        return 0, 0
+    field, rest = path[1], path[2:]
+    if field in {"driver", "allowMultipleAllocations"}:
+        return None if rest else (0, _DRIVER if field == "driver" else 1)
+    if field not in {"attributes", "capacity"}:
+        return None
+    if not rest:
+        return 0, _ENTRIES
+    outer, rest = rest[0], rest[1:]
+    if outer == KEYS:
+        return None if rest else (0, _DOMAIN)
+    if outer not in {VALUES, ITEMS}:
+        return None
+    if not rest:
+        return 0, _ENTRIES
+    inner, rest = rest[0], rest[1:]
+    if rest:
+        return None
+    if inner == KEYS:
+        return 0, _NAME
+    if field == "attributes":
+        return 0, _VALUE
+    return (0, 0) if inner in {VALUES, ITEMS} else None

@@ -1,0 +1,309 @@
+"""The types of the dialect: what they are, how messages print them, which is assignable to which.
+
+In: type expressions of the overload table, types found by the checker. Out: `Type` values, and a `Bindings` store of type
+parameters. Nothing here knows expressions or values.
+
+The rule: cel-go's checker (assignability, substitution, occurs check) with Kubernetes' type names.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+MAX_SIZE = 400  # nodes of one type; a hostile expression can double its type with each binding
+
+
+class TypeTooLarge(Exception):
+    """A type has outgrown every sensible expression."""
+
+
+_LONG_NAMES = {
+    "any": "google.protobuf.Any",
+    "duration": "google.protobuf.Duration",
+    "timestamp": "google.protobuf.Timestamp",
+    "null": "null_type",
+    "error": "*error*",
+}
+
+
+class Type:
+    """One type. `kind` is the family, `name` the name of opaque, struct and parameter types. Equal types have equal keys."""
+
+    __slots__ = ("closed", "key", "kind", "name", "params", "size")
+
+    def __init__(self, kind: str, name: str = "", params: tuple[Type, ...] = ()) -> None:
+        self.kind = kind
+        self.name = name or kind
+        self.params = params
+        if params:
+            self.size = 1 + sum(param.size for param in params)
+            if self.size > MAX_SIZE:
+                raise TypeTooLarge
+            self.closed = all(param.closed for param in params)
+            self.key = f"{self.name}({', '.join([param.key for param in params])})"
+        else:
+            self.size = 1
+            self.closed = kind != "param"
+            self.key = f"${name}" if kind == "param" else self.name
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Type) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        """Print as checker messages do: short names, parameters in parentheses."""
+        if self.kind == "error":
+            return "!error!"
+        if self.params:
+            return f"{self.name}({', '.join([str(param) for param in self.params])})"
+        return self.name
+
+    def long(self) -> str:
+        """Print as the result-type message does: protobuf names for the well-known types."""
+        if self.params:
+            return f"{self.name}({', '.join([param.long() for param in self.params])})"
+        return _LONG_NAMES.get(self.kind, self.name)
+
+
+BOOL = Type("bool")
+INT = Type("int")
+UINT = Type("uint")
+DOUBLE = Type("double")
+STRING = Type("string")
+BYTES = Type("bytes")
+NULL = Type("null")
+DYN = Type("dyn")
+ANY = Type("any")
+ERROR = Type("error")
+DURATION = Type("duration")
+TIMESTAMP = Type("timestamp")
+TYPE = Type("type")
+
+_NAMED = {t.kind: t for t in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, DYN, ANY, DURATION, TIMESTAMP, TYPE)}
+_OPAQUE_NAMES = {"net.IP", "net.CIDR"}
+
+PRIMITIVE = frozenset({"bool", "int", "uint", "double", "string", "bytes"})
+_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "wrapper"})
+WILD = frozenset({"dyn", "any", "error"})
+
+
+def list_of(element: Type) -> Type:
+    """Give list(element)."""
+    return Type("list", "list", (element,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    """Give map(key, value)."""
+    return Type("map", "map", (key, value))
+
+
+def optional_of(value: Type) -> Type:
+    """Give optional_type(value)."""
+    return Type("opaque", "optional_type", (value,))
+
+
+def type_of(inner: Type) -> Type:
+    """Give type(inner)."""
+    return Type("type", "type", (inner,))
+
+
+def wrapper_of(inner: Type) -> Type:
+    """Give the nullable protobuf wrapper of a primitive type."""
+    return Type("wrapper", "wrapper", (inner,))
+
+
+def param(name: str) -> Type:
+    """Give a type parameter."""
+    return Type("param", name)
+
+
+def is_optional(t: Type) -> bool:
+    """Tell whether the type is an optional."""
+    return t.kind == "opaque" and t.name == "optional_type"
+
+
+@lru_cache(maxsize=1024)
+def parse_type(text: str) -> Type:
+    """Read a type expression of the overload table, e.g. `map(string, optional_type(V))`.
+
+    Single capitals are parameters, dotted names structs, `net.…` opaque.
+    """
+    name, paren, rest = text.partition("(")
+    if not paren:
+        if name in _NAMED:
+            return _NAMED[name]
+        if len(name) == 1 and name.isupper():
+            return param(name)
+        if name in {"list", "map"}:
+            raise ValueError(f"type {text} needs parameters")
+        return Type("opaque" if name in _OPAQUE_NAMES else "struct", name)
+    params = tuple(parse_type(part) for part in _split(rest[:-1]))
+    kind = name if name in {"list", "map", "type"} else "opaque"
+    return Type(kind, name, params)
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand outside parentheses."""
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    parts.append(text[start:].strip())
+    return parts
+
+
+def equal_or_less_specific(left: Type, right: Type) -> bool:
+    """Tell whether `left` says no more than `right`."""
+    if left.kind in {"dyn", "any", "param"}:
+        return True
+    if right.kind in {"dyn", "any", "param"} or left.kind != right.kind:
+        return False
+    if left.kind in {"opaque", "list", "map"}:
+        if left.name != right.name or len(left.params) != len(right.params):
+            return False
+        for mine, theirs in zip(left.params, right.params, strict=True):
+            if not equal_or_less_specific(mine, theirs):
+                return False
+        return True
+    return left.kind == "type" or left == right
+
+
+def most_general(left: Type, right: Type) -> Type:
+    """Give the more general of two types that unify."""
+    return left if equal_or_less_specific(left, right) else right
+
+
+class Bindings:
+    """What the type parameters of one expression are bound to.
+
+    An attempt that fails is rolled back by a trail, so a failed overload costs what it touched and not the whole store.
+    """
+
+    __slots__ = ("_bound", "_fresh", "_trail")
+
+    def __init__(self) -> None:
+        self._bound: dict[str, Type] = {}
+        self._trail: list[tuple[str, Type | None]] = []
+        self._fresh = 0
+
+    def fresh(self) -> Type:
+        """Make a new type variable."""
+        variable = Type("param", f"_var{self._fresh}")
+        self._fresh += 1
+        return variable
+
+    def assignable(self, left: Type, right: Type) -> bool:
+        """Tell whether the types unify; bindings are kept only if they do."""
+        if left is right and left.closed:
+            return True
+        mark = len(self._trail)
+        if self._assign(left, right):
+            return True
+        self._roll_back(mark)
+        return False
+
+    def assignable_all(self, lefts: list[Type], rights: list[Type]) -> bool:
+        """Tell whether two lists of types unify pairwise; bindings are kept only if all do."""
+        if len(lefts) != len(rights):
+            return False
+        mark = len(self._trail)
+        for left, right in zip(lefts, rights, strict=True):
+            if not self._assign(left, right):
+                self._roll_back(mark)
+                return False
+        return True
+
+    def substitute(self, t: Type, *, unbound_to_dyn: bool) -> Type:
+        """Replace bound parameters by their types, and the others by dyn on request."""
+        if t.closed:
+            return t
+        if t.kind == "param":
+            bound = self._bound.get(t.name)
+            if bound is not None:
+                return self.substitute(bound, unbound_to_dyn=unbound_to_dyn)
+            return DYN if unbound_to_dyn else t
+        params = []
+        for inner in t.params:
+            params.append(self.substitute(inner, unbound_to_dyn=unbound_to_dyn))  # noqa: PERF401  (no extra frame)
+        return Type(t.kind, t.name, tuple(params))
+
+    def _roll_back(self, mark: int) -> None:
+        while len(self._trail) > mark:
+            name, old = self._trail.pop()
+            if old is None:
+                del self._bound[name]
+            else:
+                self._bound[name] = old
+
+    def _bind(self, name: str, t: Type) -> None:
+        self._trail.append((name, self._bound.get(name)))
+        self._bound[name] = t
+
+    def _assign(self, left: Type, right: Type) -> bool:
+        if right.kind == "param":
+            valid, had = self._substitutes(left, right)
+            if valid:
+                return True
+            if had:
+                return False
+        if left.kind == "param":
+            return self._substitutes(right, left)[0]
+        if left.kind in WILD or right.kind in WILD:
+            return True
+        if left.kind == "null":
+            return right.kind in _NULLABLE or right.kind == "null"
+        if right.kind == "null":
+            return left.kind in _NULLABLE
+        if left.kind == "wrapper" or right.kind == "wrapper":
+            return (left.params[0] if left.kind == "wrapper" else left) == (
+                right.params[0] if right.kind == "wrapper" else right
+            )
+        if left.kind == "type":
+            return right.kind == "type"
+        if not left.params:
+            return left == right
+        if left.kind != right.kind or left.name != right.name or len(left.params) != len(right.params):
+            return False
+        for mine, theirs in zip(left.params, right.params, strict=True):
+            if not self._assign(mine, theirs):
+                return False
+        return True
+
+    def _substitutes(self, t: Type, variable: Type) -> tuple[bool, bool]:
+        """Tell whether `t` can stand for the variable, and whether the variable was bound already."""
+        if t.kind == "param" and t.name == variable.name:
+            return True, True
+        bound = self._bound.get(variable.name)
+        if bound is None:
+            if self._occurs(variable, t):
+                return False, False
+            self._bind(variable.name, t)
+            return True, False
+        if t == bound:
+            return True, True
+        if not self._assign(t, bound):
+            return False, True
+        general = most_general(t, bound)
+        if not self._occurs(variable, general):
+            self._bind(variable.name, general)
+        return True, True
+
+    def _occurs(self, variable: Type, within: Type) -> bool:
+        if within.closed:
+            return False
+        if within.kind == "param":
+            if within.name == variable.name:
+                return True
+            bound = self._bound.get(within.name)
+            return bound is not None and self._occurs(variable, bound)
+        for inner in within.params:
+            if self._occurs(variable, inner):
+                return True
+        return False
