@@ -96,9 +96,19 @@ class ApiError(DriverError):
 
     branch = "api"
 
-    def __init__(self, code: str, message: str, *, status: int = 0, hint: str = "", retry: Retry = Retry.NEVER) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 0,
+        hint: str = "",
+        retry: Retry = Retry.NEVER,
+        retry_after_s: float = 0.0,
+    ) -> None:
         super().__init__(code, message, hint=hint, retry=retry)
         self.status = status  # HTTP status; 0 when no answer came
+        self.retry_after_s = retry_after_s  # how long the server asked us to wait; 0 when it did not say
 
 
 class ClaimError(DriverError):

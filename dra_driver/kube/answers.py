@@ -1,0 +1,73 @@
+"""Answers: an HTTP answer of the API server as a wire object, or as the one error that the rest of the house knows.
+
+Source: Kubernetes API conventions, "HTTP Status codes" and the Status object.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import Wire
+
+# Status -> (code, whether the same request can succeed later, what to do).
+_CODES: dict[int, tuple[str, Retry, str]] = {
+    400: ("bad-request", Retry.NEVER, ""),
+    401: ("unauthorized", Retry.LATER, "the token is not accepted: look at the ServiceAccount or the kubeconfig"),
+    403: ("forbidden", Retry.LATER, "look at the RBAC rules and admission policies for this driver's ServiceAccount"),
+    404: ("not-found", Retry.LATER, ""),
+    408: ("timeout", Retry.NOW, ""),
+    409: ("conflict", Retry.NOW, ""),
+    410: ("gone", Retry.NOW, ""),
+    413: ("too-large", Retry.NEVER, ""),
+    422: ("invalid", Retry.NEVER, ""),
+    429: ("too-many-requests", Retry.NOW, ""),
+}
+_MESSAGE_CHARS = 500
+
+
+def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str) -> Wire:
+    """Give the object of an answer. Raises: ApiError for a status of 400 or more, or a body that is no JSON object."""
+    answer = _json(body)
+    if status >= 400:
+        raise refusal(status, answer, retry_after, method=method, path=path)
+    if not isinstance(answer, dict):
+        raise ApiError(
+            "bad-answer", f"{method} {path}: the answer ({status}) is no JSON object", status=status, retry=Retry.NOW
+        )
+    return answer
+
+
+def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: str) -> ApiError:
+    """Make the error for a refusing answer; `answer` is its decoded body, a Status object if the server is healthy."""
+    fallback = ("unavailable", Retry.NOW, "") if status >= 500 else ("refused", Retry.NEVER, "")
+    code, retry, hint = _CODES.get(status, fallback)
+    body = answer if isinstance(answer, dict) else {}
+    if status == 409 and body.get("reason") == "AlreadyExists":
+        code, retry = "already-exists", Retry.NEVER
+    message = str(body.get("message") or body.get("reason") or "no message")[:_MESSAGE_CHARS]
+    return ApiError(
+        code,
+        f"{method} {path}: {status} {message}",
+        status=status,
+        hint=hint,
+        retry=retry,
+        retry_after_s=_seconds(retry_after, body),
+    )
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def _seconds(retry_after: str, body: Wire) -> float:
+    """Read how long the server asks us to wait: the header, else the Status object's details."""
+    details = body.get("details")
+    inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    if retry_after.isdigit():
+        return float(retry_after)
+    return float(inside) if isinstance(inside, int) else 0.0

@@ -1,0 +1,174 @@
+"""KubeApi: one request function to the Kubernetes API server, and one for streams.
+
+In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of the HTTP library end here. It never
+retries a request that may have had an effect: GETs are sent again once when a kept connection turns out to be dead, and
+any request once after a 401 if a newer token is found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3 import exceptions as http
+
+from dra_driver import __version__
+from dra_driver.kube import answers
+from dra_driver.kube.connections import CONNECT_SECONDS, Connections
+from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.paths import claim_path, node_path
+from dra_driver.kube.stream import LineStream
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import ClaimWire, Wire
+
+REQUEST_SECONDS = 10.0
+_USER_AGENT = f"dra-driver/{__version__}"
+_LEADING_DIGITS = re.compile(r"\d*")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerVersion:
+    """What the API server says it is. `minor` is 0 where it does not say (a build without a version)."""
+
+    major: int
+    minor: int
+    git: str
+
+
+class KubeApi:
+    """The API server as its client sees it. All methods may be called from any thread."""
+
+    def __init__(
+        self, credentials: Credentials, *, connections: int = 16, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._server, self._tokens = credentials.server, credentials.tokens
+        self._connections = Connections(credentials, size=connections, clock=clock)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Wire | None = None,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = REQUEST_SECONDS,
+        content_type: str = "application/json",
+    ) -> Wire:
+        """Send one request and give the object that came back.
+
+        Raises: ApiError; `status` is 0 when no answer came ("api.unreachable", "api.timeout", "api.tls").
+        """
+        encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        target = self._target(path, query)
+        answer = self._send(method, target, encoded, timeout_s, content_type)
+        if answer.status == 401 and self._tokens.reread():
+            answer = self._send(method, target, encoded, timeout_s, content_type)
+        retry_after = answer.headers.get("Retry-After", "")
+        return answers.decode(answer.status, answer.data, retry_after, method=method, path=path)
+
+    def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> LineStream:
+        """Open a GET whose answer comes line by line, on a connection of its own; `LineStream.open` sends it.
+
+        Nothing is sent here, so that the caller holds something to close before the first thing that can hang.
+        """
+        target = self._target(path, query)
+
+        def connect() -> tuple[Any, str, dict[str, str]]:
+            connection = self._connections.stream_connection(read_timeout_s=read_timeout_s)
+            return connection, target, self._headers()
+
+        return LineStream(connect, self._tokens.reread, path)
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
+        """Read a ResourceClaim. Raises: ApiError."""
+        return self.request("GET", claim_path(namespace, name), timeout_s=timeout_s)
+
+    def get_node(self, name: str) -> Wire:
+        """Read a Node. Raises: ApiError."""
+        return self.request("GET", node_path(name))
+
+    def server_version(self) -> ServerVersion:
+        """Ask for the server's version; "35+" counts as 35. Raises: ApiError."""
+        answer = self.request("GET", "/version")
+        return ServerVersion(
+            major=_number(answer.get("major")),
+            minor=_number(answer.get("minor")),
+            git=str(answer.get("gitVersion", "")),
+        )
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._connections.close()
+
+    def _target(self, path: str, query: Mapping[str, str] | None) -> str:
+        target = self._connections.prefix + path
+        return f"{target}?{urlencode(query)}" if query else target
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
+        if authorization := self._tokens.authorization():
+            headers["Authorization"] = authorization
+        return headers
+
+    def _send(
+        self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str
+    ) -> urllib3.BaseHTTPResponse:
+        """Send; once more if the request provably had no effect (or is a GET) and a new connection may help."""
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        deadline = time.monotonic() + timeout_s
+        is_retry = False
+        while True:
+            pool = self._connections.pool()
+            left = max(0.001, deadline - time.monotonic())
+            timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=left)
+            try:
+                return pool.urlopen(
+                    method,
+                    target,
+                    body=body,
+                    headers=headers,
+                    timeout=timeout,
+                    pool_timeout=left,  # type: ignore[arg-type]  # any number, whatever its annotation says
+                    retries=False,
+                    redirect=False,
+                )
+            except (http.HTTPError, OSError) as err:
+                if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
+                    self._connections.renew(pool)
+                if is_retry or not _may_resend(method, err):
+                    raise self._unanswered(method, target, err) from err
+                is_retry = True
+
+    def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
+        """Make the error for a request that got no answer."""
+        path = target.partition("?")[0]
+        if isinstance(err, http.SSLError):
+            return ApiError(
+                "tls",
+                f"{method} {path}: {self._server} is not who it should be: {err}",
+                hint="look at the CA in the kubeconfig or ServiceAccount",
+                retry=Retry.LATER,
+            )
+        if isinstance(err, http.TimeoutError):
+            return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
+        return ApiError("unreachable", f"{method} {path}: {self._server} is not reached: {err}", retry=Retry.NOW)
+
+
+def _may_resend(method: str, err: Exception) -> bool:
+    """Say whether sending again can't do anything twice, and is likely to go better."""
+    if isinstance(err, (http.ClosedPoolError, http.SSLError)):
+        return True  # not sent: the pool was renewed meanwhile, or the certificate was refused before the request
+    return method == "GET" and isinstance(err, http.ProtocolError)
+
+
+def _number(text: object) -> int:
+    found = _LEADING_DIGITS.match(str(text or ""))
+    return int(found[0]) if found and found[0] else 0

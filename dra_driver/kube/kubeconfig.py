@@ -1,0 +1,151 @@
+"""Kubeconfig: the static entries of a kubeconfig file, read by ourselves.
+
+In: the file's text (JSON or YAML). Out: `Credentials` for its current context, or None where only a program or an
+identity provider can give the token (`exec`, `auth-provider`): those are the official loader's. YAML is imported only
+when the file is not JSON. Nothing is ignored: a setting that we can't honour is an error that names it.
+
+Source: kubernetes.io, reference of kubeconfig v1 (Config, Cluster, AuthInfo).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dra_driver.kube.tls import TlsMaterial
+from dra_driver.kube.tokens import StaticToken, TokenFile, TokenSource
+from dra_driver.model.errors import InputError
+
+_UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
+_DYNAMIC = ("exec", "auth-provider")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to reach the API server and as whom. `server` has no trailing slash; `tls` is None for plain http."""
+
+    server: str
+    tokens: TokenSource
+    tls: TlsMaterial | None = None
+
+
+def read_kubeconfig(path: str) -> Credentials | None:
+    """Read the current context of a kubeconfig; None if its user needs the official loader.
+
+    Raises: InputError("input.kubeconfig") naming the file and the field.
+    """
+    return _Reader(path).read()
+
+
+class _Reader:
+    """One file being read: errors name it, and its relative paths start at its folder."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def read(self) -> Credentials | None:
+        """Follow current-context to its cluster and user."""
+        config = self._parse()
+        name = self._text(config, "current-context", "")
+        if not name:
+            raise self._error("current-context", "is empty")
+        context = self._entry(config, "contexts", "context", name)
+        cluster_name = self._text(context, "cluster", f"contexts[{name}].context.")
+        user_name = self._text(context, "user", f"contexts[{name}].context.")
+        cluster = self._entry(config, "clusters", "cluster", cluster_name)
+        user = self._entry(config, "users", "user", user_name) if user_name else {}
+        if any(user.get(key) for key in _DYNAMIC):
+            return None
+        return self._credentials(cluster, f"clusters[{cluster_name}].cluster.", user, f"users[{user_name}].user.")
+
+    def _credentials(self, cluster: dict[str, Any], at: str, user: dict[str, Any], user_at: str) -> Credentials:
+        server = self._text(cluster, "server", at).rstrip("/")
+        if not server.startswith(("http://", "https://")):
+            raise self._error(f"{at}server", f"{server!r} is not an http or https URL")
+        if cluster.get("proxy-url"):
+            raise self._error(f"{at}proxy-url", "is not supported")
+        for key in _UNSUPPORTED_USER:
+            if user.get(key):
+                raise self._error(user_at + key, "is not supported")
+        tls = self._tls(cluster, at, user, user_at) if server.startswith("https://") else None
+        return Credentials(server, self._tokens(user, user_at), tls)
+
+    def _tls(self, cluster: dict[str, Any], at: str, user: dict[str, Any], user_at: str) -> TlsMaterial:
+        return TlsMaterial(
+            ca_file=self._file(cluster, "certificate-authority", at),
+            ca_pem=self._inline(cluster, "certificate-authority-data", at).decode(),
+            cert_file=self._file(user, "client-certificate", user_at),
+            key_file=self._file(user, "client-key", user_at),
+            cert_pem=self._inline(user, "client-certificate-data", user_at),
+            key_pem=self._inline(user, "client-key-data", user_at),
+            server_name=self._text(cluster, "tls-server-name", at),
+            is_unverified=cluster.get("insecure-skip-tls-verify") is True,
+        )
+
+    def _tokens(self, user: dict[str, Any], at: str) -> TokenSource:
+        token, file = self._text(user, "token", at), self._file(user, "tokenFile", at)
+        return TokenFile(file, fallback=token) if file else StaticToken(token)
+
+    def _parse(self) -> dict[str, Any]:
+        try:
+            text = self._path.read_text()
+        except (OSError, UnicodeDecodeError) as err:
+            raise self._error("", f"can't be read: {err}") from err
+        config: object
+        if text.lstrip().startswith("{"):
+            try:
+                config = json.loads(text)
+            except ValueError as err:
+                raise self._error("", f"is not JSON: {err}") from err
+        else:
+            config = self._parse_yaml(text)
+        if not isinstance(config, dict):
+            raise self._error("", "is not a mapping")
+        return config
+
+    def _parse_yaml(self, text: str) -> object:
+        import yaml  # noqa: PLC0415  1 MB of memory that a JSON kubeconfig or a pod never needs
+
+        try:
+            return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+        except yaml.YAMLError as err:
+            raise self._error("", f"is not YAML: {err}") from err
+
+    def _entry(self, config: dict[str, Any], plural: str, singular: str, name: str) -> dict[str, Any]:
+        """Look up a named entry; the first of several with one name wins, as kubectl has it."""
+        entries = config.get(plural) or []
+        if not isinstance(entries, list):
+            raise self._error(plural, "is not a list")
+        for entry in entries:
+            if isinstance(entry, dict) and entry.get("name") == name:
+                content = entry.get(singular) or {}
+                if not isinstance(content, dict):
+                    raise self._error(f"{plural}[{name}].{singular}", "is not a mapping")
+                return content
+        raise self._error(plural, f"has no entry named {name!r}")
+
+    def _text(self, mapping: dict[str, Any], key: str, at: str) -> str:
+        value = mapping.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self._error(at + key, "is not a string")
+        return value
+
+    def _file(self, mapping: dict[str, Any], key: str, at: str) -> str:
+        name = self._text(mapping, key, at)
+        return str(self._path.parent / name) if name else ""
+
+    def _inline(self, mapping: dict[str, Any], key: str, at: str) -> bytes:
+        try:
+            return base64.b64decode(self._text(mapping, key, at), validate=True)
+        except (binascii.Error, ValueError) as err:
+            raise self._error(at + key, "is not base64") from err
+
+    def _error(self, field: str, fault: str) -> InputError:
+        where = f"{self._path}: {field}" if field else str(self._path)
+        return InputError("kubeconfig", f"kubeconfig {where} {fault}")

@@ -1,0 +1,111 @@
+"""LineStream: an HTTP answer that comes line by line and can be closed from another thread at any moment.
+
+In: how to connect. Out: whole lines as bytes. Closing shuts the socket down, which wakes a reader that waits for the
+next byte; a reader never stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from typing import Any
+
+from urllib3.exceptions import HTTPError, SSLError
+
+from dra_driver.kube import answers
+from dra_driver.model.errors import ApiError, Retry
+
+_PIECE_BYTES = 64 * 1024
+_REFUSAL_BYTES = 64 * 1024
+
+Connect = Callable[[], tuple[Any, str, dict[str, str]]]
+
+
+class LineStream:
+    """One streamed GET. `open` and `lines` belong to one thread, `close` to any."""
+
+    def __init__(self, connect: Connect, reread_token: Callable[[], bool], path: str) -> None:
+        self._connect, self._reread_token, self._path = connect, reread_token, path
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._socket: Any = None
+        self._answer: Any = None
+        self._is_closed = False
+
+    def open(self) -> None:
+        """Connect, send the request and read the answer's head. Raises: ApiError, also after `close`."""
+        self._answer = self._ask()
+        if self._answer.status == 401 and self._reread_token():
+            self._drop()
+            self._answer = self._ask()
+        if self._answer.status >= 400:
+            raise self._refusal()
+
+    def lines(self) -> Iterator[bytes]:
+        """Give each line without its end; ends when the server ends the stream or `close` was called.
+
+        Raises: ApiError("api.stream-broken") when the connection fails or falls silent for too long.
+        """
+        rest = b""
+        while True:
+            with self._translated("stream-broken"):
+                piece = self._answer.read1(_PIECE_BYTES)
+            if not piece or self._is_closed:
+                return
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from (line for line in whole if line.strip())
+
+    def close(self) -> None:
+        """End the stream now. Safe to call twice, and before `open`."""
+        with self._lock:
+            self._is_closed = True
+            sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                # SSLSocket.shutdown would drop its TLS state under the reader's feet: go to the socket below it.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Free the connection; called by the reading thread when it is done."""
+        self.close()
+        self._drop()
+
+    def _ask(self) -> Any:
+        with self._translated("unreachable"):
+            connection, target, headers = self._connect()
+            with self._lock:
+                self._connection, self._socket = connection, connection.sock
+                if self._is_closed:
+                    raise ConnectionAbortedError("closed")
+            connection.request("GET", target, headers=headers, preload_content=False)
+            return connection.getresponse()
+
+    def _refusal(self) -> ApiError:
+        with self._translated("unreachable"):
+            body = self._answer.read(_REFUSAL_BYTES)
+        try:
+            decoded = json.loads(body)
+        except ValueError:
+            decoded = None
+        retry_after = self._answer.headers.get("Retry-After", "")
+        return answers.refusal(self._answer.status, decoded, retry_after, method="GET", path=self._path)
+
+    def _drop(self) -> None:
+        with self._lock:
+            connection, self._connection, self._socket = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _translated(self, code: str) -> Iterator[None]:
+        """Turn the HTTP library's errors into ours."""
+        try:
+            yield
+        except SSLError as err:
+            raise ApiError("tls", f"GET {self._path}: {err}", retry=Retry.LATER) from err
+        except (HTTPError, HTTPException, OSError, ValueError) as err:
+            raise ApiError(code, f"GET {self._path}: {err!r}", retry=Retry.NOW) from err

@@ -1,0 +1,71 @@
+"""Tls: what a connection to the API server is checked with, and how to notice that its files were replaced.
+
+In: file names or PEM texts. Out: an ssl.SSLContext. Keys that came inline never reach a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """Certificates by file or inline (PEM); inline wins. No CA at all means the system's."""
+
+    ca_file: str = ""
+    ca_pem: str = field(default="", repr=False)
+    cert_file: str = ""
+    key_file: str = ""
+    cert_pem: bytes = field(default=b"", repr=False)
+    key_pem: bytes = field(default=b"", repr=False)
+    server_name: str = ""
+    is_unverified: bool = False
+
+    def stamp(self) -> tuple[object, ...]:
+        """Give a value that changes when one of the files was replaced or rewritten."""
+        return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
+
+    def context(self) -> ssl.SSLContext:
+        """Build a client context. Raises: OSError (ssl.SSLError is one) for files that are missing or not PEM."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.is_unverified:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif self.ca_pem:
+            context.load_verify_locations(cadata=self.ca_pem)
+        elif self.ca_file:
+            context.load_verify_locations(cafile=self.ca_file)
+        else:
+            context.load_default_certs()
+        if self.cert_pem or self.cert_file:
+            self._load_client_certificate(context)
+        return context
+
+    def _load_client_certificate(self, context: ssl.SSLContext) -> None:
+        """Load certificate and key; OpenSSL reads files only, so inline ones go through anonymous memory."""
+        held: list[int] = []
+        try:
+            cert = _memory_file(self.cert_pem, held) if self.cert_pem else self.cert_file
+            key = _memory_file(self.key_pem, held) if self.key_pem else self.key_file
+            context.load_cert_chain(cert, key or None)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+
+
+def _stamp_of(name: str) -> object:
+    try:
+        status = Path(name).stat()
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _memory_file(content: bytes, held: list[int]) -> str:
+    descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
+    held.append(descriptor)
+    os.write(descriptor, content)
+    return f"/proc/self/fd/{descriptor}"

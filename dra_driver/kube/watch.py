@@ -1,0 +1,194 @@
+"""Watch: list, then follow every change, through restarts, silences and forgotten history.
+
+In: a collection's path and a field selector. Out: events, in the order of the server. `Listed` replaces everything that
+was known; it comes at the start and whenever the server no longer knows the history since our last event. It keeps no
+objects.
+
+A stream that ends is resumed from the last resourceVersion (bookmarks keep that young). The server is asked to end each
+stream after 4 to 9 minutes; one that stays silent for longer than that is dead, and is replaced.
+
+Source: Kubernetes API concepts, "Efficient detection of changes", "410 Gone responses", "Watch bookmarks".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.stream import LineStream
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LIFETIME_SECONDS = (240.0, 540.0)
+SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
+_SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Everything that exists, as of `resource_version`."""
+
+    objects: tuple[Wire, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One object was added or modified."""
+
+    wire: Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """One object is gone; `wire` is its last state."""
+
+    wire: Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A stream was opened: the server may be another one, or a newer one, than before."""
+
+
+Event = Listed | Changed | Deleted | Connected
+
+
+class _HistoryGoneError(Exception):
+    """The server can't tell what happened since our last event."""
+
+
+class Watch:
+    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        path: str,
+        *,
+        field_selector: str = "",
+        backoff: Backoff | None = None,
+        uniform: Callable[[float, float], float] = random.uniform,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+        silence_s: float = SILENCE_SECONDS,
+    ) -> None:
+        self._api, self._path = api, path
+        self._selector = {"fieldSelector": field_selector} if field_selector else {}
+        self._backoff = backoff or Backoff(base_s=0.2)
+        self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
+        self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
+        self._lock = threading.Lock()
+        self._stream: LineStream | None = None
+        self._version = ""
+
+    def events(self) -> Iterator[Event]:
+        """Give events until `stop`. Never raises for a server that fails: it waits and goes on."""
+        while not self._stopping.is_set():
+            opened_at = None
+            try:
+                if not self._version:
+                    yield self._list()
+                opened_at = self._clock()
+                yield from self._follow()
+                fault = None
+            except _HistoryGoneError:
+                self._version, fault = "", None
+            except ApiError as err:
+                fault = err
+            if self._stopping.is_set():
+                return
+            self._pause(fault, opened_at)
+
+    def stop(self) -> None:
+        """End `events` now, wherever it waits."""
+        self._stopping.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+
+    def _pause(self, fault: ApiError | None, opened_at: float | None) -> None:
+        """Wait before the next try: hardly at all after a stream that had lived, longer and longer otherwise."""
+        if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
+            self._backoff.reset()
+        delay = self._backoff.next_s()
+        if fault is not None:
+            delay = max(delay, fault.retry_after_s)
+            level = logging.WARNING if self._backoff.attempts > 1 else logging.INFO
+            keys = fields(path=self._path, code=fault.code, err=str(fault), attempt=self._backoff.attempts)
+            log.log(level, "watch interrupted", extra=keys)
+        self._wait(delay)
+
+    def _list(self) -> Listed:
+        answer = self._api.request("GET", self._path, query=self._selector)
+        items = answer.get("items") or []
+        version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+        if not isinstance(items, list) or not version:
+            raise ApiError("bad-answer", f"GET {self._path}: the answer is no list", retry=Retry.NOW)
+        self._version = version
+        return Listed(tuple(items), version)
+
+    def _follow(self) -> Iterator[Event]:
+        """Read one stream to its end."""
+        lifetime_s = self._uniform(*LIFETIME_SECONDS)
+        query = {
+            **self._selector,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(lifetime_s)),
+        }
+        stream = self._api.stream(self._path, query=query, read_timeout_s=lifetime_s + self._silence_s)
+        with self._lock:
+            self._stream = stream
+        try:
+            if self._stopping.is_set():
+                return
+            stream.open()
+            yield Connected()
+            for line in stream.lines():
+                event = self._decode(line)
+                if event is not None:
+                    yield event
+                if self._stopping.is_set():
+                    return
+        except ApiError as err:
+            if err.status == 410:
+                raise _HistoryGoneError from err
+            raise
+        finally:
+            with self._lock:
+                self._stream = None
+            stream.release()
+
+    def _decode(self, line: bytes) -> Event | None:
+        """Read one line; a bookmark only moves our place in the history.
+
+        Raises: _HistoryGoneError for an ERROR event or a line that is none: whatever it was, a list puts it right.
+        """
+        try:
+            event = json.loads(line)
+            kind, wire = event["type"], event["object"]
+            version = "" if kind == "ERROR" else wire["metadata"]["resourceVersion"]
+        except (ValueError, LookupError, TypeError) as err:
+            log.warning("watch event unreadable", extra=fields(path=self._path, err=repr(err)))
+            raise _HistoryGoneError from err
+        if kind == "ERROR":
+            keys = fields(path=self._path, status=wire.get("code", 0), reason=str(wire.get("message", "")))
+            log.info("watch history ended", extra=keys)
+            raise _HistoryGoneError
+        self._version = version
+        if kind in ("ADDED", "MODIFIED"):
+            return Changed(wire)
+        return Deleted(wire) if kind == "DELETED" else None
