@@ -1,0 +1,360 @@
+"""The one table of every attribute and capacity that we publish.
+
+In: what a vendor found of one device. Out: its value by published name; nothing else in the code spells such a name.
+Names, kinds and values of NVIDIA's driver come first and unchanged, so that device classes and claims written for it
+work as they are; then ours, by rank, while the API's limit of 32 leaves room. Which names a device type carries is
+decided here once, not per device: a fact that is not known is left out, and nothing moves up into its place.
+
+Never published: anything that changes because a claim was prepared (MIG mode, compute mode, current clocks or limits).
+`docs/attributes.md` is generated from this table.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.inventory.device import DeviceType
+from dra_driver.model import limits
+
+GPU = (DeviceType.GPU,)
+MIG = (DeviceType.MIG,)
+BOTH = (DeviceType.GPU, DeviceType.MIG)
+
+MEMORY_SLICE = "memorySlice"
+MEMORY_SLICES_TABLED = 8  # memory slices of a GPU with seven compute slices; room for as many is kept
+
+_FAMILIES = {
+    "kepler",
+    "maxwell",
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada-lovelace",
+    "hopper",
+    "blackwell",
+    "rubin",
+}
+
+
+class Kind(enum.StrEnum):
+    """How the API types a value."""
+
+    STRING = "string"
+    BOOL = "bool"
+    INT = "int"
+    VERSION = "version"
+    QUANTITY = "quantity"  # a capacity; all others are attributes
+
+
+class Owner(enum.StrEnum):
+    """Who gave a name its meaning."""
+
+    KUBERNETES = "Kubernetes"
+    NVIDIA = "NVIDIA"
+    OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of one device: its GPU, its partition if it is one, and the node's driver."""
+
+    gpu: GpuFacts
+    partition: PartitionFacts | None
+    driver_version: str | None
+    cuda_driver_version: str | None
+
+
+Fact = str | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row: a published name, what it means, who carries it, and how its value is read (None: not known).
+
+    `rank` orders ours (1 first); 0 stands for the names that always come first.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    types: tuple[DeviceType, ...]
+    read: Callable[[Found], Fact]
+    unit: str = ""
+    owner: Owner = Owner.NVIDIA
+    rank: int = 0
+    since: str = "0.1.0"
+
+
+def _of_partition(field: str) -> Callable[[Found], Fact]:
+    def read(found: Found) -> Fact:
+        value: Fact = getattr(found.partition, field, None)
+        return value
+
+    return read
+
+
+def _memory(found: Found) -> Fact:
+    return found.gpu.memory_bytes if found.partition is None else found.partition.memory_bytes
+
+
+def _uuid(found: Found) -> Fact:
+    return found.gpu.uuid if found.partition is None else found.partition.uuid
+
+
+def _type(found: Found) -> Fact:
+    return (DeviceType.GPU if found.partition is None else DeviceType.MIG).value
+
+
+def family(gpu: GpuFacts) -> str | None:
+    """Name the GPU's family in the words of GPU feature discovery; None where it has no word for it.
+
+    Source: label nvidia.com/gpu.family, which goes by compute capability; the architecture says the same and more.
+    """
+    word = (gpu.architecture or "").lower().replace(" ", "-")
+    if word in _FAMILIES:
+        return word
+    major, _, rest = (gpu.compute_capability or "").partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        return None
+    if int(major) == 7:
+        return "volta" if int(minor) < 5 else "turing"
+    if int(major) == 8:
+        return "ampere" if int(minor) < 9 else "ada-lovelace"
+    return {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 12: "blackwell"}.get(int(major))
+
+
+def label_product(product_name: str | None) -> str | None:
+    """Give a product name as GPU feature discovery writes it into a label: `NVIDIA-H100-80GB-HBM3`.
+
+    Source: label nvidia.com/gpu.product: other characters than letters, digits, `-_.` go, blanks become dashes.
+    """
+    if product_name is None:
+        return None
+    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", product_name).split()) or None
+
+
+STANDARD = "resource.kubernetes.io/"
+
+ATTRIBUTES: tuple[Published, ...] = (
+    Published("type", Kind.STRING, "What the device is: `gpu` or `mig`.", BOTH, _type),
+    Published("uuid", Kind.STRING, "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`).", BOTH, _uuid),
+    Published("parentUUID", Kind.STRING, "UUID of the GPU that the partition is cut from.", MIG, lambda f: f.gpu.uuid),
+    Published("profile", Kind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
+    Published(
+        "productName",
+        Kind.STRING,
+        "Product name as the driver gives it, such as `NVIDIA H100 80GB HBM3`.",
+        BOTH,
+        lambda f: f.gpu.product_name,
+    ),
+    Published("brand", Kind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", BOTH, lambda f: f.gpu.brand),
+    Published(
+        "architecture",
+        Kind.STRING,
+        "Architecture, such as `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`.",
+        BOTH,
+        lambda f: f.gpu.architecture,
+    ),
+    Published(
+        "cudaComputeCapability",
+        Kind.VERSION,
+        "CUDA compute capability, such as `9.0.0`.",
+        BOTH,
+        lambda f: f.gpu.compute_capability,
+    ),
+    Published("driverVersion", Kind.VERSION, "Version of the loaded kernel driver.", BOTH, lambda f: f.driver_version),
+    Published(
+        "cudaDriverVersion",
+        Kind.VERSION,
+        "Newest CUDA version that the driver supports.",
+        BOTH,
+        lambda f: f.cuda_driver_version,
+    ),
+    Published(
+        "addressingMode",
+        Kind.STRING,
+        "How the GPU reaches pageable host memory: `ATS`, `HMM` or `None`.",
+        BOTH,
+        lambda f: f.gpu.addressing_mode,
+    ),
+    Published(
+        STANDARD + "pciBusID",
+        Kind.STRING,
+        "PCI address of the GPU, `dddd:bb:dd.f`.",
+        BOTH,
+        lambda f: f.gpu.pci_address,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "pcieRoot",
+        Kind.STRING,
+        "PCIe root complex above the GPU, `pci0000:64`; equal for devices below one root.",
+        BOTH,
+        lambda f: f.gpu.pcie_root,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "numaNode",
+        Kind.INT,
+        "NUMA node of the GPU; absent where the kernel knows none.",
+        BOTH,
+        lambda f: f.gpu.numa_node,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        "nvlinkDomain",
+        Kind.STRING,
+        "GPUs with one value reach each other over NVLink: `<clusterUUID>.<cliqueId>` of the fabric, else an id of the "
+        "connected group in this node. Absent without links.",
+        BOTH,
+        lambda f: f.gpu.nvlink_domain,
+        owner=Owner.OURS,
+        rank=1,
+    ),
+    Published(
+        "numaNode",
+        Kind.INT,
+        "The same as the standard attribute, for clusters whose selectors use the driver's own domain.",
+        BOTH,
+        lambda f: f.gpu.numa_node,
+        owner=Owner.OURS,
+        rank=2,
+    ),
+    Published(
+        "nvlinkCount",
+        Kind.INT,
+        "NVLinks that are up.",
+        GPU,
+        lambda f: f.gpu.nvlink_count,
+        unit="links",
+        owner=Owner.OURS,
+        rank=3,
+    ),
+    Published(
+        "migCapable",
+        Kind.BOOL,
+        "Whether the GPU can be cut into MIG partitions (not whether it is).",
+        GPU,
+        lambda f: f.gpu.mig_capable,
+        owner=Owner.OURS,
+        rank=4,
+    ),
+    Published(
+        "eccEnabled",
+        Kind.BOOL,
+        "Whether memory is ECC protected since the last boot.",
+        GPU,
+        lambda f: f.gpu.ecc_enabled,
+        owner=Owner.OURS,
+        rank=5,
+    ),
+    Published(
+        "serial", Kind.STRING, "Serial number of the board.", GPU, lambda f: f.gpu.serial, owner=Owner.OURS, rank=6
+    ),
+    Published(
+        "vbiosVersion",
+        Kind.STRING,
+        "Version of the video BIOS, such as `96.00.A5.00.01` (not a semantic version).",
+        GPU,
+        lambda f: f.gpu.vbios_version,
+        owner=Owner.OURS,
+        rank=7,
+    ),
+    Published(
+        "family",
+        Kind.STRING,
+        "Family as GPU feature discovery names it: `ampere`, `ada-lovelace`, `hopper`, `blackwell` …",
+        BOTH,
+        lambda f: family(f.gpu),
+        owner=Owner.OURS,
+        rank=8,
+    ),
+    Published(
+        "labelProduct",
+        Kind.STRING,
+        "Product as GPU feature discovery writes it into a node label: `NVIDIA-H100-80GB-HBM3`.",
+        GPU,
+        lambda f: label_product(f.gpu.product_name),
+        owner=Owner.OURS,
+        rank=9,
+    ),
+    Published(
+        "memoryBandwidth",
+        Kind.INT,
+        "Peak bandwidth of the GPU's memory.",
+        GPU,
+        lambda f: f.gpu.memory_bandwidth_bytes_per_s,
+        unit="bytes/s",
+        owner=Owner.OURS,
+        rank=10,
+    ),
+    Published(
+        "powerLimitMax",
+        Kind.INT,
+        "Highest power limit that can be set (not the limit in force).",
+        GPU,
+        lambda f: f.gpu.power_limit_max_w,
+        unit="W",
+        owner=Owner.OURS,
+        rank=11,
+    ),
+    Published(
+        "smClockMax",
+        Kind.INT,
+        "Highest clock of the multiprocessors (not the clock now).",
+        GPU,
+        lambda f: f.gpu.sm_clock_max_mhz,
+        unit="MHz",
+        owner=Owner.OURS,
+        rank=12,
+    ),
+)
+
+CAPACITIES: tuple[Published, ...] = (
+    Published(
+        "memory",
+        Kind.QUANTITY,
+        "Memory of the device; absent on GPUs that share the host's memory and report none of their own.",
+        BOTH,
+        _memory,
+        unit="bytes",
+    ),
+    Published("multiprocessors", Kind.QUANTITY, "Streaming multiprocessors.", MIG, _of_partition("multiprocessors")),
+    Published("copyEngines", Kind.QUANTITY, "Copy engines.", MIG, _of_partition("copy_engines")),
+    Published("decoders", Kind.QUANTITY, "Video decoders.", MIG, _of_partition("decoders")),
+    Published("encoders", Kind.QUANTITY, "Video encoders.", MIG, _of_partition("encoders")),
+    Published("jpegEngines", Kind.QUANTITY, "JPEG engines.", MIG, _of_partition("jpeg_engines")),
+    Published("ofaEngines", Kind.QUANTITY, "Optical flow accelerators.", MIG, _of_partition("ofa_engines")),
+)
+
+MEMORY_SLICES = Published(
+    MEMORY_SLICE + "<i>",
+    Kind.QUANTITY,
+    "1 for each memory slice `i` of the GPU that the partition covers, counted from 0.",
+    MIG,
+    lambda _: 1,
+)
+
+
+def names_of(device_type: DeviceType) -> tuple[Published, ...]:
+    """Give the rows that devices of a type carry, in the order of the table.
+
+    All names that are not ours, room for the memory slices of a partition, then ours by rank while there is room.
+
+    Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
+    """
+    rows = [row for row in (*ATTRIBUTES, *CAPACITIES) if device_type in row.types]
+    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 for row in rows)
+    if device_type is DeviceType.MIG:
+        room -= MEMORY_SLICES_TABLED
+    ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]
+    return tuple(row for row in rows if row.rank == 0 or row in ours)
+
+
+ROWS: dict[DeviceType, tuple[Published, ...]] = {kind: names_of(kind) for kind in DeviceType}

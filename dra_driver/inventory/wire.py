@@ -1,0 +1,55 @@
+"""Wire form of a device: what stands in `spec.devices` of a ResourceSlice.
+
+In: a `Device`. Out: a plain dict as the API server gives it back (quantities in canonical text), so that what we want
+and what is stored can be compared as they are. Counters and taints are added by who knows them.
+
+Source: Kubernetes API resource/v1 Device, DeviceAttribute, DeviceCapacity.
+"""
+
+from __future__ import annotations
+
+from dra_driver.inventory.device import AttributeValue, Device
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.wire import DeviceWire, Wire
+
+_IN_BYTES = frozenset({"memory"})
+
+
+def device_wire(device: Device) -> DeviceWire:
+    """Give the device as the API takes it.
+
+    >>> from dra_driver.hardware.facts import GpuFacts
+    >>> from dra_driver.inventory.device import DeviceType
+    >>> gpu = GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=80 << 30)
+    >>> device_wire(Device("gpu-0000-65-00-0", DeviceType.GPU, {"type": "gpu"}, {"memory": 80 << 30}, gpu))
+    {'name': 'gpu-0000-65-00-0', 'attributes': {'type': {'string': 'gpu'}}, 'capacity': {'memory': {'value': '80Gi'}}}
+    """
+    wire: DeviceWire = {"name": device.name}
+    if device.attributes:
+        wire["attributes"] = {name: attribute_wire(value) for name, value in device.attributes.items()}
+    if device.capacity:
+        wire["capacity"] = {name: {"value": quantity_text(name, value)} for name, value in device.capacity.items()}
+    return wire
+
+
+def attribute_wire(value: AttributeValue) -> Wire:
+    """Give one attribute value under the key of its type.
+
+    >>> attribute_wire(("version", "9.0.0")), attribute_wire(True), attribute_wire(3)
+    ({'version': '9.0.0'}, {'bool': True}, {'int': 3})
+    """
+    if isinstance(value, tuple):
+        kind, text = value
+        return {kind: text}
+    if isinstance(value, bool):  # before int: a bool is one
+        return {"bool": value}
+    return {"int": value} if isinstance(value, int) else {"string": value}
+
+
+def quantity_text(name: str, value: int) -> str:
+    """Write a capacity in canonical form: bytes with binary suffixes, counts as plain numbers.
+
+    >>> quantity_text("memory", 81559 << 20), quantity_text("multiprocessors", 132)
+    ('81559Mi', '132')
+    """
+    return str(Quantity.of(value, binary=name in _IN_BYTES))
