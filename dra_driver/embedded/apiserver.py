@@ -182,7 +182,7 @@ class EmbeddedApi:
             self._authenticate(request)
             answer = self._dispatch(request)
         except Refusal as refusal:
-            retry = () if refusal.retry_after_s is None else (("Retry-After", str(refusal.retry_after_s)),)
+            retry = (("Retry-After", f"{refusal.retry_after_s:g}"),) if refusal.retry_after_s else ()
             answer = Response(refusal.status, json.dumps(refusal.wire()).encode(), headers=retry)
         status = 200 if isinstance(answer, Stream) else answer.status
         self.log.add(request, status, time.monotonic() - started)

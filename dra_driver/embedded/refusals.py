@@ -31,12 +31,11 @@ class Refusal(ApiError):
     """An answer of the API server that is not a success. The HTTP border writes `wire()`."""
 
     def __init__(
-        self, status: int, reason: str, message: str, *, details: Wire | None = None, retry_after_s: int | None = None
+        self, status: int, reason: str, message: str, *, details: Wire | None = None, retry_after_s: float = 0.0
     ) -> None:
-        super().__init__(_code(reason), message, status=status)
+        super().__init__(_code(reason), message, status=status, retry_after_s=retry_after_s)
         self.reason = reason
         self.details = details
-        self.retry_after_s = retry_after_s
 
     def wire(self) -> Wire:
         """Give the Status object."""

@@ -83,7 +83,7 @@ class _Order:
     left: int
     method: str
     contains: str
-    retry_after_s: int | None
+    retry_after_s: int
 
     def is_for(self, request: Request) -> bool:
         return self.left > 0 and (not self.method or self.method == request.method) and self.contains in request.path
@@ -104,7 +104,7 @@ class Troubles:
         count: int = 1,
         method: str = "",
         contains: str = "",
-        retry_after_s: int | None = None,
+        retry_after_s: int = 0,
     ) -> None:
         """Answer `status` to the next `count` requests of a method whose path contains a text.
 

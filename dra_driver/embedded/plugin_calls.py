@@ -1,0 +1,202 @@
+"""Plugin calls: the gRPC client with which a kubelet speaks to one DRA plugin.
+
+In: claims (namespace, name, UID). Out: the devices of each, or why not. A reply is checked as the kubelet checks it.
+Source: Kubernetes DRA plugin API v1 and v1beta1; pluginregistration v1; kubelet cm/dra.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+
+from dra_driver.model.errors import NodeError, Retry
+from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
+from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+
+DIAL_S = 10.0
+GET_INFO_S = 1.0
+NOTIFY_S = 5.0
+RPC_S = 45.0
+
+_REGISTRATION = "/pluginregistration.Registration/"
+_VERSIONS: Mapping[str, tuple[str, Any]] = {
+    "v1.DRAPlugin": ("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/", v1),
+    "v1beta1.DRAPlugin": ("/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/", v1beta1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """What a plugin is told of a claim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device as a plugin reported it; no request names means every request of the claim."""
+
+    driver: str
+    request_names: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+    share_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """What a registration socket says about itself."""
+
+    type: str
+    driver: str
+    endpoint: str
+    versions: tuple[str, ...]
+
+
+def choose_version(offered: Sequence[str]) -> str:
+    """Give the first DRA version, in the plugin's order, that this kubelet speaks; "" for none."""
+    return next((version for version in offered if version in _VERSIONS), "")
+
+
+def _channel(socket: Path, authority: str = "") -> grpc.Channel:
+    options = [("grpc.default_authority", authority)] if authority else []
+    return grpc.insecure_channel(f"unix:{socket}", options=[*options, ("grpc.enable_http_proxy", 0)])
+
+
+class Registrar:
+    """The kubelet's side of one registration socket. Close it after use."""
+
+    def __init__(self, socket: Path) -> None:
+        self._channel = _channel(socket, quote(str(socket), safe=""))
+
+    def get_info(self) -> PluginInfo:
+        """Ask who is there. Raises: NodeError("node.registration") when nobody answers in time."""
+        try:
+            grpc.channel_ready_future(self._channel).result(DIAL_S)
+            info = self._call("GetInfo", registration.PluginInfo)(registration.InfoRequest(), timeout=GET_INFO_S)
+        except (grpc.RpcError, grpc.FutureTimeoutError) as fault:
+            raise NodeError("registration", f"GetInfo failed: {_text(fault)}", retry=Retry.LATER) from fault
+        return PluginInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
+
+    def notify(self, error: str = "") -> None:
+        """Say that the plugin is registered, or why not. Raises: NodeError("node.registration")."""
+        status = registration.RegistrationStatus(plugin_registered=not error, error=error)
+        try:
+            self._call("NotifyRegistrationStatus", registration.RegistrationStatusResponse)(status, timeout=NOTIFY_S)
+        except grpc.RpcError as fault:
+            message = f"NotifyRegistrationStatus failed: {_text(fault)}"
+            raise NodeError("registration", message, retry=Retry.LATER) from fault
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _call(self, method: str, answer: Any) -> Any:
+        return self._channel.unary_unary(
+            _REGISTRATION + method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+
+
+class Plugin:
+    """One registered instance of a DRA driver."""
+
+    def __init__(self, driver: str, endpoint: Path, version: str, registrar_socket: Path) -> None:
+        self.driver = driver
+        self.endpoint = endpoint
+        self.version = version
+        self.registrar_socket = registrar_socket
+        self.is_connected = True
+        prefix, self._messages = _VERSIONS[version]
+        self._channel = _channel(endpoint)
+        self._channel.subscribe(self._note_connectivity, try_to_connect=True)
+        self._prepare = self._call(prefix + "NodePrepareResources", self._messages.NodePrepareResourcesResponse)
+        self._unprepare = self._call(prefix + "NodeUnprepareResources", self._messages.NodeUnprepareResourcesResponse)
+
+    def prepare(
+        self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S
+    ) -> dict[str, tuple[PreparedDevice, ...] | str]:
+        """Prepare claims in one call; gives by UID the devices, or the claim's error.
+
+        Raises: NodeError("node.plugin-call") when the call as a whole failed or its reply is not what was asked for.
+        """
+        request = self._messages.NodePrepareResourcesRequest(claims=self._wire(claims))
+        reply = self._send(self._prepare, request, claims, "NodePrepareResources", timeout_s)
+        return {uid: entry.error or self._devices(entry.devices) for uid, entry in reply.items()}
+
+    def unprepare(self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S) -> dict[str, str]:
+        """Unprepare claims in one call; gives by UID the claim's error, "" for success. Raises: as `prepare`."""
+        request = self._messages.NodeUnprepareResourcesRequest(claims=self._wire(claims))
+        reply = self._send(self._unprepare, request, claims, "NodeUnprepareResources", timeout_s)
+        return {uid: str(entry.error) for uid, entry in reply.items()}
+
+    def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(ValueError):
+            self._channel.unsubscribe(self._note_connectivity)
+        self._channel.close()
+
+    def _note_connectivity(self, state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            self.is_connected = True
+        elif state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            self.is_connected = False
+
+    def _call(self, method: str, answer: Any) -> Callable[..., Any]:
+        call: Callable[..., Any] = self._channel.unary_unary(
+            method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        return call
+
+    def _wire(self, claims: Sequence[ClaimRef]) -> list[Any]:
+        return [self._messages.Claim(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
+
+    def _send(
+        self, call: Callable[..., Any], request: Any, claims: Sequence[ClaimRef], method: str, timeout_s: float
+    ) -> Mapping[str, Any]:
+        try:
+            reply: Mapping[str, Any] = call(request, timeout=timeout_s).claims
+        except grpc.RpcError as fault:
+            raise self._fault(f"{method} failed: {_text(fault)}") from fault
+        wanted = {claim.uid for claim in claims}
+        if strangers := sorted(reply.keys() - wanted):
+            raise self._fault(f"{method} returned result for unknown claim UID {strangers[0]}")
+        if len(reply) < len(wanted):
+            raise self._fault(f"{method} skipped {len(wanted) - len(reply)} of {len(wanted)} claims")
+        return reply
+
+    def _devices(self, devices: Sequence[Any]) -> tuple[PreparedDevice, ...]:
+        return tuple(
+            PreparedDevice(
+                self.driver,
+                tuple(d.request_names),
+                d.pool_name,
+                d.device_name,
+                tuple(d.cdi_device_ids),
+                getattr(d, "share_id", ""),
+            )
+            for d in devices
+        )
+
+    def _fault(self, message: str) -> NodeError:
+        return NodeError("plugin-call", f"driver {self.driver}: {message}", retry=Retry.LATER)
+
+
+def _text(fault: BaseException) -> str:
+    if isinstance(fault, grpc.FutureTimeoutError):
+        return f"no connection within {DIAL_S:g} s"
+    code, details = getattr(fault, "code", None), getattr(fault, "details", None)
+    return f"{code().name}: {details()}" if callable(code) and callable(details) else str(fault)

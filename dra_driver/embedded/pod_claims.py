@@ -1,0 +1,20 @@
+"""Pod claims: which claim stands behind an entry of a pod's spec.resourceClaims.
+
+Source: core/v1 PodResourceClaim and PodStatus.resourceClaimStatuses.
+"""
+
+from __future__ import annotations
+
+from dra_driver.model.errors import NodeError, Retry
+from dra_driver.model.wire import Wire
+
+
+def claim_name(pod: Wire, entry: Wire) -> str:
+    """Give the name of the claim behind an entry of spec.resourceClaims. Raises: NodeError when it is not made yet."""
+    if name := entry.get("resourceClaimName"):
+        return str(name)
+    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or []:
+        if status["name"] == entry["name"]:
+            return str(status["resourceClaimName"])
+    message = f"pod {pod['metadata']['name']}: no claim was made from the template of {entry['name']!r} yet"
+    raise NodeError("claim", message, retry=Retry.LATER)
