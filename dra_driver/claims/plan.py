@@ -21,7 +21,9 @@ from dra_driver.model.wire import Wire
 class CdiNames(Protocol):
     """How CDI files, their kind and their devices are named; given by the plugin, which knows the `cdi` room."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """Give the kind of all devices that this driver prepares."""
 
     def file(self, uid: str) -> str:
         """Name the file of a claim."""

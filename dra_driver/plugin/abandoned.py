@@ -1,0 +1,136 @@
+"""Abandoned claims: who holds a device although its claim has long been gone.
+
+A device changes hands only through Unprepare, or when its claim has been missing in the API for five minutes and no
+process is on any device that the claim owns. Hardware that can't list processes never gives a device away. The five
+minutes are boot time, kept in the ledger: they outlive the agent, not the node.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dra_driver.claims.allocated import decode_claim
+from dra_driver.hardware.port import Hardware, ProcessLister
+from dra_driver.inventory.device import Inventory
+from dra_driver.model.errors import ApiError, ClaimError, HardwareError
+from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.record import Record, State, owned
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+GONE_SECONDS = 300.0
+_CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+class ClaimApi(Protocol):
+    """What the plugin asks of the Kubernetes API."""
+
+    def get_claim(self, namespace: str, name: str) -> ClaimWire:
+        """Read one claim. Raises: ApiError."""
+
+    def request(self, method: str, path: str) -> Wire:
+        """Make a request. Raises: ApiError."""
+
+
+def boot_seconds() -> float:
+    """Give the seconds since boot, sleep included: no change of the wall clock can hurry it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Abandonment:
+    """Judges whether claims are abandoned, and keeps in the ledger since when they are gone."""
+
+    def __init__(
+        self,
+        api: ClaimApi,
+        ledger: Ledger,
+        hardware: Hardware,
+        inventory: Callable[[], Inventory],
+        *,
+        driver: str,
+        boot_id: str,
+        now: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self._api, self._ledger, self._hardware, self._inventory = api, ledger, hardware, inventory
+        self._driver, self._boot_id, self._now = driver, boot_id, now
+
+    def is_abandoned(self, record: Record) -> bool:
+        """Ask the API about a claim, note in the ledger what it said, and judge.
+
+        An API that does not answer leaves everything as it was. Raises: LedgerError.
+        """
+        try:
+            is_gone = self._is_gone(record)
+        except ApiError as error:
+            log.info("can't tell whether a claim still exists", extra=fields(claim=record.full_name, err=str(error)))
+            return False
+        since = record.gone_since if record.gone_boot == self._boot_id else None
+        if not is_gone:
+            if record.gone_since is not None:
+                self._ledger.set_gone(record.uid, None, "")
+            return False
+        if since is None:
+            log.info("claim is gone", extra=fields(claim=record.full_name, claim_uid=record.uid))
+            self._ledger.set_gone(record.uid, self._now(), self._boot_id)
+            return False
+        return self._now() - since >= GONE_SECONDS and self._is_idle(record)
+
+    def _is_gone(self, record: Record) -> bool:
+        if not record.name:
+            return not self._complete(record)
+        try:
+            wire = self._api.get_claim(record.namespace, record.name)
+        except ApiError as error:
+            if error.status == 404:
+                return True
+            raise
+        return bool(_uid(wire) != record.uid)
+
+    def _complete(self, record: Record) -> bool:
+        """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""
+        listed = self._api.request("GET", _CLAIMS)
+        found = next((c for c in listed.get("items") or () if _uid(c) == record.uid), None)
+        if found is None:
+            return False
+        try:
+            claim = decode_claim(found, driver=self._driver, uid=record.uid)
+        except ClaimError as error:  # deallocated: it holds its devices until it is unprepared
+            log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
+            return True
+        self._ledger.complete(
+            replace(
+                record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=State.PREPARED
+            ),
+            claim,
+        )
+        log.info("recovered claim found in the API", extra=fields(claim=f"{claim.namespace}/{claim.name}"))
+        return True
+
+    def _is_idle(self, record: Record) -> bool:
+        """Say whether no process is on any device that the claim owns; when in doubt, no."""
+        if not isinstance(self._hardware, ProcessLister):
+            return False
+        by_name = self._inventory().by_name
+        for result in owned(record.claim()):
+            device = by_name.get(result.device)
+            if device is None:
+                return False
+            try:
+                processes = self._hardware.processes(device.gpu, device.partition)
+            except HardwareError as error:
+                log.warning("can't list processes", extra=fields(device=device.name, err=str(error)))
+                return False
+            if processes:
+                log.info("claim is gone but in use", extra=fields(claim=record.full_name, device=device.name))
+                return False
+        return True
+
+
+def _uid(wire: dict[str, Any]) -> str:
+    return str((wire.get("metadata") or {}).get("uid", ""))

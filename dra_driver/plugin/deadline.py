@@ -1,0 +1,46 @@
+"""Deadline: a point in monotonic time by which a call has to be answered.
+
+The kubelet gives 45 s to each call. A failed Prepare costs the pod 60 to 90 s, so that transient trouble is waited out
+inside the call; but the answer must still reach the kubelet in time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+KUBELET_SECONDS = 45.0  # deadline of each NodePrepareResources and NodeUnprepareResources
+BUDGET_SECONDS = 40.0  # how much of it a call may use
+HOLDER_SECONDS = 35.0  # how long a device held by another claim is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time, in seconds."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Give the deadline `seconds` from now."""
+        return cls(time.monotonic() + seconds)
+
+    @classmethod
+    def of_call(cls, time_remaining_s: float | None) -> Deadline:
+        """Give the deadline of a gRPC call: its budget, less a margin for the way back."""
+        if time_remaining_s is None or time_remaining_s > KUBELET_SECONDS:
+            return cls.after(BUDGET_SECONDS)
+        margin = min(2.0, time_remaining_s / 5)
+        return cls.after(min(BUDGET_SECONDS, time_remaining_s - margin))
+
+    def remaining(self) -> float:
+        """Give the seconds left, 0 when passed."""
+        return max(0.0, self.at - time.monotonic())
+
+    def has_passed(self) -> bool:
+        """Say whether no time is left."""
+        return time.monotonic() >= self.at
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Give the earlier of this deadline and `seconds` from now."""
+        return Deadline(min(self.at, time.monotonic() + seconds))

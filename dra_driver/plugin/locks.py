@@ -1,0 +1,114 @@
+"""NodeLocks: locks by name, for claims and for devices, that hold between threads and between two agents on a node.
+
+Never one lock for the node: calls that share no name run at the same time. The kernel drops a dead process's locks.
+Each name is one byte of one file, locked for the open file description (F_OFD_SETLK): nothing is written, and no file
+per claim stays behind. Two names that fall on the same byte only wait for each other.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.model.errors import NodeError, PrepareError, Retry
+from dra_driver.plugin.deadline import Deadline
+
+_POLL_SECONDS = 0.005  # the kernel can't wake us at a deadline
+
+
+@dataclass(slots=True)
+class _Local:
+    """This process's half of a lock; dropped when nobody uses the name."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class NodeLocks:
+    """Locks in the file `path`, which every agent on the node opens."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._fd = os.open(Path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise NodeError("lock-file", f"lock file {path} can't be opened: {exc.strerror}") from exc
+        self._locals: dict[str, _Local] = {}
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def hold(self, names: Iterable[str], deadline: Deadline) -> Iterator[None]:
+        """Hold the locks of all names; they are taken in order, so that two callers can't block each other.
+
+        Raises: PrepareError("prepare.locked", LATER) naming the lock that was not free in time.
+        """
+        taken: list[str] = []
+        try:
+            for name in sorted(set(names)):
+                self._take(name, deadline)
+                taken.append(name)
+            yield
+        finally:
+            for name in reversed(taken):
+                self._release(name)
+
+    def close(self) -> None:
+        """Let go of the file, and with it of every lock."""
+        os.close(self._fd)
+
+    def _take(self, name: str, deadline: Deadline) -> None:
+        with self._mutex:
+            local = self._locals.setdefault(name, _Local())
+            local.users += 1
+        if not local.lock.acquire(timeout=deadline.remaining()):
+            self._leave(name, local)
+            raise _locked(name)
+        try:
+            self._await_kernel(name, deadline)
+        except BaseException:
+            local.lock.release()
+            self._leave(name, local)
+            raise
+
+    def _await_kernel(self, name: str, deadline: Deadline) -> None:
+        while not self._set(name, fcntl.F_WRLCK):
+            if deadline.has_passed():
+                raise _locked(name)
+            time.sleep(_POLL_SECONDS)
+
+    def _release(self, name: str) -> None:
+        local = self._locals[name]
+        self._set(name, fcntl.F_UNLCK)
+        local.lock.release()
+        self._leave(name, local)
+
+    def _leave(self, name: str, local: _Local) -> None:
+        with self._mutex:
+            local.users -= 1
+            if not local.users:
+                del self._locals[name]
+
+    def _set(self, name: str, kind: int) -> bool:
+        """Lock or unlock the name's byte. False when another process has it."""
+        offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
+        # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
+        request = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
+        except OSError as exc:
+            if exc.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+
+def _locked(name: str) -> PrepareError:
+    return PrepareError("locked", f"another call is still at work on {name}", retry=Retry.LATER)

@@ -1,0 +1,75 @@
+"""Method tables: our services as gRPC wants them, typed by hand over the generated messages.
+
+Generated service stubs are not used: they would demand a grpcio at least as new as their generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
+from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Context = grpc.ServicerContext
+
+REGISTRATION_SERVICE = "pluginregistration.Registration"
+PLUGIN_TYPE = "DRAPlugin"
+# What the registration tells, in the order in which the kubelet chooses, and the gRPC service behind it.
+VERSIONS = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+MESSAGES: Mapping[str, Any] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
+
+
+class RegistrationService(Protocol):
+    """What the kubelet asks of the registration socket."""
+
+    def get_info(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
+        """Tell who we are and where we serve."""
+
+    def notify(
+        self, request: registration.RegistrationStatus, context: Context
+    ) -> registration.RegistrationStatusResponse:
+        """Take note of what came of it."""
+
+
+def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler[Any, Any]:
+    """Give the method table of the registration socket."""
+    return grpc.method_handlers_generic_handler(
+        REGISTRATION_SERVICE,
+        {
+            "GetInfo": _unary(service.get_info, registration.InfoRequest),
+            "NotifyRegistrationStatus": _unary(service.notify, registration.RegistrationStatus),
+        },
+    )
+
+
+def dra_methods(
+    version: str,
+    prepare: Callable[[Any, Context], Any],
+    unprepare: Callable[[Any, Context], Any],
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """Give the method table of one version of the DRA service; messages are those of `MESSAGES[version]`."""
+    messages = MESSAGES[version]
+    return grpc.method_handlers_generic_handler(
+        VERSIONS[version],
+        {
+            "NodePrepareResources": _unary(prepare, messages.NodePrepareResourcesRequest),
+            "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
+        },
+    )
+
+
+def _unary(behaviour: Callable[[Any, Context], Any], request: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    return grpc.unary_unary_rpc_method_handler(
+        behaviour,
+        request_deserializer=request.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )

@@ -1,0 +1,112 @@
+"""Record: what the ledger holds of one claim, and its row.
+
+Steps are self-describing JSON objects; an agent undoes those whose `kind` it knows and keeps the others. Keys and
+columns that a newer agent added are neither read nor lost.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, claim_of_record
+from dra_driver.claims.plan import PreparePlan
+from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.model.wire import Wire
+
+
+class State(enum.StrEnum):
+    """How far a claim is. Anything else was written by a newer agent and is treated as PREPARED."""
+
+    PREPARING = "preparing"  # intent recorded, effects under way
+    PREPARED = "prepared"  # all effects done, the kubelet may have been told
+    UNPREPARING = "unpreparing"  # effects are being undone
+    RECOVERED = "recovered"  # the ledger was lost; this came back from the claim's CDI file
+
+
+UNFINISHED = (State.PREPARING, State.UNPREPARING)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One claim. `allocation` is AllocatedClaim.record(); `gone_since` is seconds of boot time in boot `gone_boot`."""
+
+    uid: str
+    namespace: str
+    name: str
+    state: str
+    boot_id: str
+    allocation: Wire
+    steps: tuple[Wire, ...]
+    gone_since: float | None = None
+    gone_boot: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """Name the claim for people."""
+        return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
+
+    def claim(self) -> AllocatedClaim:
+        """Give the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
+        try:
+            return claim_of_record(self.uid, self.namespace, self.name, self.allocation)
+        except (DriverError, KeyError, TypeError) as exc:
+            raise LedgerError("record", f"ledger: allocation of claim {self.full_name} can't be read: {exc}") from exc
+
+
+def record_of_plan(plan: PreparePlan, boot_id: str) -> Record:
+    """Give the intent to carry out a plan."""
+    return Record(
+        uid=plan.claim.uid,
+        namespace=plan.claim.namespace,
+        name=plan.claim.name,
+        state=State.PREPARING,
+        boot_id=boot_id,
+        allocation=plan.claim.record(),
+        steps=tuple(step.record() for step in plan.steps),
+    )
+
+
+def record_of_row(row: sqlite3.Row) -> Record:
+    """Read a row. Raises: LedgerError("ledger.record")."""
+    try:
+        allocation, steps = json.loads(row["allocation"]), json.loads(row["steps"])
+    except (ValueError, IndexError) as exc:
+        raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
+    known = row.keys()
+
+    def optional(column: str, default: Any) -> Any:
+        return row[column] if column in known else default
+
+    return Record(
+        uid=row["uid"],
+        namespace=optional("namespace", ""),
+        name=optional("name", ""),
+        state=optional("state", State.PREPARED),
+        boot_id=optional("boot_id", ""),
+        allocation=allocation,
+        steps=tuple(steps),
+        gone_since=optional("gone_since", None),
+        gone_boot=optional("gone_boot", ""),
+    )
+
+
+def row_of_record(record: Record) -> dict[str, Any]:
+    """Give the columns of a record."""
+    return {
+        "uid": record.uid,
+        "namespace": record.namespace,
+        "name": record.name,
+        "state": str(record.state),
+        "boot_id": record.boot_id,
+        "allocation": json.dumps(record.allocation, separators=(",", ":"), sort_keys=True),
+        "steps": json.dumps(record.steps, separators=(",", ":"), sort_keys=True),
+    }
+
+
+def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
+    """Give the devices that the claim owns; admin access never owns."""
+    return tuple(device for device in claim.devices if not device.is_admin)

@@ -1,0 +1,50 @@
+"""Recovery: records for a lost ledger, read back from the CDI files of prepared claims.
+
+A file's name holds the claim's UID, its device names hold the devices (and share ids). The claim's own name, its
+requests and whether it had admin access are not in there: such a record holds every device of its file until the API
+tells more (`abandoned`), the claim is prepared again, or it is unprepared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from dra_driver.cdi import ids
+from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.plan import CdiFileStep
+from dra_driver.plugin.record import Record, State
+
+_SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+
+
+def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
+    """Give the function that a Ledger calls when it has to begin again."""
+    return lambda: tuple(_records(store, driver))
+
+
+def _records(store: CdiStore, driver: str) -> Iterator[Record]:
+    for file in store.list(ids.vendor(driver)):
+        uid = ids.claim_uid_of(driver, file)
+        if uid is None:
+            continue
+        claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
+        yield Record(
+            uid=uid,
+            namespace="",
+            name="",
+            state=State.RECOVERED,
+            boot_id="",
+            allocation=claim.record(),
+            steps=({"kind": CdiFileStep.kind, "file": file},),
+        )
+
+
+def _devices(store: CdiStore, file: str, uid: str) -> Iterator[AllocatedDevice]:
+    for entry in (store.read(file) or {}).get("devices") or ():
+        name = str(entry.get("name", "")).removeprefix(f"{uid}-")
+        share = _SHARE.fullmatch(name)
+        yield AllocatedDevice(
+            request="", pool="", device=share[1] if share else name, share_id=share[2] if share else None
+        )

@@ -1,0 +1,77 @@
+"""NodeRole: publisher and reaper are roles of exactly one of two live instances on a node.
+
+The instance that holds the lock file has the role; the other takes it when that one lets go or dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dra_driver.model.errors import NodeError
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2  # while the other instance has the role
+
+
+class NodeRole:
+    """The role that the lock file `path` stands for. `gained` and `lost` run in the role's own thread."""
+
+    def __init__(self, path: str | os.PathLike[str], *, gained: Callable[[], None], lost: Callable[[], None]) -> None:
+        self._path, self._gained, self._lost = Path(path), gained, lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="role", daemon=True)
+        self.is_held = False
+
+    def start(self) -> None:
+        """Begin to ask for the role."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Give the role up: `lost` runs first, then the other instance may take it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        fd = self._open()
+        try:
+            while not _try_lock(fd):
+                if self._stop.wait(POLL_SECONDS):
+                    return
+            self.is_held = True
+            log.info("role gained", extra=fields(role=self._path.name, pid=os.getpid()))
+            self._call(self._gained)
+            self._stop.wait()
+            self._call(self._lost)
+            self.is_held = False
+            log.info("role given up", extra=fields(role=self._path.name))
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        try:
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise NodeError("role-file", f"role file {self._path} can't be opened: {exc.strerror}") from exc
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception:
+            log.exception("role change failed")
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

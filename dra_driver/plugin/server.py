@@ -1,0 +1,162 @@
+"""PluginServer: the RPC boundary. Every fault becomes the error of its claim; nothing fails a whole call.
+
+Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
+the same time. The service is up before the kubelet can learn of it, and outlives the registration.
+Source: Kubernetes DRA plugin API v1 and v1beta1.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dra_driver.claims.plan import PreparedDevice
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.methods import MESSAGES, VERSIONS, Context, dra_methods
+from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.registration import Registration, add_port
+from dra_driver.plugin.sockets import bind_privately, choose_paths, free_path, make_folder, sweep
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+CALLS = 128  # at once; a call may wait 35 s for a device and costs nothing meanwhile
+CLAIMS_OF_A_CALL = 32  # worked on at once
+
+Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
+
+
+class PluginServer:
+    """The plugin's two sockets."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        registrar_dir: Path,
+        plugins_dir: Path,
+        pod_uid: str,
+        preparer: Preparer,
+        answered: Answered = lambda *_: None,
+    ) -> None:
+        self._driver, self._preparer, self._answered = driver, preparer, answered
+        self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
+        self._registration = Registration(driver, self.paths.registration, self.paths.service)
+        self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="rpc")
+        self._server: grpc.Server | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Say whether the kubelet has accepted the registration."""
+        return self._registration.is_registered
+
+    @property
+    def last_error(self) -> str:
+        """Give the kubelet's last word against the registration, or our own."""
+        return self._registration.last_error
+
+    def start(self) -> None:
+        """Serve, then register. Raises: NodeError."""
+        make_folder(self.paths.service.parent)
+        sweep(self._driver, self.paths)
+        free_path(self.paths.service)
+        server = grpc.server(self._pool)
+        server.add_generic_rpc_handlers(
+            tuple(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS)
+        )
+        bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
+        server.start()
+        self._server = server
+        self._registration.start()
+        log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
+
+    def stop(self, drain_s: float) -> None:
+        """Take the registration away, refuse new calls, let running ones finish within `drain_s`."""
+        self._registration.stop()
+        if self._server is None:
+            return
+        done = self._server.stop(grace=drain_s)
+        done.wait(max(0.0, drain_s - 1.0))
+        self._preparer.close()  # calls that still wait for something answer now
+        done.wait(2.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._server = None
+        self.paths.service.unlink(missing_ok=True)
+
+    def _prepare(self, version: str, request: Any, context: Context) -> Any:
+        messages = MESSAGES[version]
+        deadline = Deadline.of_call(context.time_remaining())
+
+        def answer(claim: Any) -> Any:
+            devices, error = self._guard(
+                "prepare", claim, lambda: self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
+            )
+            encoded = [_encode(messages, device, with_shares=version == "v1.DRAPlugin") for device in devices or ()]
+            return messages.NodePrepareResourceResponse(devices=encoded, error=error)
+
+        return messages.NodePrepareResourcesResponse(claims=_for_each(request.claims, answer))
+
+    def _unprepare(self, version: str, request: Any, context: Context) -> Any:
+        messages = MESSAGES[version]
+        deadline = Deadline.of_call(context.time_remaining())
+
+        def answer(claim: Any) -> Any:
+            _, error = self._guard("unprepare", claim, lambda: self._preparer.unprepare(claim.uid, deadline))
+            return messages.NodeUnprepareResourceResponse(error=error)
+
+        return messages.NodeUnprepareResourcesResponse(claims=_for_each(request.claims, answer))
+
+    def _guard(
+        self, rpc: str, claim: Any, work: Callable[[], tuple[PreparedDevice, ...] | None]
+    ) -> tuple[tuple[PreparedDevice, ...] | None, str]:
+        """Run the work for one claim; give its result, and its error as text for the kubelet's event."""
+        started = time.monotonic()
+        result, code, text = None, "ok", ""
+        try:
+            result = work()
+        except DriverError as error:
+            code, text = error.code, f"{error} [{error.code}]"
+        except Exception as error:
+            log.exception("bug: an error that nobody foresaw", extra=fields(rpc=rpc, claim_uid=claim.uid))
+            code, text = "driver.bug", f"{type(error).__name__}: {error} [driver.bug]"
+        seconds = time.monotonic() - started
+        self._answered(rpc, seconds, code)
+        record = {
+            "claim": f"{claim.namespace}/{claim.name}",
+            "claim_uid": claim.uid,
+            "took_ms": round(seconds * 1000, 1),
+        }
+        if text:
+            log.warning("claim refused", extra=fields(rpc=rpc, code=code, err=text, **record))
+        else:
+            log.info("claim answered", extra=fields(rpc=rpc, devices=len(result or ()), **record))
+        return result, text
+
+
+def _for_each(claims: Any, answer: Callable[[Any], Any]) -> dict[str, Any]:
+    """Answer every claim of a call by its UID, at the same time when there are several."""
+    by_uid = {claim.uid: claim for claim in claims}
+    if len(by_uid) <= 1:
+        return {uid: answer(claim) for uid, claim in by_uid.items()}
+    with ThreadPoolExecutor(min(len(by_uid), CLAIMS_OF_A_CALL), thread_name_prefix="claim") as pool:
+        return dict(zip(by_uid, pool.map(answer, by_uid.values()), strict=True))
+
+
+def _encode(messages: Any, device: PreparedDevice, *, with_shares: bool) -> Any:
+    wire = messages.Device(
+        request_names=[device.request] if device.request else [],
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=list(device.cdi_ids),
+    )
+    if with_shares and device.share_id:
+        wire.share_id = device.share_id
+    return wire

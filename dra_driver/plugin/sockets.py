@@ -1,0 +1,149 @@
+"""Sockets: which paths the plugin listens on, and how a path is made free without stealing it from a live process.
+
+Plain names for one instance, names with the pod's UID for seamless upgrades, derived short names where a path would be
+longer than AF_UNIX takes. Any name works: the kubelet looks at what a socket answers.
+Source: unix(7), sun_path; file names as the Kubernetes kubelet plugin helper derives them.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import re
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dra_driver.model.errors import NodeError
+from dra_driver.model.limits import SOCKET_PATH_BYTES
+
+T = TypeVar("T")
+
+FOLDER_MODE = 0o750
+SOCKET_MODE = 0o600
+_umask = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPaths:
+    """Where one instance of the plugin listens."""
+
+    registration: Path
+    service: Path
+
+
+def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str) -> SocketPaths:
+    """Choose both paths, the plainest that fits.
+
+    Raises: NodeError("node.socket-path-too-long").
+    """
+    whole = _digest(f"{driver}\0{pod_uid}", 16)
+    registration: tuple[str, ...]
+    service: tuple[str, ...]
+    if pod_uid:
+        short = _digest(pod_uid, 8)
+        registration = (f"{driver}-{pod_uid}-reg.sock", f"{driver}-{short}-reg.sock", f"dra-{whole}-reg.sock")
+        service = (f"dra-{pod_uid}.sock", f"dra-{short}.sock")
+    else:
+        registration = (f"{driver}-reg.sock", f"dra-{whole}-reg.sock")
+        service = ("dra.sock",)
+    return SocketPaths(_fitting(registrar_dir, registration), _fitting(data_dir, service))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for sockets, closed to others; one that exists keeps its mode. Raises: NodeError("node.folder")."""
+    try:
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise NodeError("folder", f"folder {path} can't be made: {exc.strerror}") from exc
+
+
+def free_path(path: Path) -> None:
+    """Make sure that nothing stands at `path`; a dead process's socket is removed.
+
+    Raises: NodeError("node.socket-in-use") when a process answers there, ("node.not-a-socket") for any other file.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise NodeError("not-a-socket", f"{path} is in the way: it is not a socket")
+    except FileNotFoundError:
+        return
+    if not is_refused(path):
+        raise NodeError(
+            "socket-in-use",
+            f"another process answers at {path}",
+            hint="set --pod-uid so that two instances can overlap, or stop the other one",
+        )
+    path.unlink(missing_ok=True)
+
+
+def sweep(driver: str, paths: SocketPaths) -> int:
+    """Remove the sockets that dead instances of this driver left (each delays the next registration by seconds)."""
+    uid = r"[0-9A-Za-z_-]{11,36}"
+    count = 0
+    for folder, pattern in (
+        (paths.registration.parent, rf"{re.escape(driver)}(-{uid})?-reg\.sock"),
+        (paths.service.parent, rf"dra(-{uid})?\.sock"),
+    ):
+        for path in _sockets(folder):
+            if re.fullmatch(pattern, path.name) and is_refused(path):
+                path.unlink(missing_ok=True)
+                count += 1
+    return count
+
+
+def is_refused(path: Path) -> bool:
+    """Say whether nobody listens: connecting is refused. A full queue or a missing permission is somebody."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+
+
+def bind_privately(path: Path, bind: Callable[[], T]) -> T:
+    """Let `bind` make the socket at `path` for this user alone, from its first moment on.
+
+    The umask is the process's: files that other threads make meanwhile are closed to others too, never more open.
+    """
+    with _private_umask():
+        result = bind()
+    path.chmod(SOCKET_MODE)
+    return result
+
+
+@contextmanager
+def _private_umask() -> Iterator[None]:
+    with _umask:
+        before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def _fitting(folder: Path, names: Iterable[str]) -> Path:
+    paths = [folder / name for name in names]
+    for path in paths:
+        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+            return path
+    raise NodeError(
+        "socket-path-too-long",
+        f"even {paths[-1]} is longer than the {SOCKET_PATH_BYTES} bytes that a socket path may have",
+        hint="use shorter --kubelet-registrar-directory-path and --kubelet-plugins-directory-path",
+    )
+
+
+def _digest(text: str, size: int) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:size]).rstrip(b"=").decode()
+
+
+def _sockets(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_socket()]
+    except FileNotFoundError:
+        return []
