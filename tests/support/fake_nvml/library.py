@@ -1,0 +1,52 @@
+"""Compile the fake library. What is built once is kept beside the tests' temporary files and copied from there."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+SONAME = "libnvidia-ml.so.1"
+SOURCE = Path(__file__).with_name("nvml.c")
+FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
+    """Give `folder`/libnvidia-ml.so.1; `without` names functions that an older driver's library lacks.
+
+    Skips the calling test where there is no C compiler.
+    """
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: the fake libnvidia-ml.so.1 can't be built")
+    missing = sorted(without)
+    key = hashlib.sha256(SOURCE.read_bytes() + "\n".join([*FLAGS, *missing]).encode()).hexdigest()[:16]
+    kept = Path(tempfile.gettempdir(), f"fake-nvml-{os.getuid()}", key, SONAME)
+    if not kept.exists():
+        _compile(compiler, kept, missing)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / SONAME
+    shutil.copyfile(kept, target)
+    return target
+
+
+def _compile(compiler: str, target: Path, missing: list[str]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        made = Path(work, SONAME)
+        options = [f"-Wl,-soname,{SONAME}"]
+        if missing:
+            script = Path(work, "exports.map")
+            script.write_text("{ local: %s };\n" % " ".join(f"{name};" for name in missing))  # noqa: UP031
+            options.append(f"-Wl,--version-script={script}")
+        subprocess.run([compiler, *FLAGS, *options, "-o", str(made), str(SOURCE), "-lpthread"], check=True, timeout=60)
+        made.replace(target)
+
+
+def environment(library: Path, state: Path) -> dict[str, str]:
+    """Give what another process needs in its environment to use the library."""
+    return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state)}

@@ -1,0 +1,677 @@
+/*
+ * A stand-in for libnvidia-ml.so.1: the functions, structures and error codes of the real header, answered from a text
+ * file. The file is named by FAKE_NVML_STATE and read again whenever it changed, so hardware can change under a running
+ * process. FAKE_NVML_LOG names a file to which every call is appended. Nothing here touches a GPU.
+ *
+ * The file: one fact a line, words split by blanks. What stands before the first `gpu` is the machine; each `gpu` line
+ * begins a GPU (by PCI address) and what follows is its. A fact without a line is NOT_SUPPORTED.
+ *
+ *   driver_version 580.65.06 | cuda_version 13000 | init CODE | enumerate call | hold PATH
+ *   fault FUNCTION CODE | fault FUNCTION hang | fault FUNCTION slow MILLISECONDS       (machine or GPU)
+ *   gpu 0000:65:00.0
+ *     lost | KEY TEXT (uuid, name, minor, memory_bytes, brand, ...: see the getters)
+ *     mig_mode CURRENT PENDING
+ *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME
+ *     gi ID PROFILE_ID START SIZE
+ *     ci GI ID INDEX SLICES START SIZE SMS UUID NAME
+ *     link INDEX ACTIVE TYPE REMOTE
+ *     fabric STATE STATUS UUID_HEX CLIQUE [NEWEST_VERSION]
+ *     process KIND PID GI CI BYTES
+ *
+ * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
+ * otherwise. A GPU that was there then and has no lines now is lost. MIG instances are lines of their GPU, so that
+ * creating or destroying one is: read the file under a lock, add or drop a line, rename the new file into place.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define API __attribute__((visibility("default"))) int
+#define MAX_GPUS 16
+#define MAX_FACTS 48
+#define MAX_PROFILES 18
+#define MAX_INSTANCES 16
+#define MAX_LINKS 36
+#define MAX_FAULTS 32
+#define MAX_PROCESSES 64
+#define MAX_HANDLES 8192
+#define TEXT 128
+
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, GPU_NOT_FOUND = 28, UNKNOWN_ERROR = 999
+};
+
+/* Structures of nvml.h. */
+typedef struct {
+    char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32];
+} PciInfo;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned start, size; } Placement;
+typedef struct {
+    unsigned id, p2p, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; unsigned long long memory_mib;
+} GiProfile;
+typedef struct {
+    unsigned version, id, p2p, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
+    unsigned long long memory_mib; char name[96];
+} GiProfileV2;
+typedef struct { void *device; unsigned id, profile_id; Placement placement; } GiInfo;
+typedef struct { void *device, *gpu_instance; unsigned id, profile_id; Placement placement; } CiInfo;
+typedef struct {
+    unsigned sms, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices; unsigned long long memory_mib;
+} Attributes;
+typedef struct { unsigned pid; unsigned long long bytes; unsigned gi, ci; } Process;
+typedef struct { unsigned version, value; } AddressingMode;
+typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } Fabric;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+} FabricV2;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+    unsigned char summary;
+} FabricV3;
+#define VERSION(type, number) ((unsigned)(sizeof(type) | ((number) << 24)))
+
+/* The state file. */
+typedef struct { char key[40], value[TEXT]; } Fact;
+typedef struct { char function[64]; int code, is_hang, slow_ms; } Fault;
+typedef struct { unsigned constant; GiProfile info; char name[40]; } Profile;
+typedef struct { int id, profile_id; Placement placement; } Gi;
+typedef struct { int gi, id, index; unsigned slices, sms; Placement placement; char uuid[96], name[40]; } Ci;
+typedef struct { int is_there; unsigned active, type; char remote[32]; } Link;
+typedef struct { char kind[16]; Process process; } Running;
+typedef struct {
+    char pci[32]; int is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n;
+    Fact facts[MAX_FACTS]; Profile profiles[MAX_PROFILES]; Gi gis[MAX_INSTANCES]; Ci cis[MAX_INSTANCES];
+    Link links[MAX_LINKS]; Fault faults[MAX_FAULTS]; Running running[MAX_PROCESSES];
+} Gpu;
+typedef struct { int facts_n, faults_n, gpus_n; Fact facts[MAX_FACTS]; Fault faults[MAX_FAULTS]; Gpu gpus[MAX_GPUS]; } State;
+
+/* What the pointers handed out stand for: kept for good, so that an old one is recognised and never dangles. */
+enum { GPU = 1, MIG, GPU_INSTANCE, COMPUTE_INSTANCE };
+typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static State state;
+static struct stat seen;
+static int is_read, users, known_n, handles_n, held = -1;
+static char known[MAX_GPUS][32]; /* GPUs on the bus when the library was initialised */
+static Handle handles[MAX_HANDLES];
+
+static const char *fact(const Fact *facts, int n, const char *key) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(facts[i].key, key)) return facts[i].value;
+    return NULL;
+}
+
+static void parse_fault(Fault *faults, int *n, const char *rest) {
+    char what[32] = "";
+    if (*n == MAX_FAULTS) return;
+    Fault *fault = &faults[*n];
+    memset(fault, 0, sizeof *fault);
+    int ms = 0;
+    if (sscanf(rest, "%63s %31s %d", fault->function, what, &ms) < 2) return;
+    if (!strcmp(what, "hang")) fault->is_hang = 1;
+    else if (!strcmp(what, "slow")) fault->slow_ms = ms;
+    else fault->code = atoi(what);
+    ++*n;
+}
+
+static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
+    if (!strcmp(key, "lost")) gpu->is_lost = 1;
+    else if (!strcmp(key, "fault")) parse_fault(gpu->faults, &gpu->faults_n, rest);
+    else if (!strcmp(key, "profile") && gpu->profiles_n < MAX_PROFILES) {
+        Profile *p = &gpu->profiles[gpu->profiles_n++];
+        GiProfile *i = &p->info;
+        sscanf(rest, "%u %u %u %u %u %u %u %u %u %u %llu %39s", &p->constant, &i->id, &i->slices, &i->instances,
+               &i->sms, &i->copy, &i->decoders, &i->encoders, &i->jpeg, &i->ofa, &i->memory_mib, p->name);
+    } else if (!strcmp(key, "gi") && gpu->gis_n < MAX_INSTANCES) {
+        Gi *gi = &gpu->gis[gpu->gis_n++];
+        sscanf(rest, "%d %d %u %u", &gi->id, &gi->profile_id, &gi->placement.start, &gi->placement.size);
+    } else if (!strcmp(key, "ci") && gpu->cis_n < MAX_INSTANCES) {
+        Ci *ci = &gpu->cis[gpu->cis_n++];
+        sscanf(rest, "%d %d %d %u %u %u %u %95s %39s", &ci->gi, &ci->id, &ci->index, &ci->slices, &ci->placement.start,
+               &ci->placement.size, &ci->sms, ci->uuid, ci->name);
+    } else if (!strcmp(key, "link")) {
+        Link link = {.is_there = 1};
+        int index = -1;
+        sscanf(rest, "%d %u %u %31s", &index, &link.active, &link.type, link.remote);
+        if (index >= 0 && index < MAX_LINKS) gpu->links[index] = link;
+    } else if (!strcmp(key, "process") && gpu->running_n < MAX_PROCESSES) {
+        Running *r = &gpu->running[gpu->running_n++];
+        sscanf(rest, "%15s %u %u %u %llu", r->kind, &r->process.pid, &r->process.gi, &r->process.ci, &r->process.bytes);
+    } else if (gpu->facts_n < MAX_FACTS) {
+        snprintf(gpu->facts[gpu->facts_n].key, 40, "%s", key);
+        snprintf(gpu->facts[gpu->facts_n++].value, TEXT, "%s", rest);
+    }
+}
+
+/* Read the state file if it is not the one read last. The lock is held. */
+static void refresh(void) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    struct stat now;
+    if (!path || stat(path, &now)) {
+        memset(&state, 0, sizeof state);
+        is_read = 0;
+        return;
+    }
+    if (is_read && now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
+        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec) return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    memset(&state, 0, sizeof state);
+    Gpu *gpu = NULL;
+    for (char line[512]; fgets(line, sizeof line, file);) {
+        char key[40] = "";
+        int end = 0;
+        line[strcspn(line, "\n")] = 0;
+        if (sscanf(line, " %39s %n", key, &end) < 1 || key[0] == '#') continue;
+        const char *rest = line + end;
+        if (!strcmp(key, "gpu") && state.gpus_n < MAX_GPUS) {
+            gpu = &state.gpus[state.gpus_n++];
+            snprintf(gpu->pci, sizeof gpu->pci, "%s", rest);
+        } else if (gpu) parse_gpu_line(gpu, key, rest);
+        else if (!strcmp(key, "fault")) parse_fault(state.faults, &state.faults_n, rest);
+        else if (state.facts_n < MAX_FACTS) {
+            snprintf(state.facts[state.facts_n].key, 40, "%s", key);
+            snprintf(state.facts[state.facts_n++].value, TEXT, "%s", rest);
+        }
+    }
+    fclose(file);
+    seen = now;
+    is_read = 1;
+}
+
+static void log_call(const char *function) {
+    const char *path = getenv("FAKE_NVML_LOG");
+    if (!path) return;
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (file < 0) return;
+    char line[96];
+    int n = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), function);
+    if (write(file, line, n) < 0) { /* a log is only a log */ }
+    close(file);
+}
+
+static Gpu *gpu_at(const char *pci) {
+    for (int i = 0; i < state.gpus_n; i++)
+        if (!strcasecmp(state.gpus[i].pci, pci)) return &state.gpus[i];
+    return NULL;
+}
+
+static const Fault *fault_of(const Fault *faults, int n, const char *function) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(faults[i].function, function)) return &faults[i];
+    return NULL;
+}
+
+static void pause_ms(int ms) {
+    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+    pthread_mutex_unlock(&lock);
+    nanosleep(&t, NULL);
+    pthread_mutex_lock(&lock);
+    refresh();
+}
+
+/* Take the lock and do what the state says of this function: hang until it says otherwise, be slow, fail. */
+static int enter(const char *function, const char *pci, int needs_init) {
+    log_call(function);
+    pthread_mutex_lock(&lock);
+    refresh();
+    int was_slow = 0;
+    for (;;) {
+        if (needs_init && !users) return UNINITIALIZED;
+        Gpu *gpu = pci ? gpu_at(pci) : NULL;
+        const Fault *fault = gpu ? fault_of(gpu->faults, gpu->faults_n, function) : NULL;
+        if (!fault) fault = fault_of(state.faults, state.faults_n, function);
+        if (fault && fault->is_hang) { pause_ms(10); continue; }
+        if (fault && fault->slow_ms && !was_slow) { was_slow = 1; pause_ms(fault->slow_ms); continue; }
+        if (pci && (!gpu || gpu->is_lost)) return GPU_IS_LOST;
+        return fault ? fault->code : SUCCESS;
+    }
+}
+
+static int leave(int code) {
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static Handle *handle(int kind, const char *pci, int gi, int ci) {
+    for (int i = 0; i < handles_n; i++)
+        if (handles[i].kind == kind && handles[i].gi == gi && handles[i].ci == ci && !strcmp(handles[i].pci, pci))
+            return &handles[i];
+    if (handles_n == MAX_HANDLES) return NULL;
+    Handle *h = &handles[handles_n++];
+    h->kind = kind; h->gi = gi; h->ci = ci;
+    snprintf(h->pci, sizeof h->pci, "%s", pci);
+    return h;
+}
+
+static Ci *ci_of(Gpu *gpu, const Handle *h) {
+    for (int i = 0; i < gpu->cis_n; i++)
+        if (gpu->cis[i].gi == h->gi && gpu->cis[i].id == h->ci) return &gpu->cis[i];
+    return NULL;
+}
+static Gi *gi_of(Gpu *gpu, int id) {
+    for (int i = 0; i < gpu->gis_n; i++)
+        if (gpu->gis[i].id == id) return &gpu->gis[i];
+    return NULL;
+}
+static Profile *profile_of(Gpu *gpu, unsigned id) {
+    for (int i = 0; i < gpu->profiles_n; i++)
+        if (gpu->profiles[i].info.id == id) return &gpu->profiles[i];
+    return NULL;
+}
+
+/* Begin a function whose first argument is a handle of one of the given kinds. */
+#define BEGIN(kinds)                                                              \
+    Handle *h = device;                                                           \
+    if (!h || !((1 << h->kind) & (kinds))) return INVALID_ARGUMENT;               \
+    int code = enter(__func__, h->pci, 1);                                        \
+    if (code) return leave(code);                                                 \
+    Gpu *gpu = gpu_at(h->pci);                                                    \
+    (void)gpu
+#define ON_GPU (1 << GPU)
+#define ON_MIG (1 << MIG)
+#define GPU_FACT(key) const char *text = fact(gpu->facts, gpu->facts_n, key); if (!text) return leave(NOT_SUPPORTED)
+
+static int give_text(const char *text, char *out, unsigned length) {
+    if (strlen(text) + 1 > length) return leave(INSUFFICIENT_SIZE);
+    strcpy(out, text);
+    return leave(SUCCESS);
+}
+static int give_number(const char *text, unsigned *out) {
+    *out = (unsigned)strtoul(text, NULL, 0);
+    return leave(SUCCESS);
+}
+
+/* -- library */
+
+API nvmlInitWithFlags(unsigned flags) {
+    int code = enter(__func__, NULL, 0);
+    if (code) return leave(code);
+    if (!is_read) return leave(DRIVER_NOT_LOADED);
+    const char *init = fact(state.facts, state.facts_n, "init");
+    if (init && atoi(init)) return leave(atoi(init));
+    if (!state.gpus_n && !(flags & 1)) return leave(GPU_NOT_FOUND);
+    if (!users++) {
+        known_n = state.gpus_n;
+        for (int i = 0; i < known_n; i++) memcpy(known[i], state.gpus[i].pci, sizeof known[i]);
+        const char *hold = fact(state.facts, state.facts_n, "hold");
+        held = hold ? open(hold, O_RDONLY | O_CLOEXEC) : -1;
+    }
+    return leave(SUCCESS);
+}
+API nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+API nvmlInit(void) { return nvmlInitWithFlags(0); }
+API nvmlShutdown(void) {
+    int code = enter(__func__, NULL, 1);
+    if (code) return leave(code);
+    if (!--users && held >= 0) { close(held); held = -1; }
+    return leave(SUCCESS);
+}
+__attribute__((visibility("default"))) const char *nvmlErrorString(int code) {
+    return code == SUCCESS ? "Success" : code == GPU_IS_LOST ? "GPU is lost" : "Error";
+}
+API nvmlSystemGetDriverVersion(char *out, unsigned length) {
+    int code = enter(__func__, NULL, 1);
+    const char *text = fact(state.facts, state.facts_n, "driver_version");
+    return code || !text ? leave(code ? code : NOT_SUPPORTED) : give_text(text, out, length);
+}
+API nvmlSystemGetNVMLVersion(char *out, unsigned length) {
+    int code = enter(__func__, NULL, 1);
+    return code ? leave(code) : give_text("13.0.0", out, length);
+}
+API nvmlSystemGetCudaDriverVersion(int *out) {
+    int code = enter(__func__, NULL, 1);
+    const char *text = fact(state.facts, state.facts_n, "cuda_version");
+    return code || !text ? leave(code ? code : NOT_SUPPORTED) : give_number(text, (unsigned *)out);
+}
+API nvmlSystemGetCudaDriverVersion_v2(int *out) {
+    int code = enter(__func__, NULL, 1);
+    const char *text = fact(state.facts, state.facts_n, "cuda_version");
+    return code || !text ? leave(code ? code : NOT_SUPPORTED) : give_number(text, (unsigned *)out);
+}
+
+/* -- enumeration */
+
+static int is_live(void) {
+    const char *how = fact(state.facts, state.facts_n, "enumerate");
+    return how && !strcmp(how, "call");
+}
+API nvmlDeviceGetCount_v2(unsigned *out) {
+    int code = enter(__func__, NULL, 1);
+    if (!code) *out = is_live() ? state.gpus_n : known_n;
+    return leave(code);
+}
+API nvmlDeviceGetCount(unsigned *out) { return nvmlDeviceGetCount_v2(out); }
+API nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
+    char pci[32] = "";
+    pthread_mutex_lock(&lock);
+    refresh();
+    unsigned count = is_live() ? state.gpus_n : known_n;
+    if (index < count) memcpy(pci, is_live() ? state.gpus[index].pci : known[index], sizeof pci);
+    pthread_mutex_unlock(&lock);
+    int code = enter(__func__, pci[0] ? pci : NULL, 1);
+    if (!code && !pci[0]) code = INVALID_ARGUMENT;
+    if (!code) *out = handle(GPU, pci, -1, -1);
+    return leave(code);
+}
+API nvmlDeviceGetHandleByIndex(unsigned index, void **out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
+API nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    int code = enter(__func__, NULL, 1);
+    if (code) return leave(code);
+    for (int i = 0; i < state.gpus_n; i++) {
+        Gpu *gpu = &state.gpus[i];
+        const char *own = fact(gpu->facts, gpu->facts_n, "uuid");
+        if (own && !strcmp(own, uuid)) {
+            *out = handle(GPU, gpu->pci, -1, -1);
+            return leave(gpu->is_lost ? GPU_IS_LOST : SUCCESS);
+        }
+        for (int j = 0; j < gpu->cis_n; j++)
+            if (!strcmp(gpu->cis[j].uuid, uuid)) {
+                *out = handle(MIG, gpu->pci, gpu->cis[j].gi, gpu->cis[j].id);
+                return leave(gpu->is_lost ? GPU_IS_LOST : SUCCESS);
+            }
+    }
+    return leave(NOT_FOUND);
+}
+API nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **out) {
+    int code = enter(__func__, NULL, 1);
+    const char *tail = strlen(bus_id) > 12 ? bus_id + strlen(bus_id) - 12 : bus_id;
+    Gpu *gpu = gpu_at(tail);
+    if (!code && !gpu) code = NOT_FOUND;
+    if (!code) *out = handle(GPU, gpu->pci, -1, -1);
+    return leave(code);
+}
+
+/* -- one GPU */
+
+API nvmlDeviceGetUUID(void *device, char *out, unsigned length) {
+    BEGIN(ON_GPU | ON_MIG);
+    if (h->kind == MIG) {
+        Ci *ci = ci_of(gpu, h);
+        return ci ? give_text(ci->uuid, out, length) : leave(NOT_FOUND);
+    }
+    GPU_FACT("uuid");
+    return give_text(text, out, length);
+}
+static int fill_pci(const char *pci, PciInfo *out) {
+    unsigned domain = 0, bus = 0, slot = 0;
+    if (sscanf(pci, "%x:%x:%x", &domain, &bus, &slot) != 3) return UNKNOWN_ERROR;
+    memset(out, 0, sizeof *out);
+    out->domain = domain; out->bus = bus; out->device = slot;
+    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", domain & 0xffff, bus & 0xff, slot & 0xff);
+    snprintf(out->bus_id, sizeof out->bus_id, "%08X:%02X:%02X.0", domain, bus & 0xff, slot & 0xff);
+    return SUCCESS;
+}
+API nvmlDeviceGetPciInfo_v3(void *device, PciInfo *out) {
+    BEGIN(ON_GPU);
+    code = fill_pci(h->pci, out);
+    const char *id = fact(gpu->facts, gpu->facts_n, "pci_device_id");
+    if (id) out->device_id = (unsigned)strtoul(id, NULL, 0);
+    return leave(code);
+}
+#define NUMBER(function, key) \
+    API function(void *device, unsigned *out) { BEGIN(ON_GPU); GPU_FACT(key); return give_number(text, out); }
+#define TEXT_OF(function, key) \
+    API function(void *device, char *out, unsigned length) { BEGIN(ON_GPU); GPU_FACT(key); return give_text(text, out, length); }
+#define PAIR(function, key)                                       \
+    API function(void *device, unsigned *first, unsigned *second) { \
+        BEGIN(ON_GPU); GPU_FACT(key);                             \
+        return leave(sscanf(text, "%u %u", first, second) == 2 ? SUCCESS : UNKNOWN_ERROR); }
+
+NUMBER(nvmlDeviceGetMinorNumber, "minor")
+NUMBER(nvmlDeviceGetIndex, "index")
+NUMBER(nvmlDeviceGetBrand, "brand")
+NUMBER(nvmlDeviceGetArchitecture, "architecture")
+NUMBER(nvmlDeviceGetMemoryBusWidth, "memory_bus_bits")
+TEXT_OF(nvmlDeviceGetSerial, "serial")
+TEXT_OF(nvmlDeviceGetVbiosVersion, "vbios_version")
+PAIR(nvmlDeviceGetCudaComputeCapability, "compute_capability")
+PAIR(nvmlDeviceGetEccMode, "ecc_mode")
+PAIR(nvmlDeviceGetPowerManagementLimitConstraints, "power_limits_mw")
+PAIR(nvmlDeviceGetMigMode, "mig_mode")
+
+API nvmlDeviceGetName(void *device, char *out, unsigned length) {
+    BEGIN(ON_GPU | ON_MIG);
+    GPU_FACT("name");
+    char full[TEXT + 48];
+    Ci *ci = h->kind == MIG ? ci_of(gpu, h) : NULL;
+    if (h->kind == MIG && !ci) return leave(NOT_FOUND);
+    snprintf(full, sizeof full, ci ? "%s MIG %s" : "%s", text, ci ? ci->name : "");
+    return give_text(full, out, length);
+}
+static int memory_of(Gpu *gpu, const Handle *h, unsigned long long *total) {
+    const char *text = fact(gpu->facts, gpu->facts_n, "memory_bytes");
+    if (h->kind == GPU) {
+        if (!text) return NOT_SUPPORTED;
+        *total = strtoull(text, NULL, 0);
+        return SUCCESS;
+    }
+    Gi *gi = gi_of(gpu, h->gi);
+    Profile *profile = gi ? profile_of(gpu, gi->profile_id) : NULL;
+    if (!profile) return NOT_FOUND;
+    *total = profile->info.memory_mib << 20;
+    return SUCCESS;
+}
+API nvmlDeviceGetMemoryInfo(void *device, Memory *out) {
+    BEGIN(ON_GPU | ON_MIG);
+    memset(out, 0, sizeof *out);
+    code = memory_of(gpu, h, &out->total);
+    out->free = out->total;
+    return leave(code);
+}
+API nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *out) {
+    BEGIN(ON_GPU | ON_MIG);
+    if (out->version != VERSION(MemoryV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
+    code = memory_of(gpu, h, &out->total);
+    out->reserved = out->used = 0;
+    out->free = out->total;
+    return leave(code);
+}
+API nvmlDeviceGetAddressingMode(void *device, AddressingMode *out) {
+    BEGIN(ON_GPU);
+    if (out->version != VERSION(AddressingMode, 1)) return leave(ARGUMENT_VERSION_MISMATCH);
+    GPU_FACT("addressing_mode");
+    return give_number(text, &out->value);
+}
+API nvmlDeviceGetMaxClockInfo(void *device, unsigned type, unsigned *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT(type == 1 ? "sm_clock_max_mhz" : type == 2 ? "memory_clock_max_mhz" : "other_clock");
+    return give_number(text, out);
+}
+
+/* -- links */
+
+static int link_of(Gpu *gpu, unsigned index, Link **out) {
+    int any = 0;
+    for (int i = 0; i < MAX_LINKS; i++) any |= gpu->links[i].is_there;
+    if (!any) return NOT_SUPPORTED;
+    if (index >= MAX_LINKS || !gpu->links[index].is_there) return INVALID_ARGUMENT;
+    *out = &gpu->links[index];
+    return SUCCESS;
+}
+API nvmlDeviceGetNvLinkState(void *device, unsigned index, unsigned *out) {
+    BEGIN(ON_GPU);
+    Link *link = NULL;
+    if (!(code = link_of(gpu, index, &link))) *out = link->active;
+    return leave(code);
+}
+API nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned index, PciInfo *out) {
+    BEGIN(ON_GPU);
+    Link *link = NULL;
+    if (!(code = link_of(gpu, index, &link))) code = fill_pci(link->remote, out);
+    return leave(code);
+}
+API nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned index, unsigned *out) {
+    BEGIN(ON_GPU);
+    Link *link = NULL;
+    if (!(code = link_of(gpu, index, &link))) *out = link->type;
+    return leave(code);
+}
+static int fabric_of(Gpu *gpu, Fabric *out, unsigned *newest) {
+    char hex[40] = "";
+    unsigned fabric_state = 0;
+    const char *text = fact(gpu->facts, gpu->facts_n, "fabric");
+    if (!text) return NOT_SUPPORTED;
+    *newest = 3;
+    sscanf(text, "%u %d %39s %u %u", &fabric_state, &out->status, hex, &out->clique, newest);
+    for (int i = 0; i < 16; i++) {
+        unsigned byte = 0;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        out->cluster[i] = (unsigned char)byte;
+    }
+    out->state = (unsigned char)fabric_state;
+    return SUCCESS;
+}
+API nvmlDeviceGetGpuFabricInfo(void *device, Fabric *out) {
+    BEGIN(ON_GPU);
+    unsigned newest;
+    return leave(fabric_of(gpu, out, &newest));
+}
+API nvmlDeviceGetGpuFabricInfoV(void *device, void *out) {
+    BEGIN(ON_GPU);
+    Fabric fabric;
+    unsigned newest, version = *(unsigned *)out;
+    if ((code = fabric_of(gpu, &fabric, &newest))) return leave(code);
+    int is_v3 = version == VERSION(FabricV3, 3);
+    if ((!is_v3 && version != VERSION(FabricV2, 2)) || (is_v3 && newest < 3) || newest < 2)
+        return leave(ARGUMENT_VERSION_MISMATCH);
+    FabricV2 *v2 = out; /* version 3 begins as version 2 does */
+    memcpy(v2->cluster, fabric.cluster, 16);
+    v2->status = fabric.status; v2->clique = fabric.clique; v2->state = fabric.state; v2->health = 0;
+    if (is_v3) ((FabricV3 *)out)->summary = 0;
+    return leave(SUCCESS);
+}
+
+/* -- MIG */
+
+API nvmlDeviceIsMigDeviceHandle(void *device, unsigned *out) {
+    BEGIN(ON_GPU | ON_MIG);
+    *out = h->kind == MIG;
+    return leave(SUCCESS);
+}
+API nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *device, void **out) {
+    BEGIN(ON_MIG);
+    *out = handle(GPU, h->pci, -1, -1);
+    return leave(SUCCESS);
+}
+API nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT("mig_max");
+    return give_number(text, out);
+}
+API nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **out) {
+    BEGIN(ON_GPU);
+    for (int i = 0; i < gpu->cis_n; i++)
+        if (gpu->cis[i].index == (int)index) {
+            *out = handle(MIG, h->pci, gpu->cis[i].gi, gpu->cis[i].id);
+            return leave(SUCCESS);
+        }
+    return leave(NOT_FOUND);
+}
+API nvmlDeviceGetGpuInstanceId(void *device, unsigned *out) {
+    BEGIN(ON_MIG);
+    *out = h->gi;
+    return leave(ci_of(gpu, h) ? SUCCESS : NOT_FOUND);
+}
+API nvmlDeviceGetComputeInstanceId(void *device, unsigned *out) {
+    BEGIN(ON_MIG);
+    *out = h->ci;
+    return leave(ci_of(gpu, h) ? SUCCESS : NOT_FOUND);
+}
+API nvmlDeviceGetGpuInstanceById(void *device, unsigned id, void **out) {
+    BEGIN(ON_GPU);
+    if (!gi_of(gpu, id)) return leave(NOT_FOUND);
+    *out = handle(GPU_INSTANCE, h->pci, id, -1);
+    return leave(SUCCESS);
+}
+API nvmlGpuInstanceGetInfo(void *device, GiInfo *out) {
+    BEGIN(1 << GPU_INSTANCE);
+    Gi *gi = gi_of(gpu, h->gi);
+    if (!gi) return leave(NOT_FOUND);
+    *out = (GiInfo){handle(GPU, h->pci, -1, -1), gi->id, gi->profile_id, gi->placement};
+    return leave(SUCCESS);
+}
+API nvmlGpuInstanceGetComputeInstanceById(void *device, unsigned id, void **out) {
+    BEGIN(1 << GPU_INSTANCE);
+    Handle key = {COMPUTE_INSTANCE, "", h->gi, id};
+    if (!ci_of(gpu, &key)) return leave(NOT_FOUND);
+    *out = handle(COMPUTE_INSTANCE, h->pci, h->gi, id);
+    return leave(SUCCESS);
+}
+API nvmlComputeInstanceGetInfo_v2(void *device, CiInfo *out) {
+    BEGIN(1 << COMPUTE_INSTANCE);
+    Ci *ci = ci_of(gpu, h);
+    if (!ci) return leave(NOT_FOUND);
+    *out = (CiInfo){handle(GPU, h->pci, -1, -1), handle(GPU_INSTANCE, h->pci, h->gi, -1), ci->id, ci->slices - 1,
+                    ci->placement};
+    return leave(SUCCESS);
+}
+API nvmlDeviceGetAttributes_v2(void *device, Attributes *out) {
+    BEGIN(ON_MIG);
+    Ci *ci = ci_of(gpu, h);
+    Gi *gi = ci ? gi_of(gpu, ci->gi) : NULL;
+    Profile *p = gi ? profile_of(gpu, gi->profile_id) : NULL;
+    if (!p) return leave(NOT_FOUND);
+    GiProfile *i = &p->info;
+    *out = (Attributes){ci->sms, i->copy, i->decoders, i->encoders, i->jpeg, i->ofa, i->slices, ci->slices, i->memory_mib};
+    return leave(SUCCESS);
+}
+static Profile *profile_by_constant(Gpu *gpu, unsigned constant) {
+    for (int i = 0; i < gpu->profiles_n; i++)
+        if (gpu->profiles[i].constant == constant) return &gpu->profiles[i];
+    return NULL;
+}
+API nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant, GiProfile *out) {
+    BEGIN(ON_GPU);
+    Profile *p = profile_by_constant(gpu, constant);
+    if (!p) return leave(NOT_SUPPORTED);
+    *out = p->info;
+    return leave(SUCCESS);
+}
+API nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, GiProfileV2 *out) {
+    BEGIN(ON_GPU);
+    Profile *p = profile_by_constant(gpu, constant);
+    if (!p) return leave(NOT_SUPPORTED);
+    if (out->version != VERSION(GiProfileV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
+    GiProfile *i = &p->info;
+    *out = (GiProfileV2){out->version, i->id, i->p2p, i->slices, i->instances, i->sms, i->copy, i->decoders,
+                         i->encoders, i->jpeg, i->ofa, i->memory_mib, ""};
+    snprintf(out->name, sizeof out->name, "MIG %s", p->name);
+    return leave(SUCCESS);
+}
+
+/* -- processes */
+
+static int list_processes(Gpu *gpu, const Handle *h, const char *kind, unsigned *count, Process *out) {
+    unsigned n = 0, room = *count;
+    for (int i = 0; i < gpu->running_n; i++) {
+        const Running *r = &gpu->running[i];
+        if (strcmp(r->kind, kind)) continue;
+        if (h->kind == MIG && (r->process.gi != (unsigned)h->gi || r->process.ci != (unsigned)h->ci)) continue;
+        if (n < room && out) out[n] = r->process;
+        n++;
+    }
+    *count = n;
+    return leave(n > room ? INSUFFICIENT_SIZE : SUCCESS);
+}
+#define PROCESSES(function, kind)                                     \
+    API function(void *device, unsigned *count, Process *out) {       \
+        BEGIN(ON_GPU | ON_MIG);                                       \
+        return list_processes(gpu, h, kind, count, out); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "compute")
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, "compute")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, "mps")

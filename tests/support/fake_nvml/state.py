@@ -1,0 +1,176 @@
+"""The state file as Python values: what the fake library answers. The words are explained in `nvml.c`."""
+
+import enum
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class Code(enum.IntEnum):
+    """NVML_ERROR_* as nvml.h has them."""
+
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    GPU_IS_LOST = 15
+    LIB_RM_VERSION_MISMATCH = 18
+    UNKNOWN = 999
+
+
+@dataclass
+class Profile:
+    """A GPU instance profile. `constant` is NVML_GPU_INSTANCE_PROFILE_*, `id` what `nvidia-smi mig -lgip` prints."""
+
+    constant: int
+    id: int
+    slices: int
+    instances: int
+    sms: int
+    copy: int
+    decoders: int
+    jpeg: int
+    ofa: int
+    mib: int
+    name: str
+    size: int = 0  # placement size in memory slices
+    encoders: int = 0
+
+    def line(self) -> str:
+        numbers = (self.constant, self.id, self.slices, self.instances, self.sms, self.copy, self.decoders)
+        return " ".join(map(str, ("profile", *numbers, self.encoders, self.jpeg, self.ofa, self.mib, self.name)))
+
+
+@dataclass
+class Gi:
+    id: int
+    profile_id: int
+    start: int
+    size: int
+
+
+@dataclass
+class Ci:
+    gi: int
+    id: int
+    index: int
+    slices: int
+    start: int
+    size: int
+    sms: int
+    uuid: str
+    name: str
+
+
+@dataclass
+class Gpu:
+    """One GPU: facts by key (a missing key is NOT_SUPPORTED), MIG, links, processes, faults."""
+
+    pci: str
+    facts: dict[str, object]
+    profiles: list[Profile] = field(default_factory=list)
+    gis: list[Gi] = field(default_factory=list)
+    cis: list[Ci] = field(default_factory=list)
+    links: list[tuple[int, int, str]] = field(default_factory=list)  # active, type, remote
+    processes: list[tuple[str, int, int, int, int]] = field(default_factory=list)  # kind, pid, gi, ci, bytes
+    faults: dict[str, str] = field(default_factory=dict)
+    is_lost: bool = False
+
+    @property
+    def uuid(self) -> str:
+        return str(self.facts["uuid"])
+
+    @property
+    def minor(self) -> int:
+        return int(str(self.facts["minor"]))
+
+    def fail(self, function: str, code: int) -> None:
+        self.faults[function] = str(int(code))
+
+    def hang(self, function: str) -> None:
+        self.faults[function] = "hang"
+
+    def slow(self, function: str, ms: int) -> None:
+        self.faults[function] = f"slow {ms}"
+
+    def heal(self) -> None:
+        self.faults.clear()
+        self.is_lost = False
+
+    def set_mig(self, enabled: bool, *, pending: bool | None = None) -> None:
+        self.facts["mig_mode"] = f"{int(enabled)} {int(enabled if pending is None else pending)}"
+
+    def partition(self, profile: str, start: int, *, compute_slices: tuple[int, ...] = ()) -> list[Ci]:
+        """Make a GPU instance with one compute instance of its size, or several of the given sizes."""
+        kind = next(p for p in self.profiles if p.name == profile)
+        self.set_mig(True)
+        gi = Gi(max([0, *(g.id for g in self.gis)]) + 1, kind.id, start, kind.size)
+        self.gis.append(gi)
+        made = []
+        for ci_id, slices in enumerate(compute_slices or (kind.slices,)):
+            name = profile if slices == kind.slices else f"{slices}c.{profile}"
+            seed = f"{self.uuid}/{gi.profile_id}/{start}/{ci_id}/{slices}"
+            made.append(
+                Ci(
+                    gi=gi.id,
+                    id=ci_id,
+                    index=len(self.cis),
+                    slices=slices,
+                    start=sum(compute_slices[:ci_id]),
+                    size=slices,
+                    sms=kind.sms * slices // kind.slices,
+                    uuid=f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, seed)}",
+                    name=name,
+                )
+            )
+            self.cis.append(made[-1])
+        return made
+
+    def unpartition(self) -> None:
+        self.gis.clear()
+        self.cis.clear()
+
+    def lines(self) -> list[str]:
+        out = [f"gpu {self.pci}", *(["lost"] if self.is_lost else [])]
+        out += [f"{key} {value}" for key, value in self.facts.items() if value is not None]
+        out += [profile.line() for profile in self.profiles]
+        out += [f"gi {g.id} {g.profile_id} {g.start} {g.size}" for g in self.gis]
+        out += [
+            f"ci {c.gi} {c.id} {c.index} {c.slices} {c.start} {c.size} {c.sms} {c.uuid} {c.name}" for c in self.cis
+        ]
+        out += [f"link {i} {active} {kind} {remote}" for i, (active, kind, remote) in enumerate(self.links)]
+        out += ["process " + " ".join(map(str, process)) for process in self.processes]
+        return out + [f"fault {function} {what}" for function, what in self.faults.items()]
+
+
+@dataclass
+class State:
+    """The machine. `enumerate_live`: GPUs that come later are seen without a new nvmlInit (the real one looks once)."""
+
+    gpus: list[Gpu] = field(default_factory=list)
+    driver_version: str | None = "580.65.06"
+    cuda_version: int | None = 13000
+    init: int = 0
+    enumerate_live: bool = False
+    hold: Path | None = None  # a file kept open between init and shutdown, as the real library keeps device nodes
+    faults: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None
+
+    def write(self, path: Path | None = None) -> Path:
+        """Put the state in place in one step; without a path where it was written before."""
+        self.path = path or self.path
+        assert self.path is not None
+        facts = {
+            "driver_version": self.driver_version,
+            "cuda_version": self.cuda_version,
+            "init": self.init or None,
+            "enumerate": "call" if self.enumerate_live else None,
+            "hold": self.hold,
+        }
+        lines = [f"{key} {value}" for key, value in facts.items() if value is not None]
+        lines += [f"fault {function} {what}" for function, what in self.faults.items()]
+        for gpu in self.gpus:
+            lines += gpu.lines()
+        temporary = self.path.with_name(f"{self.path.name}.new")
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.replace(self.path)
+        return self.path
