@@ -1,0 +1,64 @@
+"""Fixtures for roots of the NVIDIA vendor: a driver root, a /dev with real nodes, the kernel module's /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.nvidia import edits, hooks
+from tests.support.driver_root import can_make_nodes, fake_dev, fake_proc
+
+
+@pytest.fixture(autouse=True)
+def _no_toolkit_of_this_machine(monkeypatch, tmp_path):
+    """Keep what this machine has installed, and looks at other roots, out of the tests."""
+    monkeypatch.setattr(hooks, "OPERATOR_TOOLKIT", str(tmp_path / "toolkit"))
+    monkeypatch.setattr(edits, "_looks", type(edits._looks)())
+
+
+@pytest.fixture
+def make_nodes(tmp_path) -> None:
+    """Ask for device nodes, which only root can make."""
+    if not can_make_nodes(tmp_path):
+        pytest.skip("making device nodes needs root and a file system that takes them")
+
+
+@pytest.fixture
+def dev(make_nodes, tmp_path) -> Path:
+    """Give a /dev with two GPUs."""
+    return fake_dev(tmp_path / "dev")
+
+
+@pytest.fixture
+def proc(tmp_path) -> Path:
+    """Give a /proc with the kernel module's tables."""
+    return fake_proc(tmp_path / "proc")
+
+
+@pytest.fixture
+def gpu() -> GpuFacts:
+    """Give the first GPU."""
+    return GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 36)
+
+
+@pytest.fixture
+def partition() -> PartitionFacts:
+    """Give a MIG partition of it."""
+    return PartitionFacts(
+        uuid="MIG-1",
+        profile="1g.10gb",
+        gi_profile_id=19,
+        gi_id=3,
+        ci_id=0,
+        start=0,
+        size=1,
+        memory_bytes=1 << 33,
+        multiprocessors=16,
+        copy_engines=1,
+        decoders=1,
+        encoders=0,
+        jpeg_engines=1,
+        ofa_engines=0,
+    )

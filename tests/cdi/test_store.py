@@ -1,0 +1,239 @@
+"""The CDI folder on a real file system: whole files or none, whatever dies or is in the way."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dra_driver.cdi.store import CdiStore
+from dra_driver.model.errors import PrepareError, Retry
+
+NAME = "k8s.gpu.nvidia.com-claim_7f3a.json"
+PREFIX = "k8s.gpu.nvidia.com-claim_"
+
+
+def names_in(folder):
+    """Name everything in a folder, hidden files too."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CdiStore(tmp_path / "cdi")
+
+
+def test_a_document_is_read_back_as_written(store):
+    assert store.write(NAME, {"kind": "a/b", "n": [1, "ü"]}) is True
+    assert store.read(NAME) == {"kind": "a/b", "n": [1, "ü"]}
+    assert store.list() == (NAME,)
+
+
+def test_the_missing_folder_is_made_and_the_file_is_readable_for_all(store):
+    old = os.umask(0o077)
+    try:
+        store.write(NAME, {})
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((store.root / NAME).stat().st_mode) == 0o644
+
+
+def test_the_same_document_again_changes_nothing(store):
+    store.write(NAME, {"a": 1})
+    before = (store.root / NAME).stat()
+    assert store.write(NAME, {"a": 1}) is False
+    after = (store.root / NAME).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_another_document_replaces_the_file_as_a_whole(store):
+    store.write(NAME, {"a": "x" * 10_000})
+    with (store.root / NAME).open() as reader:
+        assert store.write(NAME, {"a": 2}) is True
+        assert len(reader.read()) > 10_000  # who reads the old file keeps it whole
+    assert store.read(NAME) == {"a": 2}
+    assert names_in(store.root) == [NAME]
+
+
+def test_removing_twice_succeeds(store):
+    store.write(NAME, {})
+    assert store.remove(NAME) is True
+    assert store.remove(NAME) is False
+    assert store.list() == ()
+
+
+def test_a_missing_folder_lists_nothing_and_removes_nothing(store):
+    assert store.list() == ()
+    assert store.read(NAME) is None
+    assert store.remove(NAME) is False
+    assert store.sweep(PREFIX) == 0
+
+
+def test_files_of_others_are_listed_only_when_asked_for_and_never_swept(store):
+    store.write(NAME, {})
+    for name in ("nvidia.yaml", "vendor.json", ".vendor.json.unfinished", "k8s.gpu.nvidia.com-claim_x.json.bak"):
+        (store.root / name).write_text("x")
+    assert store.list() == (NAME, "vendor.json")
+    assert store.list(PREFIX) == (NAME,)
+    assert store.sweep(PREFIX) == 0
+    assert len(names_in(store.root)) == 5
+
+
+@pytest.mark.parametrize("name", ["../x.json", "a/b.json", "/etc/x.json", ".x.json", "x.yaml", "", "x\0.json"])
+def test_a_name_that_leads_elsewhere_is_refused(store, name):
+    for call in (lambda: store.write(name, {}), lambda: store.remove(name), lambda: store.read(name)):
+        with pytest.raises(PrepareError) as caught:
+            call()
+        assert caught.value.code == "prepare.cdi-file-name"
+
+
+def test_what_is_no_json_object_reads_as_nothing(store):
+    store.write(NAME, {})
+    for content in (b"{", b"[]", b"\xff"):
+        (store.root / NAME).write_bytes(content)
+        assert store.read(NAME) is None
+    assert store.write(NAME, {"a": 1}) is True
+
+
+def test_a_file_in_place_of_the_folder_is_named_in_the_error(tmp_path):
+    (tmp_path / "cdi").write_text("")
+    with pytest.raises(PrepareError) as caught:
+        CdiStore(tmp_path / "cdi").write(NAME, {})
+    assert caught.value.code == "prepare.cdi-write"
+    assert caught.value.retry is Retry.LATER
+    assert str(tmp_path / "cdi") in caught.value.message
+    assert "--cdi-root" in caught.value.hint
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free space"), (errno.EROFS, "writable"), (errno.EIO, "")])
+def test_a_full_or_read_only_folder_leaves_nothing_and_says_why(store, monkeypatch, number, hint):
+    store.write(NAME, {"a": 1})
+
+    def failing(fd, data):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("dra_driver.cdi.store.os.write", failing)
+    with pytest.raises(PrepareError) as caught:
+        store.write(NAME, {"a": 2})
+    assert os.strerror(number) in caught.value.message
+    assert hint in caught.value.hint
+    assert store.read(NAME) == {"a": 1}
+    assert names_in(store.root) == [NAME]
+
+
+def test_a_really_full_disk_is_reported(tmp_path):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mount], check=False).returncode
+    ):
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        store = CdiStore(mount)
+        store.write(NAME, {"a": "x" * 1000})
+        with pytest.raises(PrepareError, match="No space left"):
+            store.write("k8s.gpu.nvidia.com-claim_2.json", {"a": "x" * 100_000})
+        assert names_in(mount) == [NAME]
+        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+        with pytest.raises(PrepareError, match="Read-only"):
+            store.write(NAME, {"a": 2})
+        with pytest.raises(PrepareError, match="Read-only"):
+            store.remove(NAME)
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_what_a_crash_left_is_swept_removed_or_overwritten(store):
+    left = f".{NAME}.unfinished"
+    store.write("x.json", {})
+    (store.root / left).write_text('{"half')
+    assert store.list(PREFIX) == ()
+    assert store.sweep(PREFIX) == 1
+    (store.root / left).write_text('{"half')
+    assert store.remove(NAME) is False
+    assert not (store.root / left).exists()
+    (store.root / left).write_text('{"half of something much longer')
+    store.write(NAME, {"a": 1})
+    assert store.read(NAME) == {"a": 1}
+    assert names_in(store.root) == [NAME, "x.json"]
+
+
+def test_a_writer_at_work_is_not_swept(store):
+    store.write("x.json", {})
+    path = store.root / f".{NAME}.unfinished"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert store.sweep(PREFIX) == 0
+        assert path.exists()
+    assert store.sweep(PREFIX) == 1
+
+
+def test_a_link_under_the_hidden_name_is_not_followed(store, tmp_path):
+    store.write("x.json", {})
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    (store.root / f".{NAME}.unfinished").symlink_to(victim)
+    with pytest.raises(PrepareError):
+        store.write(NAME, {"a": 1})
+    assert victim.read_text() == "untouched"
+
+
+def test_many_writers_of_one_file_never_show_half_of_it(store):
+    documents = [{"writer": n, "fill": str(n) * 5000} for n in range(4)]
+    store.write(NAME, documents[0])
+    stop = threading.Event()
+    faults: list[BaseException] = []
+
+    def work(document):
+        try:
+            while not stop.is_set():
+                store.write(NAME, document)
+        except BaseException as exc:
+            faults.append(exc)
+
+    threads = [threading.Thread(target=work, args=(d,)) for d in documents]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 0.5
+    seen = 0
+    while time.monotonic() < deadline:
+        assert json.loads((store.root / NAME).read_bytes()) in documents
+        seen += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert seen > 0
+    assert names_in(store.root) == [NAME]
+
+
+def test_a_killed_writer_leaves_whole_files_and_one_sweep_cleans_up(store):
+    code = (
+        "import sys, itertools\n"
+        "from dra_driver.cdi.store import CdiStore\n"
+        "store = CdiStore(sys.argv[1])\n"
+        "for n in itertools.count():\n"
+        "    store.write(f'k8s.gpu.nvidia.com-claim_{n % 3}.json', {'n': n, 'fill': 'x' * 20000})\n"
+        "    if n == 3: print('going', flush=True)\n"
+    )
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", code, str(store.root)], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        names = store.list(PREFIX)
+        assert names == tuple(f"{PREFIX}{n}.json" for n in range(3))
+        for name in names:
+            assert len(store.read(name)["fill"]) == 20000
+        store.sweep(PREFIX)
+        assert names_in(store.root) == list(names)
