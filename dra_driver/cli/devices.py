@@ -1,0 +1,141 @@
+"""`dra-driver devices`: what this node would publish, with problems and with what containers will not get.
+
+In: the hardware of this node (or a simulated one). Out: a table, or the devices as ResourceSlices hold them. It reads
+only: nothing is published, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dra_driver.cli.hardware_options import Chosen, chosen, hardware_options
+from dra_driver.cli.output import console, write_document
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.inventory.device import Device, Inventory
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.names import pool_name
+from dra_driver.model.wire import Wire
+
+
+@click.command(name="devices")
+@hardware_options
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(output: str, **given: str | None) -> int:
+    """Show what this node would publish.
+
+    \b
+    Each GPU or static MIG partition as the scheduler sees it, then:
+      problems   what could not be read (it is left out, never guessed)
+      left out   what containers will not get on this node, and why
+
+    Exit status 1: nothing to publish; 5: the hardware is there but does not answer.
+    """  # noqa: D301
+    from dra_driver.inventory.build import build_inventory
+
+    selected = chosen(given)
+    try:
+        facts = selected.hardware.discover()
+        inventory = build_inventory(facts)
+        left_out = selected.hardware.edit_problems()
+    finally:
+        selected.hardware.close()
+    if output == "table":
+        _show(selected, facts, inventory, left_out)
+    else:
+        write_document(_document(selected, facts, inventory, left_out), output)
+    if inventory.waiting_for:
+        return ExitCode.ENVIRONMENT
+    return ExitCode.OK if inventory.devices else ExitCode.NO_MATCH
+
+
+def _document(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[str, ...]) -> Wire:
+    from dra_driver.inventory.wire import device_wire
+
+    return {
+        "node": selected.node,
+        "driver": selected.driver,
+        "pool": pool_name(selected.node, selected.driver),
+        "vendor": facts.vendor,
+        "driverVersion": facts.driver_version,
+        "cudaDriverVersion": facts.cuda_driver_version,
+        "waitingFor": inventory.waiting_for,
+        "devices": [device_wire(device) for device in inventory.devices],
+        "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
+        "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
+        "leftOut": list(left_out),
+    }
+
+
+def _gpu_document(gpu: GpuFacts) -> Wire:
+    """Give what is not published because it may change while claims are prepared."""
+    return {
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "minor": gpu.minor,
+        "migEnabled": gpu.mig_enabled,
+        "partitions": [partition.uuid for partition in gpu.partitions],
+    }
+
+
+def _show(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[str, ...]) -> None:
+    from rich.text import Text
+
+    out = console()
+    if inventory.devices:
+        out.print(_table(selected, inventory.devices))
+    else:
+        out.print(f"Nothing to publish on {selected.node}.")
+    driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
+    in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
+    gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
+    out.print(f"{len(inventory.devices)} devices from {gpus}, {driver}")
+    if inventory.waiting_for:
+        out.print(Text(f"waiting for: {inventory.waiting_for}", style="yellow"))
+    for title, lines in (
+        ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
+        ("left out of containers", list(left_out)),
+    ):
+        if lines:
+            out.print(Text(f"{title}:", style="bold"))
+            for line in lines:
+                out.print(Text(f"  {line}"))
+
+
+def _table(selected: Chosen, devices: tuple[Device, ...]) -> Any:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(title=f"pool {pool_name(selected.node, selected.driver)}", title_justify="left", box=SIMPLE)
+    for column, justify in (
+        ("device", "left"),
+        ("type", "left"),
+        ("product", "left"),
+        ("memory", "right"),
+        ("compute", "left"),
+        ("NUMA", "right"),
+        ("NVLink domain", "left"),
+        ("UUID", "left"),
+    ):
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column == "device")  # type: ignore[arg-type]
+    for device in devices:
+        table.add_row(*device_row(device))
+    return table
+
+
+def device_row(device: Device) -> tuple[str, ...]:
+    """Give one device as the cells of the table."""
+    gpu, partition = device.gpu, device.partition
+    memory = device.capacity.get("memory")
+    product = gpu.product_name or "?"
+    return (
+        device.name,
+        str(device.type),
+        f"{product} {partition.profile}" if partition else product,
+        f"{memory / 2**30:.1f} GiB" if memory is not None else "-",
+        gpu.compute_capability or "-",
+        "-" if gpu.numa_node is None else str(gpu.numa_node),
+        gpu.nvlink_domain or "-",
+        partition.uuid if partition else gpu.uuid,
+    )

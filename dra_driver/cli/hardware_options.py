@@ -1,0 +1,47 @@
+"""Hardware options: the flags that commands on this node's hardware share with the agent, with the same twins.
+
+In: click's parameters and the environment. Out: the chosen hardware.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from dra_driver.hardware.choose import choose, roots_of
+from dra_driver.hardware.port import Hardware
+from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.names import check_driver_name, check_node_name
+
+SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field == "driver_name")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the flags name."""
+
+    node: str
+    driver: str
+    hardware: Hardware
+
+
+def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the shared flags to a command."""
+    for flag in reversed(SHARED):
+        default = "this host's name" if flag.field == "node_name" else flag.default
+        text = f"{flag.meaning}{f' [default: {default}]' if default else ''} [env {flag.twin}]"
+        function = click.option(flag.name, flag.field, metavar=flag.metavar, default=None, help=text)(function)
+    return function
+
+
+def chosen(given: Mapping[str, str | None]) -> Chosen:
+    """Settle the flags and choose the hardware. Raises: UsageError, InputError for a bad profile."""
+    values = resolve(given, os.environ, SHARED)
+    node = check_node_name(values["node_name"] or socket.gethostname().lower())
+    driver = check_driver_name(values["driver_name"])
+    return Chosen(node, driver, choose(values["hardware"], roots_of(values), node_name=node))

@@ -1,0 +1,128 @@
+"""Main: the table of commands, and the one place where errors become exit statuses.
+
+In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hint; only a bug shows a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from dra_driver import __version__
+from dra_driver.model.errors import DriverError, ExitCode
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command: its module below `dra_driver.cli` (with the attribute `command`), and its line in --help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
+    "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
+}
+_AGENT = ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help).")
+
+_EPILOG = """\b
+Exit status of every command:
+  0   done, and all is well
+  1   nothing matches, does not fit, or there are findings
+  2   the command line is wrong
+  3   a file or an expression is wrong
+  4   a device would abort scheduling
+  5   the machine lacks something (driver, permission, API server)
+  70  a bug in dra-driver
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name from the table; a module is imported when its command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """List the commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = importlib.import_module(f"dra_driver.cli.{entry.module}").command
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the table without importing anything."""
+        rows = [_AGENT, *((name, entry.summary) for name, entry in COMMANDS.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(
+    cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(__version__, message="dra-driver %(version)s")
+def cli() -> None:
+    """GPUs for Kubernetes Dynamic Resource Allocation."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command; return its exit status."""
+    try:
+        status = cli.main(args=list(argv), prog_name="dra-driver", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        help_text.show()
+        return ExitCode.USAGE
+    except click.ClickException as fault:
+        fault.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except DriverError as fault:
+        _say(fault)
+        return fault.exit_code
+    except BrokenPipeError:
+        _silence_stdout()
+        return ExitCode.OK
+    except Exception:  # noqa: BLE001
+        _report_bug()
+        return ExitCode.BUG
+    return status if isinstance(status, int) else ExitCode.OK
+
+
+def _say(fault: DriverError) -> None:
+    print(f"dra-driver: {fault.message} [{fault.code}]", file=sys.stderr)
+    if fault.hint:
+        print(f"  {fault.hint}", file=sys.stderr)
+
+
+def _report_bug() -> None:
+    traceback.print_exc()
+    print(
+        f"dra-driver {__version__}: this is a bug, not something that you did. Please report the lines above,"
+        " with the command, in the project's issue tracker.",
+        file=sys.stderr,
+    )
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from complaining at its end that nobody reads standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> NoReturn:
+    """Run as a program."""
+    sys.exit(run(sys.argv[1:]))
