@@ -1,0 +1,60 @@
+"""Document: one YAML file as plain values, read strictly.
+
+In: a path. Out: dicts, lists, str, int, bool, None. Everything else that YAML 1.1 makes of unquoted text (dates,
+floats, base-60 numbers such as PCI addresses, yes/no) stays text here. A name given twice is refused. Never runs tags.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dra_driver.model.errors import InputError
+
+SIZE_MAX = 1 << 20  # bytes
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML with the few scalar types that profiles need."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse names given twice, which YAML would settle silently."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = getattr(key, "value", None)
+            if not isinstance(name, str):
+                raise yaml.constructor.ConstructorError(None, None, "a field name must be a text", key.start_mark)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"field {name!r} is given twice", key.start_mark)
+            seen.add(name)
+        made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return made
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|)\Z"), ["~", "n", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(0|-?[1-9][0-9]{0,18})\Z"), list("-0123456789"))
+
+
+def read_document(path: Path) -> object:
+    """Read one YAML file.
+
+    Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml").
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(SIZE_MAX + 1)
+    except OSError as error:
+        raise InputError("unreadable", f"{path} can't be read: {error.strerror}") from error
+    if len(text) > SIZE_MAX:
+        raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError("not-yaml", f"{path} is not the YAML that is read here: {reason}") from error

@@ -1,0 +1,181 @@
+"""The port, over a profile on disk.
+
+In: a profile's file, read again whenever it changed. Out: facts and edits as a real vendor would give them. UUIDs and
+NVLink groups are derived from the node's name and PCI addresses, so that a restart finds the same hardware.
+
+Nothing on the machine is looked at: simulated devices are character devices 1:3 (what /dev/null is), given with type
+and numbers, so that any container runtime can make them although the host has no such node.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Hashable
+from pathlib import Path
+
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.mig import Placement
+from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
+from dra_driver.model.edits import DeviceNode, Edits
+from dra_driver.model.errors import HardwareError, InputError, Retry
+
+_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")  # ours alone; changing it renames all simulated hardware
+_NULL_MAJOR, _NULL_MINOR = 1, 3
+# Numbers of MIG capability nodes as the driver hands them out: 2 global ones, then 15 GPU instances a GPU, each with
+# itself and 8 compute instances.
+_CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
+
+
+class SimulatedHardware:
+    """A node's hardware as a profile describes it. Raises at once: InputError for a profile that can't be used."""
+
+    vendor = "simulated"
+
+    def __init__(self, profile: str | Path, roots: Roots, *, node_name: str) -> None:
+        del roots  # simulated nodes need nothing of this machine
+        self._path = profile_path(profile)
+        self._node = node_name
+        self._lock = threading.Lock()
+        self._seen: Hashable = None
+        self._facts = Facts(self.vendor)
+        self._processes: dict[str, tuple[int, ...]] = {}
+        self._has_gpus = False
+        self._read()
+
+    def is_present(self) -> bool:
+        """Say whether the profile has a GPU, lost or not."""
+        self.discover()
+        return self._has_gpus
+
+    def fingerprint(self) -> Hashable:
+        """Give what changes with the file."""
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+    def discover(self) -> Facts:
+        """Give the facts of the profile as it is on disk now.
+
+        Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
+        """
+        try:
+            return self._read()
+        except InputError as error:
+            raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
+
+    def common_edits(self) -> Edits:
+        """Give the control nodes, and the environment that keeps other runtimes from adding GPUs."""
+        nodes = tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
+        return Edits(device_nodes=nodes, env=("NVIDIA_VISIBLE_DEVICES=void",))
+
+    def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
+        """Give the GPU's node, and for a partition its two capability nodes."""
+        nodes = [_null(f"/dev/nvidia{gpu.minor}")]
+        if partition is not None:
+            first = _CAPS_FIRST + (gpu.minor * _CAPS_INSTANCES + partition.gi_id) * _CAPS_A_INSTANCE
+            nodes += [_null(f"/dev/nvidia-caps/nvidia-cap{cap}") for cap in (first, first + 1 + partition.ci_id)]
+        return Edits(device_nodes=tuple(nodes))
+
+    def edit_problems(self) -> tuple[str, ...]:
+        """Say that containers get nodes that lead nowhere."""
+        return ("simulated hardware: device nodes are character devices 1:3, there are no driver libraries",)
+
+    def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
+        """List the process ids that the profile puts on the GPU, for all of its partitions alike."""
+        del partition
+        self.discover()
+        return self._processes.get(gpu.pci_address, ())
+
+    def close(self) -> None:
+        """Hold nothing, so let go of nothing."""
+
+    def _read(self) -> Facts:
+        with self._lock:
+            fingerprint = self.fingerprint()
+            if fingerprint is None or fingerprint != self._seen:
+                profile = load_profile(self._path)
+                self._has_gpus = bool(profile.gpus)
+                self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
+                self._facts = facts_of(profile, self._node)
+                self._seen = fingerprint
+            return self._facts
+
+
+def facts_of(profile: Profile, node_name: str) -> Facts:
+    """Give what discovery would find on a node with this profile. Pure."""
+    if profile.waiting_for:
+        return Facts("simulated", waiting_for=profile.waiting_for)
+    gpus = sorted(profile.gpus, key=lambda gpu: gpu.pci_address)
+    return Facts(
+        "simulated",
+        gpus=tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost),
+        driver_version=profile.driver_version,
+        cuda_driver_version=profile.cuda_driver_version,
+        problems=tuple(Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost),
+    )
+
+
+def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
+    model = gpu.model
+    domain = gpu.nvlink_fabric
+    if gpu.nvlink_group:
+        domain = str(uuid.uuid5(_SPACE, f"{node_name}/nvlink/{gpu.nvlink_group}"))
+    links = gpu.links_up if gpu.links_up is not None else model.nvlinks if domain or not model.nvlinks else None
+    return GpuFacts(
+        uuid=f"GPU-{uuid.uuid5(_SPACE, f'{node_name}/{gpu.pci_address}')}",
+        pci_address=gpu.pci_address,
+        minor=gpu.minor,
+        memory_bytes=None if model.memory_mib is None else model.memory_mib << 20,
+        product_name=model.product_name,
+        brand=model.brand,
+        architecture=model.architecture,
+        compute_capability=model.compute_capability,
+        addressing_mode=profile.addressing_mode,
+        numa_node=gpu.numa_node,
+        pcie_root=gpu.pcie_root,
+        nvlink_domain=domain,
+        nvlink_count=links,
+        mig_capable=model.mig_capable,
+        mig_enabled=gpu.mig is not None,
+        ecc_enabled=gpu.ecc_enabled,
+        serial=gpu.serial,
+        vbios_version=gpu.vbios_version,
+        memory_bandwidth_bytes_per_s=model.memory_bandwidth_gb_per_s and model.memory_bandwidth_gb_per_s * 10**9,
+        power_limit_max_w=model.power_limit_max_w,
+        sm_clock_max_mhz=model.sm_clock_max_mhz,
+        partitions=tuple(
+            _partition_facts(placement, f"{node_name}/{gpu.pci_address}")
+            for placement in sorted(gpu.mig or (), key=lambda placement: placement.start)
+        ),
+    )
+
+
+def _partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
+    """Give the facts of a partition; the decoder has seen to it that all of them are known."""
+    profile, engines = placement.profile, placement.profile.engines
+    if profile.gi_profile_id is None or profile.memory_mib is None or not (profile.multiprocessors and engines):
+        raise InputError("profile", f"the figures of {profile.name} are not known")
+    return PartitionFacts(
+        uuid=f"MIG-{uuid.uuid5(_SPACE, f'{gpu}/{profile.name}/{placement.start}')}",
+        profile=profile.name,
+        gi_profile_id=profile.gi_profile_id,
+        gi_id=placement.start + 1,
+        ci_id=0,
+        start=placement.start,
+        size=profile.memory_slices,
+        memory_bytes=profile.memory_mib << 20,
+        multiprocessors=profile.multiprocessors,
+        copy_engines=engines.copy,
+        decoders=engines.decoders,
+        encoders=engines.encoders,
+        jpeg_engines=engines.jpeg,
+        ofa_engines=engines.ofa,
+    )
+
+
+def _null(path: str) -> DeviceNode:
+    return DeviceNode(path=path, major=_NULL_MAJOR, minor=_NULL_MINOR, file_mode=0o666)

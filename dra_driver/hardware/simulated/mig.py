@@ -1,0 +1,146 @@
+"""MIG tables: which partitions a GPU model can be cut into, and whether a given cut is possible.
+
+In: the `mig` section of a model. Out: the table, and the faults of a list of placements. Pure.
+
+Placement units are the model's memory slices: eighths on GPUs with seven compute slices, quarters on an A30, twelfths
+on an RTX PRO 6000. A profile is chosen by its whole name (`1g.24gb` is not `1g.24gb-me`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.hardware.simulated.fields import Fields
+
+_SLICES_MAX = 16
+PROFILE_NAME = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Engines of one partition, as counts."""
+
+    copy: int
+    decoders: int
+    encoders: int
+    jpeg: int
+    ofa: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One GPU-instance profile of a model. What no source gives is None; `starts` is empty where none are known.
+
+    `gi_profile_id` is what the hardware calls the profile; `nvml_profile` is the NVML constant less its prefix.
+    `are_starts_inferred`: taken from the layout of related models, not seen on this one.
+    """
+
+    name: str
+    gi_profile_id: int | None
+    nvml_profile: str
+    compute_slices: int
+    memory_slices: int
+    memory_mib: int | None
+    multiprocessors: int | None
+    engines: Engines | None
+    max_instances: int
+    starts: tuple[int, ...]
+    are_starts_inferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MigTable:
+    """All profiles of a model, and how many slices there are to share out."""
+
+    memory_slices: int
+    compute_slices: int
+    toggles_without_reset: bool
+    profiles: tuple[MigProfile, ...]
+
+    def profile(self, name: str) -> MigProfile | None:
+        """Look a profile up by its whole name."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One partition to be: a profile and its first memory slice."""
+
+    profile: MigProfile
+    start: int
+
+    @property
+    def slices(self) -> range:
+        """Give the memory slices that it covers."""
+        return range(self.start, self.start + self.profile.memory_slices)
+
+
+def decode_mig_table(fields: Fields) -> MigTable:
+    """Read the `mig` section of a model."""
+    table = MigTable(
+        memory_slices=fields.integer("memorySlices", 1, _SLICES_MAX),
+        compute_slices=fields.integer("computeSlices", 1, _SLICES_MAX),
+        toggles_without_reset=bool(fields.optional_flag("togglesWithoutReset")),
+        profiles=tuple(_decode_profile(row) for row in fields.rows("profiles", most=64)),
+    )
+    for name, count in Counter(profile.name for profile in table.profiles).items():
+        if count > 1:
+            fields.fault("profiles", f"profile {name} is given {count} times")
+    for profile in table.profiles:
+        if any(start + profile.memory_slices > table.memory_slices for start in profile.starts):
+            fields.fault("profiles", f"profile {profile.name} starts beyond {table.memory_slices} memory slices")
+    fields.close()
+    return table
+
+
+def _decode_profile(row: Fields) -> MigProfile:
+    profile = MigProfile(
+        name=row.text("name", pattern=PROFILE_NAME, what="a profile name such as 1g.10gb+me"),
+        gi_profile_id=row.optional_integer("id", 0, 255),
+        nvml_profile=row.text("nvml", pattern=r"[0-9]+_SLICE(_[A-Z0-9_]+)?", what="a constant such as 1_SLICE_REV1"),
+        compute_slices=row.integer("compute", 1, _SLICES_MAX),
+        memory_slices=row.integer("slices", 1, _SLICES_MAX),
+        memory_mib=row.optional_integer("memoryMiB", 1, 1 << 24),
+        multiprocessors=row.optional_integer("sms", 1, 1024),
+        engines=_decode_engines(row),
+        max_instances=row.integer("max", 1, _SLICES_MAX),
+        starts=row.integers("starts", _SLICES_MAX - 1),
+        are_starts_inferred=bool(row.optional_flag("startsInferred")),
+    )
+    row.close()
+    return profile
+
+
+def _decode_engines(row: Fields) -> Engines | None:
+    if not row.has("engines"):
+        return None
+    counts = row.integers("engines", 64)
+    if len(counts) != 5:
+        row.fault("engines", "expected five numbers: copy, decoders, encoders, jpeg, ofa")
+        return None
+    return Engines(*counts)
+
+
+def placement_faults(table: MigTable, placements: Sequence[Placement]) -> Iterator[tuple[int, str]]:
+    """Say which placements are not possible, each with its index and why; nothing for a possible cut."""
+    taken: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+    compute = 0
+    for index, placement in enumerate(placements):
+        profile = placement.profile
+        if not profile.starts:
+            yield index, f"where a {profile.name} may start is not known"
+        elif placement.start not in profile.starts:
+            yield index, f"a {profile.name} starts at one of {list(profile.starts)}, not at {placement.start}"
+        clash = next((taken[index] for index in placement.slices if index in taken), None)
+        if clash:
+            yield index, f"{profile.name} at {placement.start} overlaps {clash}"
+        taken.update(dict.fromkeys(placement.slices, f"{profile.name} at {placement.start}"))
+        counts[profile.name] += 1
+        if counts[profile.name] > profile.max_instances:
+            yield index, f"at most {profile.max_instances} of {profile.name} fit"
+        compute += profile.compute_slices
+        if compute > table.compute_slices:
+            yield index, f"{compute} compute slices are used, the GPU has {table.compute_slices}"

@@ -1,0 +1,75 @@
+"""Models: what a GPU of a kind is like, from one file a model.
+
+In: the name of a shipped model, or a `models` entry of a profile. Out: `Model`, frozen, or faults. Figures carry their
+sources in the file; a figure that is not there is not known, and nothing is put in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.simulated.document import read_document
+from dra_driver.hardware.simulated.fields import Fields
+from dra_driver.hardware.simulated.mig import MigTable, decode_mig_table
+
+FOLDER = Path(__file__).parent / "models"
+DATE = r"20[0-9]{2}-[01][0-9]-[0-3][0-9]"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One kind of GPU. `nvlinks` counts the links of the card; None where it is not known."""
+
+    product_name: str
+    memory_mib: int | None
+    brand: str | None = None
+    architecture: str | None = None
+    compute_capability: str | None = None  # strict semver
+    pci_device_id: str | None = None
+    memory_bandwidth_gb_per_s: int | None = None
+    multiprocessors: int | None = None
+    power_limit_max_w: int | None = None
+    sm_clock_max_mhz: int | None = None
+    nvlinks: int | None = None
+    mig_capable: bool | None = None
+    mig: MigTable | None = None
+
+
+def model_names() -> tuple[str, ...]:
+    """Give the names of the shipped models."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def read_model(name: str, faults: list[str]) -> Model:
+    """Read a shipped model. Raises: InputError where its file can't be read."""
+    return decode_model(Fields(read_document(FOLDER / f"{name}.yaml"), f"model {name}", faults))
+
+
+def decode_model(fields: Fields) -> Model:
+    """Decode one model; a shipped one must say where its figures come from."""
+    sources = fields.section("sources")
+    for key, text in sources.entries():
+        if not isinstance(text, str) or not text:
+            sources.fault(key, "expected the source as a text")
+    fields.optional_text("lookedUp", pattern=DATE, what="a date such as 2026-11-20")
+    capability = fields.optional_text("computeCapability", pattern=r"[1-9][0-9]?\.[0-9]", what="such as 9.0")
+    model = Model(
+        product_name=fields.text("productName"),
+        memory_mib=fields.optional_integer("memoryMiB", 1, 1 << 24),
+        brand=fields.optional_text("brand"),
+        architecture=fields.optional_text("architecture"),
+        compute_capability=f"{capability}.0" if capability else None,
+        pci_device_id=fields.optional_text("pciDeviceId", pattern=r"0x[0-9a-f]{4}", what="such as 0x2330"),
+        memory_bandwidth_gb_per_s=fields.optional_integer("memoryBandwidthGBps", 1, 1_000_000),
+        multiprocessors=fields.optional_integer("multiprocessors", 1, 1024),
+        power_limit_max_w=fields.optional_integer("powerLimitMaxW", 1, 10_000),
+        sm_clock_max_mhz=fields.optional_integer("smClockMaxMHz", 1, 10_000),
+        nvlinks=fields.optional_integer("nvlinks", 0, 64),
+        mig_capable=fields.optional_flag("migCapable"),
+        mig=decode_mig_table(fields.section("mig")) if fields.has("mig") else None,
+    )
+    if model.mig and model.mig_capable is not True:
+        fields.fault("migCapable", "must be true where a mig table is given")
+    fields.close()
+    return model
