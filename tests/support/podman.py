@@ -1,0 +1,84 @@
+"""A real consumer of CDI files: podman and runc start a container with devices and tell what arrived.
+
+Everything lies in a folder of the test's own: the image (busybox alone, imported from a tar), the storage, and /run,
+which is a tmpfs in a mount namespace of its own with the CDI folder bound to /run/cdi. Nothing on the machine changes.
+podman 4.3 resolves documents up to CDI 0.5.0; newer ones are "unresolvable".
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+IMAGE = "localhost/busybox:test"
+_APPLETS = ("sh", "cat", "env", "find", "ls", "mount", "readlink", "stat", "id", "test")
+_LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+
+
+def why_not() -> str:
+    """Say why no container can be started here; empty when one can."""
+    missing = [name for name in ("podman", "runc", "busybox", "unshare") if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    if os.geteuid():
+        return "starting containers with device nodes needs root"
+    return ""
+
+
+@dataclass
+class Podman:
+    """One podman with storage, image and CDI folder below `folder`."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if reason := why_not():
+            pytest.skip(reason)
+        self.cdi.mkdir(parents=True)
+        done = self._podman("import", "-", IMAGE, stdin=_root_file_system())
+        if done.returncode:
+            pytest.skip(f"podman does not work here: {done.stderr.strip()}")
+
+    @property
+    def cdi(self) -> Path:
+        """Give the CDI folder."""
+        return self.folder / "cdi"
+
+    def run(self, device_ids: list[str], script: str) -> subprocess.CompletedProcess[str]:
+        """Run a shell script in a container with CDI devices."""
+        devices = [word for device_id in device_ids for word in ("--device", device_id)]
+        return self._podman("run", "--rm", "--network", "none", *_LIMITS, *devices, IMAGE, "sh", "-c", script)
+
+    def _podman(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        storage = ("--root", f"{self.folder}/store", "--runroot", f"{self.folder}/runroot", "--storage-driver", "vfs")
+        runtime = ("--tmpdir", "/run/libpod", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
+        command = shlex.join(["podman", *storage, *runtime, *arguments])
+        cdi = shlex.quote(str(self.cdi))
+        script = f"mount -t tmpfs tmpfs /run && mkdir /run/cdi && mount --bind {cdi} /run/cdi && exec {command}"
+        isolated = ["unshare", "--mount", "sh", "-c", script]
+        done = subprocess.run(isolated, input=stdin, capture_output=True, timeout=60, check=False)
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def _root_file_system() -> bytes:
+    """Give a tar with a static busybox and links for the programs that tests use."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(shutil.which("busybox") or "busybox", "bin/busybox")
+        for name in _APPLETS:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+        for name in ("dev", "proc", "sys", "tmp", "etc", "usr"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(folder)
+    return buffer.getvalue()
