@@ -12,17 +12,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
-from dra_driver.hardware.choose import choose, roots_of
-from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.agent.options import Options, options_of
+from dra_driver.hardware.choose import choose
+from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError, ExitCode
 from dra_driver.model.flags import FLAGS, resolve
-from dra_driver.model.names import check_driver_name, check_node_name
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 
@@ -35,33 +34,12 @@ Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so th
 SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The agent's flags, checked."""
-
-    node: str
-    driver: str
-    kubeconfig: str | None
-    cdi_root: Path
-    registrar_dir: Path
-    plugins_dir: Path
-    pod_uid: str
-    metrics_address: str
-    hardware: str
-    roots: Roots
-
-    @property
-    def data_dir(self) -> Path:
-        """Give the plugin's own folder: sockets, ledger, locks."""
-        return self.plugins_dir / self.driver
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM; return the exit status."""
     try:
         values = _parse(argv)
         logs.set_up(values["log_format"])
-        options = _options(values)
+        options = options_of(values)
         return _run(options, choose(options.hardware, options.roots, node_name=options.node))
     except DriverError as error:
         print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
@@ -84,21 +62,6 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
             flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
         )
     return resolve(vars(parser.parse_args(argv)), os.environ)
-
-
-def _options(values: Mapping[str, str]) -> Options:
-    return Options(
-        node=check_node_name(values["node_name"]),
-        driver=check_driver_name(values["driver_name"]),
-        kubeconfig=values["kubeconfig"] or None,
-        cdi_root=Path(values["cdi_root"]),
-        registrar_dir=Path(values["kubelet_registrar_directory_path"]),
-        plugins_dir=Path(values["kubelet_plugins_directory_path"]),
-        pod_uid=values["pod_uid"],
-        metrics_address=values["metrics_address"],
-        hardware=values["hardware"],
-        roots=roots_of(values),
-    )
 
 
 class Signals:

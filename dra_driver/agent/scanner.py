@@ -27,7 +27,7 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 
 
 class Scanner:
-    """Keeps the newest inventory; tells `on_change` of each new one, from its own thread.
+    """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
 
     `on_driver_change` is called once when the loaded driver is no longer the one whose library this process holds.
     """
@@ -103,22 +103,25 @@ class Scanner:
         now = time.monotonic()
         if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
             return
-        facts = self._hardware.discover()
+        inventory = build_inventory(self._hardware.discover())
+        is_seen = fingerprint != self._fingerprint  # device nodes may have changed where no device did
         self._fingerprint, self._scanned_at = fingerprint, now
         self.scans += 1
         self.scan_seconds = time.monotonic() - now
-        inventory = build_inventory(facts)
         if inventory != self.inventory:
-            self._tell(inventory)
+            self._log(inventory)
+            self.inventory = inventory
+            self._on_change(inventory)
+        elif is_seen:
+            self._on_change(inventory)
 
-    def _tell(self, inventory: Inventory) -> None:
+    def _log(self, inventory: Inventory) -> None:
         known = set(self.inventory.problems)
         for problem in inventory.problems:
             if problem not in known:
                 log.warning(
                     "hardware problem", extra=fields(code=problem.code, device=problem.subject, problem=problem.message)
                 )
-        self.inventory = inventory
         log.info(
             "hardware scanned",
             extra=fields(
@@ -128,4 +131,3 @@ class Scanner:
                 **({"reason": inventory.waiting_for} if inventory.waiting_for else {}),
             ),
         )
-        self._on_change(inventory)

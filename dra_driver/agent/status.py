@@ -34,13 +34,14 @@ class StatusPage:
         except OSError as error:
             raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
         self._server.daemon_threads = True
+        self._address = address
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
 
     def start(self) -> None:
         """Begin answering."""
         self._thread.start()
-        log.info("status page open", extra=fields(address=f"{self._server.server_address[0]}:{self.port}"))
+        log.info("status page open", extra=fields(address=self._address))
 
     def stop(self) -> None:
         """Stop answering and free the port."""

@@ -1,0 +1,176 @@
+"""NodeAgent: the rooms of a node, wired.
+
+    scanner ──inventory──► publisher   (only in the instance that holds the node's role)
+       └────inventory──► preparer ◄──kubelet── plugin server
+
+The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from pathlib import Path
+
+from dra_driver import __version__
+from dra_driver.agent.options import Options
+from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.status import StatusPage
+from dra_driver.cdi.store import CdiStore
+from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.port import Hardware
+from dra_driver.inventory.device import Inventory
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import DriverError, NodeError
+from dra_driver.model.names import pool_name
+from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.prepare import Node, Preparer
+from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.recovery import recover_from
+from dra_driver.plugin.roles import NodeRole
+from dra_driver.plugin.server import PluginServer
+from dra_driver.plugin.sockets import make_folder
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.metrics import Metrics, Snapshot
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 20.0  # a claim answers in milliseconds; one that waits for a device is asked for again
+POLL_SECONDS = 1.0  # between looks at what ends the agent
+
+
+class NodeAgent:
+    """One node's agent, from its first socket to its last."""
+
+    def __init__(self, options: Options, hardware: Hardware) -> None:
+        self._options, self._hardware = options, hardware
+        data = options.data_dir
+        make_folder(data)
+        api = KubeApi(credentials.load(options.kubeconfig))
+        store = CdiStore(options.cdi_root)
+        self._metrics = Metrics(self._snapshot)
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
+        self._scanner = Scanner(hardware, on_change=self._changed, on_driver_change=self._driver_changed)
+        self._preparer = Preparer(
+            Node(options.driver, pool_name(options.node, options.driver), _boot_id(Path(options.roots.proc))),
+            api=api,
+            ledger=self._ledger,
+            store=store,
+            locks=NodeLocks(data / "locks"),
+            hardware=hardware,
+            inventory=lambda: self._scanner.inventory,
+        )
+        self._server = PluginServer(
+            driver=options.driver,
+            registrar_dir=options.registrar_dir,
+            plugins_dir=options.plugins_dir,
+            pod_uid=options.pod_uid,
+            preparer=self._preparer,
+            answered=self._metrics.claim_answered,
+        )
+        self._publisher = Publisher(api, node=options.node, driver=options.driver)
+        self._reaper = Reaper(self._preparer, store, driver=options.driver)
+        self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
+        self._page = (
+            StatusPage(options.metrics_address, metrics=self._metrics.render, readiness=self._unready)
+            if options.metrics_address
+            else None
+        )
+        self._must_restart = threading.Event()
+
+    def start(self) -> None:
+        """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
+        if self._page:
+            self._page.start()
+        self._scanner.start()
+        self._role.start()
+        self._server.start()
+
+    def wait(self, stop: threading.Event) -> bool:
+        """Wait until asked to stop, or until this process no longer fits the driver. Says whether it was the latter."""
+        while not stop.wait(POLL_SECONDS):
+            if self._must_restart.is_set():
+                return True
+        return False
+
+    def stop(self) -> None:
+        """End in the order in which nothing is lost: sockets, role, hardware, ledger."""
+        self._server.stop(DRAIN_SECONDS)
+        self._role.stop()
+        self._scanner.stop()
+        if self._page:
+            self._page.stop()
+        self._ledger.close()
+        log.info("stopped", extra=fields(node=self._options.node))
+
+    def let_go(self) -> None:
+        """Release the vendor's library, so that the driver can be unloaded."""
+        self._scanner.let_go()
+
+    def resume(self) -> None:
+        """Take the hardware up again."""
+        self._scanner.resume()
+
+    def _changed(self, inventory: Inventory) -> None:
+        self._publisher.publish(inventory.devices)
+        try:
+            self._preparer.refresh_cdi()
+        except DriverError as error:
+            log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
+
+    def _driver_changed(self) -> None:
+        self._must_restart.set()
+
+    def _role_gained(self) -> None:
+        self._publisher.start()
+        self._reaper.start()
+
+    def _role_lost(self) -> None:
+        self._reaper.stop()
+        self._publisher.stop()
+
+    def _unready(self) -> tuple[str, ...]:
+        reasons = []
+        if not self._server.registered:
+            reasons.append(f"not registered with the kubelet {self._server.last_error}".rstrip())
+        if self._ledger.problem:
+            reasons.append(self._ledger.problem)
+        if self._scanner.inventory.waiting_for:
+            reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
+        if self._role.is_held and self._publisher.status().generation is None:
+            reasons.append("no slices published yet")
+        return tuple(reasons)
+
+    def _snapshot(self) -> Snapshot:
+        inventory, status = self._scanner.inventory, self._publisher.status()
+        try:
+            claims = self._ledger.count()
+        except DriverError:
+            claims = 0
+        return Snapshot(
+            version=__version__,
+            vendor=self._hardware.vendor,
+            devices=Counter(str(d.type) for d in inventory.devices),
+            problems=Counter(p.code for p in (*inventory.problems, *status.problems)),
+            slice_writes=status.writes,
+            prepared_claims=claims,
+            is_registered=self._server.registered,
+            holds_role=self._role.is_held,
+            scans=self._scanner.scans,
+            scan_seconds=self._scanner.scan_seconds,
+            pool_generation=status.generation or 0,
+        )
+
+
+def _boot_id(proc_root: Path) -> str:
+    """Read the kernel's boot id: CDI files and device-side state do not outlive it. Raises: NodeError."""
+    path = proc_root / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise NodeError(
+            "boot-id", f"can't read the boot id from {path}: {error.strerror}", hint="check --proc-root"
+        ) from error

@@ -1,0 +1,48 @@
+"""Options: the agent's flags, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.choose import roots_of
+from dra_driver.hardware.port import Roots
+from dra_driver.model.names import check_driver_name, check_node_name
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The agent's flags, checked."""
+
+    node: str
+    driver: str
+    kubeconfig: str | None
+    cdi_root: Path
+    registrar_dir: Path
+    plugins_dir: Path
+    pod_uid: str
+    metrics_address: str
+    hardware: str
+    roots: Roots
+
+    @property
+    def data_dir(self) -> Path:
+        """Give the plugin's own folder: sockets, ledger, locks."""
+        return self.plugins_dir / self.driver
+
+
+def options_of(values: Mapping[str, str]) -> Options:
+    """Check the values of the flags. Raises: UsageError."""
+    return Options(
+        node=check_node_name(values["node_name"]),
+        driver=check_driver_name(values["driver_name"]),
+        kubeconfig=values["kubeconfig"] or None,
+        cdi_root=Path(values["cdi_root"]),
+        registrar_dir=Path(values["kubelet_registrar_directory_path"]),
+        plugins_dir=Path(values["kubelet_plugins_directory_path"]),
+        pod_uid=values["pod_uid"],
+        metrics_address=values["metrics_address"],
+        hardware=values["hardware"],
+        roots=roots_of(values),
+    )

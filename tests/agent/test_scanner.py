@@ -1,0 +1,134 @@
+"""The scanner with a stand-in for the hardware port: when it looks, what it tells, what it survives."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+from dra_driver.agent.scanner import Scanner
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.model.errors import HardwareError
+
+GPU = GpuFacts(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)
+OTHER = GpuFacts(uuid="GPU-2", pci_address="0000:02:00.0", minor=1, memory_bytes=1 << 30)
+
+
+class Stand:
+    """Hardware whose facts and faults a test sets."""
+
+    vendor = "stand"
+
+    def __init__(self, *gpus):
+        self.facts = Facts(vendor="stand", gpus=gpus)
+        self.is_same_fingerprint = False
+        self.error = None
+        self.discoveries = 0
+        self.closed = 0
+
+    def fingerprint(self):
+        if self.error:
+            raise self.error
+        return "same" if self.is_same_fingerprint else self.facts
+
+    def discover(self):
+        self.discoveries += 1
+        return self.facts
+
+    def close(self):
+        self.closed += 1
+
+
+@contextmanager
+def scanning(hardware, **options):
+    told = []
+    changed = threading.Event()
+    scanner = Scanner(
+        hardware, on_change=told.append, on_driver_change=changed.set, probe_s=0.01, **({"full_s": 60.0} | options)
+    )
+    scanner.start()
+    try:
+        yield scanner, told, changed
+    finally:
+        scanner.stop()
+
+
+def until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.005)
+
+
+def test_the_first_inventory_is_told_once():
+    hardware = Stand(GPU)
+    with scanning(hardware) as (scanner, told, _):
+        until(lambda: told)
+        until(lambda: scanner.scans == 1)
+        assert [len(i.devices) for i in told] == [1]
+        assert hardware.discoveries == 1
+
+
+def test_a_change_that_the_probe_sees_is_told():
+    hardware = Stand(GPU)
+    with scanning(hardware) as (_, told, _changed):
+        until(lambda: told)
+        hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
+        until(lambda: len(told) == 2)
+        assert len(told[-1].devices) == 2
+
+
+def test_a_change_that_the_probe_can_not_see_is_found_by_the_full_look():
+    hardware = Stand(GPU)
+    hardware.is_same_fingerprint = True
+    with scanning(hardware, full_s=0.05) as (_, told, _changed):
+        until(lambda: told)
+        hardware.facts = Facts(vendor="stand", gpus=(OTHER,))
+        until(lambda: len(told) == 2)
+
+
+def test_a_failing_probe_keeps_the_last_inventory_and_goes_on():
+    hardware = Stand(GPU)
+    with scanning(hardware) as (scanner, told, _):
+        until(lambda: told)
+        hardware.error = HardwareError("library", "no answer")
+        hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
+        scanner.look_now()
+        time.sleep(0.03)
+        assert len(scanner.inventory.devices) == 1
+        hardware.error = None
+        until(lambda: len(told) == 2)
+
+
+def test_a_changed_driver_ends_the_scan_and_asks_for_a_fresh_start():
+    hardware = Stand(GPU)
+    hardware.error = HardwareError("driver-changed", "580 is loaded, 570 was")
+    with scanning(hardware) as (_, told, changed):
+        assert changed.wait(5)
+        assert told == []
+
+
+def test_letting_go_closes_the_library_until_resumed():
+    hardware = Stand(GPU)
+    with scanning(hardware) as (scanner, told, _):
+        until(lambda: told)
+        scanner.let_go()
+        until(lambda: hardware.closed)
+        before = hardware.discoveries
+        hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
+        scanner.resume()
+        until(lambda: len(told) == 2)
+        assert hardware.discoveries > before
+
+
+def test_changed_device_nodes_are_told_though_no_device_changed():
+    hardware = Stand(GPU)
+    fingerprints = iter([1, 2])
+    last = [1]
+
+    def fingerprint():
+        last[0] = next(fingerprints, last[0])
+        return last[0]
+
+    hardware.fingerprint = fingerprint
+    with scanning(hardware) as (_, told, _changed):
+        until(lambda: len(told) == 2)
+        assert told[0] == told[1]

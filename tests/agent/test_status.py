@@ -1,0 +1,66 @@
+"""The status page over real HTTP."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from dra_driver.agent.status import StatusPage, parse_address
+from dra_driver.model.errors import NodeError, UsageError
+from dra_driver.telemetry.metrics import Metrics, Snapshot
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def reasons():
+    return []
+
+
+@pytest.fixture
+def page(reasons):
+    metrics = Metrics(lambda: Snapshot(version="9.9.9", vendor="nvidia", devices={"gpu": 8}, prepared_claims=3))
+    metrics.claim_answered("prepare", 0.002, "ok")
+    metrics.claim_answered("prepare", 0.1, "claim.device-in-use")
+    page = StatusPage("127.0.0.1:0", metrics=metrics.render, readiness=lambda: tuple(reasons))
+    page.start()
+    yield page
+    page.stop()
+
+
+def test_metrics_show_what_was_counted_and_what_is_read_at_the_scrape(page):
+    status, text = get(page.port, "/metrics")
+    assert status == 200
+    assert 'dra_driver_devices{type="gpu"} 8.0' in text
+    assert 'dra_driver_claims_total{code="claim.device-in-use",rpc="prepare"} 1.0' in text
+    assert "dra_driver_prepared_claims 3.0" in text
+    assert 'dra_driver_build_info{vendor="nvidia",version="9.9.9"} 1.0' in text
+
+
+def test_ready_says_what_it_waits_for(page, reasons):
+    assert get(page.port, "/readyz") == (200, "ok\n")
+    reasons.append("not registered with the kubelet")
+    assert get(page.port, "/readyz") == (503, "not registered with the kubelet\n")
+    assert get(page.port, "/healthz")[0] == 200
+
+
+def test_an_unknown_path_is_404(page):
+    assert get(page.port, "/nothing")[0] == 404
+
+
+@pytest.mark.parametrize("text", ["", "9400", "host:", "host:99999", "host:http"])
+def test_a_wrong_address_is_a_usage_error(text):
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_a_taken_port_is_said_plainly(page):
+    with pytest.raises(NodeError, match=str(page.port)):
+        StatusPage(f"127.0.0.1:{page.port}", metrics=lambda: b"", readiness=tuple)
