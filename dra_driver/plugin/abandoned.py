@@ -19,22 +19,24 @@ from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger import Ledger
-from dra_driver.plugin.record import Record, State, owned
+from dra_driver.plugin.node import Node
+from dra_driver.plugin.record import Record, State
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
+API_SECONDS = 2.0  # for one request: a call may be waiting for the answer
 _CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
 class ClaimApi(Protocol):
     """What the plugin asks of the Kubernetes API."""
 
-    def get_claim(self, namespace: str, name: str) -> ClaimWire:
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
         """Read one claim. Raises: ApiError."""
 
-    def request(self, method: str, path: str) -> Wire:
+    def request(self, method: str, path: str, *, timeout_s: float) -> Wire:
         """Make a request. Raises: ApiError."""
 
 
@@ -48,17 +50,16 @@ class Abandonment:
 
     def __init__(
         self,
+        node: Node,
         api: ClaimApi,
         ledger: Ledger,
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         *,
-        driver: str,
-        boot_id: str,
         now: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._api, self._ledger, self._hardware, self._inventory = api, ledger, hardware, inventory
-        self._driver, self._boot_id, self._now = driver, boot_id, now
+        self._node, self._api, self._ledger = node, api, ledger
+        self._hardware, self._inventory, self._now = hardware, inventory, now
 
     def is_abandoned(self, record: Record) -> bool:
         """Ask the API about a claim, note in the ledger what it said, and judge.
@@ -70,14 +71,14 @@ class Abandonment:
         except ApiError as error:
             log.info("can't tell whether a claim still exists", extra=fields(claim=record.full_name, err=str(error)))
             return False
-        since = record.gone_since if record.gone_boot == self._boot_id else None
+        since = record.gone_since if record.gone_boot == self._node.boot_id else None
         if not is_gone:
             if record.gone_since is not None:
                 self._ledger.set_gone(record.uid, None, "")
             return False
         if since is None:
             log.info("claim is gone", extra=fields(claim=record.full_name, claim_uid=record.uid))
-            self._ledger.set_gone(record.uid, self._now(), self._boot_id)
+            self._ledger.set_gone(record.uid, self._now(), self._node.boot_id)
             return False
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
 
@@ -85,7 +86,7 @@ class Abandonment:
         if not record.name:
             return not self._complete(record)
         try:
-            wire = self._api.get_claim(record.namespace, record.name)
+            wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
         except ApiError as error:
             if error.status == 404:
                 return True
@@ -94,12 +95,12 @@ class Abandonment:
 
     def _complete(self, record: Record) -> bool:
         """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""
-        listed = self._api.request("GET", _CLAIMS)
+        listed = self._api.request("GET", _CLAIMS, timeout_s=API_SECONDS)
         found = next((c for c in listed.get("items") or () if _uid(c) == record.uid), None)
         if found is None:
             return False
         try:
-            claim = decode_claim(found, driver=self._driver, uid=record.uid)
+            claim = decode_claim(found, driver=self._node.driver, uid=record.uid)
         except ClaimError as error:  # deallocated: it holds its devices until it is unprepared
             log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
             return True
@@ -117,8 +118,8 @@ class Abandonment:
         if not isinstance(self._hardware, ProcessLister):
             return False
         by_name = self._inventory().by_name
-        for result in owned(record.claim()):
-            device = by_name.get(result.device)
+        for name in record.owned_names():
+            device = by_name.get(name)
             if device is None:
                 return False
             try:

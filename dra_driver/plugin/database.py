@@ -29,7 +29,6 @@ _PRAGMAS = (
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
     "PRAGMA cache_size=-256",  # KiB: the ledger is small
-    "PRAGMA journal_size_limit=1048576",
 )
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),

@@ -38,7 +38,8 @@ class NodeLocks:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
-            self._fd = os.open(Path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            Path(path).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise NodeError("lock-file", f"lock file {path} can't be opened: {exc.strerror}") from exc
         self._locals: dict[str, _Local] = {}

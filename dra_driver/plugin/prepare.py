@@ -9,41 +9,33 @@ Source: Kubernetes DRA plugin contract (KEP-4381): per-claim errors, idempotency
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.claims.plan import PreparedDevice, PreparePlan, devices_of, plan_prepare
+from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
-from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, PrepareError, Retry
+from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects
 from dra_driver.plugin.ledger import Ledger, Rival
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.node import Node
+from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
+from dra_driver.plugin.waiting import Waiting
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1  # how often a waiting call looks again
-LATE_DEVICE_SECONDS = 6.0  # a device that appears late is in the inventory within 5 s
-_API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Who we are: the driver's name, the pool of this node, the boot that we run in."""
-
-    driver: str
-    pool: str
-    boot_id: str
+POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
+HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
 
 
 class Preparer:
@@ -61,16 +53,14 @@ class Preparer:
         inventory: Callable[[], Inventory],
         abandonment: Abandonment | None = None,
     ) -> None:
-        self._node, self._api, self.ledger, self._locks = node, api, ledger, locks
-        self._hardware, self._inventory = hardware, inventory
+        self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._effects = Effects(store)
-        self._store = store
-        self.abandonment = abandonment or Abandonment(
-            api, ledger, hardware, inventory, driver=node.driver, boot_id=node.boot_id
+        self._waiting = Waiting()
+        self._planner = Planner(
+            node, self._names, api=api, hardware=hardware, inventory=inventory, waiting=self._waiting
         )
-        self._freed = threading.Condition()
-        self._is_closing = False
+        self._abandonment = abandonment or Abandonment(node, api, ledger, hardware, inventory)
 
     # The kubelet's two calls
 
@@ -83,10 +73,10 @@ class Preparer:
         self.ledger.require_writable()
         started = time.monotonic()
         patience = deadline.sooner(HOLDER_SECONDS)
-        plan = self._plan_when_possible(namespace, name, uid, deadline)
+        plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         while rivals := self._try(plan, deadline):
             self._await_release(plan.claim, rivals, patience, started)
-            plan = self._plan_when_possible(namespace, name, uid, deadline)
+            plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         return plan.devices
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
@@ -106,14 +96,9 @@ class Preparer:
         repaired = 0
         with suppress(PrepareError):  # a read-only folder is told by the calls that need it
             self._store.sweep(self._names.file("").removesuffix(".json"))
-        for uid in self.ledger.unfinished():
+        for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
             try:
-                with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):  # held: another agent is at work on it
-                    record = self.ledger.get(uid)
-                    if record is not None and record.state in UNFINISHED:
-                        self._undo(record)
-                        repaired += 1
-                        log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
+                repaired += self._mend(uid)
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
         return repaired
@@ -130,7 +115,7 @@ class Preparer:
                 with self._locks.hold([_claim_lock(stale.uid)], Deadline.after(BUDGET_SECONDS)):
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
-                        changed += self._effects.apply(self._plan(record.claim()).steps)
+                        changed += self._effects.apply(self._planner.plan(record.claim()).steps)
             except DriverError as error:
                 log.warning(
                     "CDI file not refreshed", extra=fields(claim=stale.full_name, code=error.code, err=str(error))
@@ -142,10 +127,20 @@ class Preparer:
     def evict(self, uid: str) -> bool:
         """Unprepare a claim if it is abandoned. Says whether it was. Raises: DriverError."""
         record = self.ledger.get(uid)
-        if record is None or not self.abandonment.is_abandoned(record):
+        if record is None or not self._abandonment.is_abandoned(record):
             return False
         log.warning("claim is gone for good, undoing it", extra=fields(claim=record.full_name, claim_uid=uid))
         self.unprepare(uid, Deadline.after(BUDGET_SECONDS))
+        return True
+
+    def _mend(self, uid: str) -> bool:
+        """Undo a claim if it is half-done and nobody is at work on it. Says whether it was. Raises: DriverError."""
+        with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
+            record = self.ledger.get(uid)
+            if record is None or record.state not in UNFINISHED:
+                return False
+            self._undo(record)
+        log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
         return True
 
     def remove_orphan(self, uid: str) -> bool:
@@ -155,57 +150,7 @@ class Preparer:
 
     def close(self) -> None:
         """Let calls that wait give up now."""
-        with self._freed:
-            self._is_closing = True
-            self._freed.notify_all()
-
-    # Planning
-
-    def _plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
-        """Read the claim and plan; wait out an API that does not answer, and hardware that is not there yet."""
-        late = deadline.sooner(LATE_DEVICE_SECONDS)
-        attempt = 0
-        claim: AllocatedClaim | None = None
-        while True:
-            try:
-                claim = claim or self._read_claim(namespace, name, uid)
-                return self._plan(claim)
-            except ApiError as error:
-                limit = deadline if _is_transient(error) else None
-                failed: DriverError = error
-            except HardwareError as error:
-                limit = deadline if error.retry is not Retry.NEVER else None
-                failed = error
-            except ClaimError as error:
-                limit = {"claim.hardware-waiting": deadline, "claim.device-unknown": late}.get(error.code)
-                failed = error
-            pause = _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)] if claim is None else POLL_SECONDS
-            attempt += 1
-            if limit is None or limit.remaining() <= pause or self._is_closing:
-                raise failed
-            self._pause(pause)
-
-    def _read_claim(self, namespace: str, name: str, uid: str) -> AllocatedClaim:
-        try:
-            wire = self._api.get_claim(namespace, name)
-        except ApiError as error:
-            if error.status == 404:
-                raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
-            raise
-        return decode_claim(wire, driver=self._node.driver, uid=uid)
-
-    def _plan(self, claim: AllocatedClaim) -> PreparePlan:
-        """Plan from the inventory and the device nodes as they are now; no call into the vendor's library."""
-        foreign = sorted({d.pool for d in claim.devices} - {self._node.pool})
-        if foreign:
-            raise ClaimError(
-                "other-pool",
-                f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
-                f"this node's pool is {self._node.pool}",
-            )
-        devices = devices_of(claim, self._inventory())
-        edits = {name: self._hardware.device_edits(d.gpu, d.partition) for name, d in devices.items()}
-        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names)
+        self._waiting.close()
 
     # Effects
 
@@ -226,9 +171,8 @@ class Preparer:
         """Make good a claim that was prepared before; False when it has to be undone and prepared anew."""
         claim = plan.claim
         if record.state == State.RECOVERED and _same_devices(record.claim(), claim):
-            intent = record_of_plan(plan, self._node.boot_id)
-            self.ledger.complete(intent, claim)
-            self._finish(intent, plan)
+            self._effects.apply(plan.steps)
+            self.ledger.complete(replace(record_of_plan(plan, self._node.boot_id), state=State.PREPARED), claim)
             return True
         if record.state in UNFINISHED or not record.claim().is_same_allocation(claim):
             return False
@@ -252,7 +196,7 @@ class Preparer:
         try:
             self._effects.apply(plan.steps)
             self.ledger.set_state(intent.uid, State.PREPARED)
-        except DriverError:
+        except Exception:
             with suppress(DriverError):  # what can't be undone now is undone by the next call, or the next start
                 self._undo(intent)
             raise
@@ -262,12 +206,11 @@ class Preparer:
         if self.ledger.is_read_only:
             self._effects.undo(record.steps)
             return
-        if record.state != State.UNPREPARING:
+        if record.state not in UNFINISHED:
             self.ledger.set_state(record.uid, State.UNPREPARING)
         self._effects.undo(record.steps)
         self.ledger.forget(record.uid)
-        with self._freed:
-            self._freed.notify_all()
+        self._waiting.wake()
 
     # Waiting
 
@@ -280,24 +223,22 @@ class Preparer:
         """
         looked_at = 0.0
         while rivals:
-            if time.monotonic() - looked_at >= 1.0:
+            if time.monotonic() - looked_at >= HOLDER_LOOK_SECONDS:
                 looked_at = time.monotonic()
-                for uid in {rival.record.uid for rival in rivals}:
-                    self.evict(uid)
-            if patience.has_passed() or self._is_closing:
+                self._look_at_holders(rivals)
+            if patience.has_passed() or self._waiting.is_over:
                 raise _in_use(rivals, time.monotonic() - started)
-            self._pause(min(POLL_SECONDS, patience.remaining()))
+            self._waiting.pause(min(POLL_SECONDS, patience.remaining()))
             rivals = self.ledger.rivals(claim)
 
-    def _pause(self, seconds: float) -> None:
-        """Sleep, but wake when a claim was unprepared here, or the agent ends."""
-        with self._freed:
-            if not self._is_closing:
-                self._freed.wait(seconds)
-
-
-def _is_transient(error: ApiError) -> bool:
-    return error.retry is Retry.NOW or error.status in (0, 429) or error.status >= 500
+    def _look_at_holders(self, rivals: tuple[Rival, ...]) -> None:
+        """Undo holders that are half-done with nobody at work on them, or gone for good."""
+        for record in {rival.record.uid: rival.record for rival in rivals}.values():
+            with suppress(PrepareError):  # locked: somebody is at work on it; not undone: it keeps the device
+                if record.state in UNFINISHED:
+                    self._mend(record.uid)
+                else:
+                    self.evict(record.uid)
 
 
 def _same_devices(left: AllocatedClaim, right: AllocatedClaim) -> bool:
@@ -323,4 +264,4 @@ def _device_lock(device: str) -> str:
 
 
 def _device_locks(record: Record) -> list[str]:
-    return [_device_lock(d["device"]) for d in record.allocation.get("devices") or () if "device" in d]
+    return [_device_lock(device) for device in record.owned_names()]

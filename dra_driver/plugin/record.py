@@ -49,6 +49,10 @@ class Record:
         """Name the claim for people."""
         return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
 
+    def owned_names(self) -> tuple[str, ...]:
+        """Name the devices that the claim owns."""
+        return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
+
     def claim(self) -> AllocatedClaim:
         """Give the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
         try:

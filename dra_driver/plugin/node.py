@@ -1,0 +1,32 @@
+"""Node: who we are on this machine, and in which boot."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.model.names import pool_name
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The driver's name, the pool of this node, the boot that we run in."""
+
+    driver: str
+    pool: str
+    boot_id: str
+
+
+def this_node(node: str, driver: str, proc_root: str | Path) -> Node:
+    """Describe this node; the boot id says whether effects of prepared claims can still be there."""
+    path = Path(proc_root) / "sys/kernel/random/boot_id"
+    try:
+        boot_id = path.read_text().strip()
+    except OSError as exc:
+        boot_id = ""
+        log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=str(path), err=str(exc)))
+    return Node(driver, pool_name(node, driver), boot_id)

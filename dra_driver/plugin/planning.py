@@ -1,0 +1,98 @@
+"""Planner: from a claim's name to its plan, waiting out what is only late.
+
+A failed Prepare costs the pod 60 to 90 s, so that an API server that does not answer, a driver that is not loaded yet
+and a GPU that appears late are waited for inside the call. Nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, plan_prepare
+from dra_driver.hardware.port import Hardware
+from dra_driver.inventory.device import Inventory
+from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
+from dra_driver.plugin.abandoned import ClaimApi
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.node import Node
+from dra_driver.plugin.waiting import Waiting
+
+POLL_SECONDS = 0.1  # how often the inventory is looked at again
+LATE_SECONDS = 6.0  # a device that appears is in the inventory within 5 s, a permission reaches the API server sooner
+API_SECONDS = 10.0  # for one request
+_API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class Planner:
+    """Plans claims for one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        names: CdiNames,
+        *,
+        api: ClaimApi,
+        hardware: Hardware,
+        inventory: Callable[[], Inventory],
+        waiting: Waiting,
+    ) -> None:
+        self._node, self._names, self._api = node, names, api
+        self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
+
+    def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
+        """Read the claim and plan it, trying again while that can help and time is left.
+
+        Raises: ApiError, ClaimError, HardwareError: the last one seen.
+        """
+        late = deadline.sooner(LATE_SECONDS)
+        attempt = 0
+        claim: AllocatedClaim | None = None
+        while True:
+            try:
+                claim = claim or self._read(namespace, name, uid, deadline)
+                return self.plan(claim)
+            except (ApiError, ClaimError, HardwareError) as error:
+                limit = _patience(error, deadline, late)
+                pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
+                if limit is None or limit.remaining() <= pause or self._waiting.is_over:
+                    raise
+            attempt += 1
+            self._waiting.pause(pause)
+
+    def plan(self, claim: AllocatedClaim) -> PreparePlan:
+        """Plan from the inventory and the device nodes as they are now; no call into the vendor's library.
+
+        Raises: ClaimError, HardwareError.
+        """
+        foreign = sorted({device.pool for device in claim.devices} - {self._node.pool})
+        if foreign:
+            raise ClaimError(
+                "other-pool",
+                f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
+                f"the pool of this node is {self._node.pool}",
+            )
+        devices = devices_of(claim, self._inventory())
+        edits = {name: self._hardware.device_edits(d.gpu, d.partition) for name, d in devices.items()}
+        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names)
+
+    def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
+        timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
+        try:
+            wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
+        except ApiError as error:
+            if error.status == 404:
+                raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
+            raise
+        return decode_claim(wire, driver=self._node.driver, uid=uid)
+
+
+def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
+    """Say until when trying again makes sense; None when it does not."""
+    if isinstance(error, ApiError):
+        if error.retry is Retry.NOW:
+            return deadline
+        return late if error.retry is Retry.LATER else None
+    if isinstance(error, HardwareError):
+        return None if error.retry is Retry.NEVER else deadline
+    return {"claim.hardware-waiting": deadline, "claim.device-unknown": late}.get(error.code)
