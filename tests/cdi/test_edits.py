@@ -229,12 +229,12 @@ def test_the_kernel_module_names_the_version_when_the_library_does_not(tmp_path)
     root = FakeDriverRoot(tmp_path / "root", version="535.104.05")
     root.add_libraries("590.10")
     proc = fake_proc(tmp_path / "proc", version="535.104.05")
-    found, _ = common_edits(root.roots(proc=proc), None)
+    found, _ = common_edits(root.roots(proc=proc, sys=tmp_path), None)
     assert places(found)["/usr/lib64/libcuda.so.1"].endswith("535.104.05")
     (proc / "driver/nvidia/version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  590.10  Sat Aug 19 01:15:15 UTC 2023\n"
     )
-    found, _ = common_edits(root.roots(proc=proc), None)
+    found, _ = common_edits(root.roots(proc=proc, sys=tmp_path), None)
     assert places(found)["/usr/lib64/libcuda.so.1"].endswith("590.10")
 
 

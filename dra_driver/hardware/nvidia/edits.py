@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.nvidia import nodes
+from dra_driver.hardware.nvidia import nodes, sysfs
 from dra_driver.hardware.nvidia.driver_files import TRIPLETS, DriverFiles, find_driver_files, is_same_version
 from dra_driver.hardware.nvidia.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.hooks import HookProgram, driver_hooks, find_hook_program
@@ -32,7 +30,6 @@ log = logging.getLogger(__name__)
 SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs of its own
 _LOOKS_KEPT = 4  # an agent has one driver root; tests have more
-_KERNEL_MODULE = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
 
     `driver_version` is what the library says is loaded (semver or as the driver spells it), None if it does not say.
     """
-    look = _look(roots, driver_version or _kernel_module_version(roots))
+    look = _look(roots, driver_version or sysfs.read_driver_version(roots))
     control = nodes.control_nodes(roots)
     edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
     return edits, (*look.remarks, *_missing_nodes(control))
@@ -173,20 +170,10 @@ def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _drm_hooks(roots: Roots, pci_address: str, drm: tuple[DeviceNode, ...]) -> tuple[Hook, ...]:
-    look = _looks.get(roots) or _look(roots, _kernel_module_version(roots))
+    look = _looks.get(roots) or _look(roots, sysfs.read_driver_version(roots))
     if look.hook is None:
         return ()
     names = [node.path.rpartition("/")[2] for node in drm]
     kinds = [(name, "card" if name.startswith("card") else "render") for name in names]
     hook = look.hook.links((f"/dev/dri/by-path/pci-{pci_address}-{kind}", f"../{name}") for name, kind in kinds)
     return (hook,) if hook else ()
-
-
-def _kernel_module_version(roots: Roots) -> str | None:
-    """Give the loaded version as the kernel module spells it; None when it is not loaded."""
-    try:
-        text = Path(roots.proc, "driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    match = _KERNEL_MODULE.search(text)
-    return match[1] if match else None
