@@ -47,9 +47,11 @@ def attribute_wire(value: AttributeValue) -> Wire:
 
 
 def quantity_text(name: str, value: int) -> str:
-    """Write a capacity in canonical form: bytes with binary suffixes, counts as plain numbers.
+    """Write a capacity as the server writes it: bytes with binary suffixes, counts with decimal ones.
 
-    >>> quantity_text("memory", 81559 << 20), quantity_text("multiprocessors", 132)
-    ('81559Mi', '132')
+    A number of bytes that no binary suffix divides is read back as a plain decimal, so it is written as one.
+
+    >>> quantity_text("memory", 81559 << 20), quantity_text("multiprocessors", 132), quantity_text("memory", 125000)
+    ('81559Mi', '132', '125k')
     """
-    return str(Quantity.of(value, binary=name in _IN_BYTES))
+    return str(Quantity.parse(str(Quantity.of(value, binary=name in _IN_BYTES))))
