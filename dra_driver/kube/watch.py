@@ -92,6 +92,7 @@ class Watch:
         self._lock = threading.Lock()
         self._stream: LineStream | None = None
         self._version = ""
+        self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
         """Give events until `stop`. Never raises for a server that fails: it waits and goes on."""
@@ -99,7 +100,9 @@ class Watch:
             opened_at = None
             try:
                 if not self._version:
-                    yield self._list()
+                    listed = self._list()
+                    self.fault = None
+                    yield listed
                 opened_at = self._clock()
                 yield from self._follow()
                 fault = None
@@ -123,6 +126,7 @@ class Watch:
         if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
             self._backoff.reset()
         delay = self._backoff.next_s()
+        self.fault = fault
         if fault is not None:
             delay = max(delay, fault.retry_after_s)
             level = logging.WARNING if self._backoff.attempts > 1 else logging.INFO
@@ -156,6 +160,7 @@ class Watch:
             if self._stopping.is_set():
                 return
             stream.open()
+            self.fault = None
             yield Connected()
             for line in stream.lines():
                 event = self._decode(line)

@@ -1,0 +1,157 @@
+"""Compare: whether a slice as stored says what we want it to say, and which fields differ.
+
+In: specs in wire form. Out: names of differing fields, such as "devices.taints". Pure. Quantities are compared by
+value, absent and empty are the same, a taint's `timeAdded` that we left open equals any, fields that we don't know are
+not ours and never differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.wire import DeviceWire, Wire
+
+# Fields of resource.k8s.io/v1 up to 1.37 that are the publishing driver's; whatever else stands in a stored object
+# was put there by a newer server or by somebody else.
+DEVICE_FIELDS = (
+    "name",
+    "attributes",
+    "capacity",
+    "consumesCounters",
+    "taints",
+    "nodeName",
+    "nodeSelector",
+    "allNodes",
+    "bindsToNode",
+    "bindingConditions",
+    "bindingFailureConditions",
+    "allowMultipleAllocations",
+)
+COUNTER_FIELDS = ("devices.consumesCounters", "sharedCounters")
+TAINT_FIELD = "devices.taints"
+
+_GATES = {
+    "sharedCounters": "DRAPartitionableDevices",
+    "devices.consumesCounters": "DRAPartitionableDevices",
+    "devices.nodeName": "DRAPartitionableDevices",
+    "devices.nodeSelector": "DRAPartitionableDevices",
+    "devices.allNodes": "DRAPartitionableDevices",
+    "devices.taints": "DRADeviceTaints",
+    "devices.bindsToNode": "DRADeviceBindingConditions",
+    "devices.bindingConditions": "DRADeviceBindingConditions",
+    "devices.bindingFailureConditions": "DRADeviceBindingConditions",
+    "devices.allowMultipleAllocations": "DRAConsumableCapacity",
+    "devices.capacity": "DRAConsumableCapacity",
+    "devices.attributes": "DRAListTypeAttributes",
+}
+_TIME_TOLERANCE_S = 1.0  # the server keeps whole seconds
+
+
+def gates_behind(fields: Iterable[str]) -> tuple[str, ...]:
+    """Name the feature gates that are probably off when these fields were dropped."""
+    return tuple(sorted({_GATES[f] for f in fields if f in _GATES}))
+
+
+def differing_fields(wanted: Wire, stored: Wire) -> frozenset[str]:
+    """Name the fields of a slice's spec in which `stored` is not what is `wanted`.
+
+    "devices" means that other devices stand there, or in another order.
+    """
+    differing = {key for key in ("driver", "nodeName") if wanted.get(key) != stored.get(key)}
+    if wanted.get("pool") != _known_pool(stored):
+        differing.add("pool")
+    if _counter_sets(wanted) != _counter_sets(stored):
+        differing.add("sharedCounters")
+    ours, theirs = wanted.get("devices") or [], stored.get("devices") or []
+    if [d.get("name") for d in ours] != [d.get("name") for d in theirs]:
+        differing.add("devices")
+    found = {d.get("name"): d for d in theirs}
+    for device in ours:
+        if (other := found.get(device.get("name"))) is not None:
+            differing |= {f"devices.{name}" for name in _differing_device_fields(device, other)}
+    return frozenset(differing)
+
+
+def _differing_device_fields(wanted: DeviceWire, stored: DeviceWire) -> set[str]:
+    if wanted == stored:
+        return set()
+    differing = {
+        name
+        for name in DEVICE_FIELDS
+        if name != "taints" and _canonical(name, wanted.get(name)) != _canonical(name, stored.get(name))
+    }
+    if not _same_taints(wanted.get("taints") or [], stored.get("taints") or []):
+        differing.add("taints")
+    return differing
+
+
+def _known_pool(spec: Wire) -> Wire:
+    pool = spec.get("pool") or {}
+    return {key: pool[key] for key in ("name", "generation", "resourceSliceCount") if key in pool}
+
+
+def _counter_sets(spec: Wire) -> list[Any]:
+    return [(c.get("name"), _quantities(c.get("counters"))) for c in spec.get("sharedCounters") or []]
+
+
+def _canonical(name: str, value: Any) -> Any:
+    """Give a field's value in a form in which equal means equal to the API."""
+    if not value:
+        return None
+    if name == "consumesCounters":
+        return [(c.get("counterSet"), _quantities(c.get("counters"))) for c in value]
+    if name == "capacity":
+        return {key: _capacity(item) for key, item in value.items()}
+    return value
+
+
+def _capacity(capacity: Wire) -> Any:
+    return {key: _quantity_tree(item) for key, item in capacity.items() if item}
+
+
+def _quantities(counters: Mapping[str, Wire] | None) -> dict[str, Any]:
+    return {name: _quantity_tree(counter.get("value")) for name, counter in (counters or {}).items()}
+
+
+def _quantity_tree(value: Any) -> Any:
+    """Read every text below a capacity as a quantity: all of them are."""
+    if isinstance(value, dict):
+        return {key: _quantity_tree(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_quantity_tree(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return Quantity.parse(value)
+    except InputError:
+        return value
+
+
+def taint_key(taint: Wire) -> tuple[str, str, str]:
+    """Give what makes a taint the same taint."""
+    return taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")
+
+
+def _same_taints(wanted: list[Wire], stored: list[Wire]) -> bool:
+    if len(wanted) != len(stored):
+        return False
+    return all(
+        taint_key(ours) == taint_key(theirs) and _same_time(ours.get("timeAdded"), theirs.get("timeAdded"))
+        for ours, theirs in zip(wanted, stored, strict=True)
+    )
+
+
+def _same_time(wanted: str | None, stored: str | None) -> bool:
+    if wanted is None or wanted == stored:
+        return True
+    if stored is None:
+        return False
+    try:
+        apart = datetime.fromisoformat(wanted) - datetime.fromisoformat(stored)
+    except (ValueError, TypeError):
+        return False
+    return abs(apart.total_seconds()) <= _TIME_TOLERANCE_S

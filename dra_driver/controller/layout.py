@@ -1,0 +1,201 @@
+"""Layout: the devices of a pool, cut into slices that the API server accepts.
+
+In: devices and counter sets in wire form, and where they lie now. Out: `SliceSpec`s. Pure. What lies in a slice stays
+there while it fits, so that a device that comes, goes or changes touches one slice; without a placement the order of
+names decides, so that the same devices always give the same slices.
+
+Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 wants counters in the slice of the devices
+that consume them, 1.35 and newer want them in slices without devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.model import limits
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import DeviceWire, Wire
+
+COUNTERS_APART_MINOR = 35  # from this minor on, shared counters stand in slices of their own
+_NEWEST = 1_000  # what an API server without a version is taken for
+_CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolContent:
+    """What a pool offers: devices and counter sets as the API takes them."""
+
+    devices: tuple[DeviceWire, ...] = ()
+    counter_sets: tuple[Wire, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """One slice as it should be, but for generation and count, which are the pool's."""
+
+    driver: str
+    node: str
+    pool: str
+    devices: tuple[DeviceWire, ...] = ()
+    counter_sets: tuple[Wire, ...] = ()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Give what lies in it, as `content_keys` names it."""
+        return content_keys(self.devices, self.counter_sets)
+
+    def wire(self, generation: int, count: int) -> Wire:
+        """Give the `spec` of the object. Empty lists are left out: their mere presence is refused."""
+        spec: Wire = {
+            "driver": self.driver,
+            "nodeName": self.node,
+            "pool": {"name": self.pool, "generation": generation, "resourceSliceCount": count},
+        }
+        if self.devices:
+            spec["devices"] = list(self.devices)
+        if self.counter_sets:
+            spec["sharedCounters"] = list(self.counter_sets)
+        return spec
+
+
+def content_keys(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> frozenset[str]:
+    """Name what lies in a slice: devices by name, counter sets as `counters/<name>`."""
+    return frozenset([*(d.get("name", "") for d in devices), *(f"counters/{c.get('name', '')}" for c in counter_sets)])
+
+
+def lay_out(
+    devices: Iterable[DeviceWire],
+    *,
+    pool: str,
+    node: str,
+    driver: str,
+    server_minor: int,
+    counter_sets: Iterable[Wire] = (),
+    placement: Sequence[Iterable[str]] = (),
+) -> tuple[SliceSpec, ...]:
+    """Cut a pool into slices.
+
+    `server_minor` 0 is an unknown server, taken for the newest. `placement` holds the `keys` of the present slices.
+
+    Shapes: n plain devices -> at least ceil(n / 128) slices; no devices and no counters -> one empty slice.
+    Raises: ApiError("api.pool-too-wide") when devices that must share a slice do not fit one.
+    """
+    apart = (server_minor or _NEWEST) >= COUNTERS_APART_MINOR
+    units = _units_apart(devices, counter_sets) if apart else _units_together(devices, counter_sets)
+    kept = _pack(units, placement)
+    fresh = _pack(units, ()) if placement else kept
+    chosen = fresh if len(kept) > 2 * len(fresh) else kept  # many departures leave thin slices: draw them together
+    specs = [
+        SliceSpec(driver, node, pool, tuple(_by_name(slot.devices)), tuple(_by_name(slot.counter_sets)))
+        for slot in chosen
+    ]
+    return tuple(specs) or (SliceSpec(driver, node, pool),)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Devices and counter sets that may not be parted."""
+
+    devices: list[DeviceWire] = field(default_factory=list)
+    counter_sets: list[Wire] = field(default_factory=list)
+    counters_alone: bool = False
+
+    @property
+    def key(self) -> str:
+        return min(content_keys(self.devices, self.counter_sets))
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slice being filled."""
+
+    devices: list[DeviceWire] = field(default_factory=list)
+    counter_sets: list[Wire] = field(default_factory=list)
+    counters_alone: bool = False
+
+    def takes(self, unit: _Unit) -> bool:
+        """Say whether the unit fits beside what is here."""
+        is_empty = not self.devices and not self.counter_sets
+        if not is_empty and self.counters_alone != unit.counters_alone:
+            return False
+        devices, counter_sets = [*self.devices, *unit.devices], [*self.counter_sets, *unit.counter_sets]
+        if unit.counters_alone:
+            return len(counter_sets) <= limits.COUNTER_SETS_PER_SLICE
+        if len(devices) > _most_devices(devices):
+            return False
+        return not counter_sets or (  # devices and counters together: 1.34
+            sum(len(c.get("counters", ())) for c in counter_sets) <= limits.COUNTERS_PER_SLICE_1_34
+            and sum(_consumed(d) for d in devices) <= _CONSUMED_PER_SLICE_1_34
+        )
+
+    def take(self, unit: _Unit) -> None:
+        """Put the unit in."""
+        self.counters_alone = unit.counters_alone
+        self.devices += unit.devices
+        self.counter_sets += unit.counter_sets
+
+
+def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_Slot]:
+    """Put each unit where it lies now if it fits, else into the first slot with room, else into a new one."""
+    home = {key: index for index, keys in enumerate(placement) for key in keys}
+    slots = [_Slot() for _ in placement]
+    homeless: list[_Unit] = []
+    for unit in units:
+        index = home.get(unit.key)
+        if index is not None and slots[index].takes(unit):
+            slots[index].take(unit)
+        else:
+            homeless.append(unit)
+    for unit in homeless:
+        slot = next((s for s in slots if s.takes(unit)), None)
+        if slot is None:
+            slot = _Slot()
+            slots.append(slot)
+            if not slot.takes(unit):
+                raise ApiError(
+                    "pool-too-wide",
+                    f"{len(unit.devices)} devices beside {unit.key} share counters and do not fit one ResourceSlice",
+                )
+        slot.take(unit)
+    return [slot for slot in slots if slot.devices or slot.counter_sets]
+
+
+def _units_apart(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:
+    """1.35 and newer: every device for itself, counters first, so that dropped counters show before their devices."""
+    counters = [_Unit(counter_sets=[c], counters_alone=True) for c in _by_name(counter_sets)]
+    return counters + [_Unit(devices=[d]) for d in _by_name(devices)]
+
+
+def _units_together(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:
+    """1.34: a device stays with the counter sets it consumes, and with everything else that consumes them."""
+    of_set = {c.get("name", ""): _Unit(counter_sets=[c]) for c in _by_name(counter_sets)}
+    alone: list[_Unit] = []
+    for device in _by_name(devices):
+        names = [c.get("counterSet", "") for c in device.get("consumesCounters", ())]
+        joined = [of_set[name] for name in dict.fromkeys(names) if name in of_set]
+        if not joined:
+            alone.append(_Unit(devices=[device]))
+            continue
+        whole = joined[0]
+        for other in joined[1:]:
+            if other is not whole:
+                whole.devices += other.devices
+                whole.counter_sets += other.counter_sets
+                of_set.update({name: whole for name, unit in of_set.items() if unit is other})
+        whole.devices.append(device)
+    distinct = {id(unit): unit for unit in of_set.values()}
+    return sorted([*distinct.values(), *alone], key=lambda unit: unit.key)
+
+
+def _most_devices(devices: Iterable[DeviceWire]) -> int:
+    is_advanced = any(d.get("taints") or d.get("consumesCounters") for d in devices)
+    return limits.SLICE_DEVICES_ADVANCED if is_advanced else limits.SLICE_DEVICES
+
+
+def _consumed(device: DeviceWire) -> int:
+    return sum(len(c.get("counters", ())) for c in device.get("consumesCounters", ()))
+
+
+def _by_name(wires: Iterable[Wire]) -> list[Wire]:
+    return sorted(wires, key=lambda wire: wire.get("name", ""))

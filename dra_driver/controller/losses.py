@@ -1,0 +1,73 @@
+"""Losses: fields that the API server did not keep, since their feature gates are off.
+
+In: what was sent and what came back. Out: what to remember as stored, what is unsafe now, one log line, one problem. A
+harmless loss is remembered as if it had been kept: it is sent again only with the next write that is needed anyway. An
+unsafe one (shared counters, blocking taints) makes the pool smaller until the server is another version.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_driver.controller.compare import COUNTER_FIELDS, TAINT_FIELD, differing_fields, gates_behind
+from dra_driver.controller.validity import has_blocking_taint
+from dra_driver.hardware.facts import Problem
+from dra_driver.model.wire import SliceWire, Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+FIELDS_DROPPED = "controller.fields-dropped"
+
+
+class Losses:
+    """The losses of one pool. Not thread-safe: its owner locks."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self.fields: frozenset[str] = frozenset()
+        self.unsafe: frozenset[str] = frozenset()
+
+    def note(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
+        """Compare an answer with what was sent.
+
+        Gives the spec to remember in place of the stored one (None for the stored one), and the unsafe fields lost.
+        """
+        lost = differing_fields(sent["spec"], answer["spec"])
+        unsafe = set(lost.intersection(COUNTER_FIELDS))
+        if TAINT_FIELD in lost and any(has_blocking_taint(d) for d in sent["spec"].get("devices", ())):
+            unsafe.add(TAINT_FIELD)
+        news = lost - self.fields
+        self.fields |= lost
+        self.unsafe |= unsafe
+        if news:
+            self._report(news, version)
+        return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
+
+    def forget_harmless(self) -> None:
+        """Forget what will be sent again with new content."""
+        self.fields = self.unsafe
+
+    def forget(self) -> None:
+        """Forget everything: another server may keep what the last one dropped."""
+        self.fields = self.unsafe = frozenset()
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Put the losses in the words of the inventory's problems."""
+        if not self.fields:
+            return ()
+        message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"
+        return (Problem(FIELDS_DROPPED, self._pool, message),)
+
+    def _report(self, news: frozenset[str], version: str) -> None:
+        keys = fields(pool=self._pool, reason=_listed(news), version=version, hint=_hint(news))
+        log.warning("api server dropped fields of our slices", extra=keys)
+
+
+def _listed(lost: frozenset[str]) -> str:
+    return ", ".join(sorted(lost))
+
+
+def _hint(lost: frozenset[str]) -> str:
+    gates = ", ".join(gates_behind(lost)) or "unknown"
+    return f"feature gates that are probably off: {gates}; restart this agent after switching them on"

@@ -1,0 +1,334 @@
+"""Publisher: keeps this node's ResourceSlices as its devices are.
+
+In: devices, from any thread at any time; the newest wins. Out: the fewest writes that make the API server say so. Two
+threads: one follows the server's slices, one plans and writes. There are no periodic writes: a look happens when the
+devices changed, when somebody else changed our slices (the kubelet deletes them when it starts), after a failure, and
+when the watch connects anew. Stopping deletes nothing: the next instance adopts what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes
+from dra_driver.controller.layout import PoolContent, lay_out
+from dra_driver.controller.losses import Losses
+from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
+from dra_driver.controller.server import Server
+from dra_driver.controller.stored import StoredSlices
+from dra_driver.controller.validity import find_faults, without_dropped
+from dra_driver.controller.writer import SliceWriter
+from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.wire import device_wire
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import SLICES
+from dra_driver.kube.watch import Changed, Connected, Deleted, Event, Listed, Watch
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.names import pool_name
+from dra_driver.model.wire import SliceWire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """Where publishing stands. `slices`, `devices` and `generation` are what the API server holds of our pool.
+
+    `is_published` says that this is what was last asked for. `dropped` names fields that the server did not keep.
+    `writes` counts accepted writes by verb since the process started.
+    """
+
+    pool: str
+    is_published: bool = False
+    generation: int = 0
+    slices: int = 0
+    devices: int = 0
+    server: str = ""
+    last_error: str = ""
+    dropped: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    writes: Mapping[str, int] = field(default_factory=dict)
+
+
+class _StoppedError(Exception):
+    """The publisher is stopping: no further write."""
+
+
+class _LookAgainError(Exception):
+    """The server can't hold what we wanted: plan again with less, at once."""
+
+
+class Publisher:
+    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread."""
+
+    def __init__(self, api: KubeApi, *, node: str, driver: str, settle_s: float = SETTLE_SECONDS) -> None:
+        self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
+        self._pool = pool_name(node, driver)
+        self._selector = f"spec.nodeName={node},spec.driver={driver}"
+        self._writer = SliceWriter(api)
+        self._server = Server(api, node)
+        self._changed = threading.Condition()
+        # Below: guarded by _changed.
+        self._schedule = Schedule(settle_s=settle_s)
+        self._stored = StoredSlices(driver=driver, node=node)
+        self._content: PoolContent | None = None
+        self._revision = 0
+        self._is_published = False
+        self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
+        self._highest_generation = 0
+        self._losses = Losses(self._pool)
+        self._fault: ApiError | None = None
+        self._watch: Watch | None = None
+        self._threads: list[threading.Thread] = []
+        self._is_stopping = False
+
+    # -- what others call ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow the API server; nothing is written before the first `publish`."""
+        with self._changed:
+            if self._threads:
+                return
+            self._is_stopping = False
+            self._stored = StoredSlices(driver=self._driver, node=self._node)
+            self._schedule = Schedule(settle_s=self._settle_s)
+            self._schedule.at_once()
+            self._watch = Watch(self._api, SLICES, field_selector=self._selector)
+            self._threads = [
+                threading.Thread(target=self._observe, args=(self._watch,), name="slice-watch", daemon=True),
+                threading.Thread(target=self._run, name="publisher", daemon=True),
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def publish(self, devices: Sequence[Device]) -> None:
+        """Make these the devices of the pool, soon. No devices is a pool too: one empty slice."""
+        content = PoolContent(tuple(device_wire(device) for device in devices))
+        with self._changed:
+            if content != self._content:
+                self._content = content
+                self._revision += 1
+                self._losses.forget_harmless()
+                self._is_published = False
+                self._schedule.at_once()
+                self._changed.notify_all()
+
+    def stop(self, timeout_s: float = STOP_SECONDS) -> None:
+        """End both threads; waits for a write under way. Slices stay as they are."""
+        with self._changed:
+            self._is_stopping = True
+            watch, threads = self._watch, self._threads
+            self._changed.notify_all()
+        if watch is not None:
+            watch.stop()
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            log.warning("a request is still under way", extra=fields(pool=self._pool, seconds=timeout_s))
+        with self._changed:
+            self._threads = []
+
+    def wait_published(self, timeout: float) -> bool:
+        """Wait until the API server holds what was last asked for; say whether it does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_published, timeout)
+
+    def status(self) -> PublisherStatus:
+        """Tell where publishing stands."""
+        with self._changed:
+            slices = [s for s in self._stored.all() if s["spec"]["pool"].get("name") == self._pool]
+            fault = self._fault or (self._watch.fault if self._watch else None)
+            return PublisherStatus(
+                pool=self._pool,
+                is_published=self._is_published,
+                generation=max(map(generation_of, slices), default=0),
+                slices=len(slices),
+                devices=sum(len(s["spec"].get("devices") or ()) for s in slices),
+                server=self._server.git_version,
+                last_error=str(fault) if fault else "",
+                dropped=tuple(sorted(self._losses.fields)),
+                problems=self._problems(fault) + self._losses.problems(),
+                writes=dict(self._writer.counts),
+            )
+
+    # -- the thread that follows the server ---------------------------------------------------------------------------
+
+    def _observe(self, watch: Watch) -> None:
+        connections = 0
+        for event in watch.events():
+            connections += isinstance(event, Connected)
+            with self._changed:
+                self._take(event, is_reconnect=connections > 1)
+                self._changed.notify_all()
+
+    def _take(self, event: Event, *, is_reconnect: bool) -> None:
+        """Note one event and what has to follow from it."""
+        stored = self._stored
+        if isinstance(event, Connected):
+            if is_reconnect:  # perhaps another server, or a newer one
+                self._server.ask_again()
+                self._schedule.at_once()
+            return
+        was_complete = stored.is_complete
+        if isinstance(event, Listed):
+            is_news = stored.replace(event.objects, event.resource_version)
+        elif isinstance(event, Changed):
+            is_news = stored.changed(event.wire)
+        else:
+            is_news = stored.deleted(event.wire)
+        if was_complete and is_news:
+            if isinstance(event, Deleted | Listed):  # a node that was made anew under its old name has another UID
+                self._server.forget_node()
+            self._is_published = False
+            self._schedule.disturbed()
+
+    # -- the thread that plans and writes -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._server.ask_early()
+        while self._wait_until_due():
+            started = time.monotonic()
+            try:
+                revision, plan = self._sync()
+            except _StoppedError:
+                return
+            except ApiError as err:
+                self._failed(err)
+            except Exception as err:
+                log.exception("publishing failed", extra=fields(pool=self._pool))
+                self._failed(ApiError("bug", f"publishing failed: {err!r}", retry=Retry.LATER))
+            else:
+                self._succeeded(revision, plan, started)
+
+    def _wait_until_due(self) -> bool:
+        """Wait for work; False when stopping."""
+        with self._changed:
+            while not self._is_stopping:
+                is_ready = self._content is not None and self._stored.is_complete
+                delay = self._schedule.wait_s() if is_ready else None
+                if delay == 0.0:
+                    self._schedule.take()
+                    return True
+                self._changed.wait(delay)
+            return False
+
+    def _sync(self) -> tuple[int, WritePlan]:
+        """Plan and write until the server holds what is wanted, as far as it can."""
+        while True:
+            with self._changed:
+                content, revision, is_doubtful = self._content, self._revision, self._is_doubtful
+            if content is None:
+                raise _StoppedError
+            if is_doubtful:
+                self._list_again()
+            plan = self._plan(content)
+            try:
+                self._carry_out(plan)
+            except _LookAgainError:
+                continue
+            return revision, plan
+
+    def _plan(self, content: PoolContent) -> WritePlan:
+        owner, minor = self._server.owner(), self._server.minor()
+        with self._changed:
+            if self._server.is_changed():
+                self._losses.forget()
+            offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
+        if faults := find_faults(offered, server_minor=minor):
+            raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
+        own = [s for s in stored if s["spec"]["pool"].get("name") == self._pool]
+        current = max(map(generation_of, own), default=0)
+        self._highest_generation = max(self._highest_generation, current)
+        specs = lay_out(
+            offered.devices,
+            pool=self._pool,
+            node=self._node,
+            driver=self._driver,
+            server_minor=minor,
+            counter_sets=offered.counter_sets,
+            placement=[keys_of(s) for s in own if generation_of(s) == current],
+        )
+        return plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
+
+    def _carry_out(self, plan: WritePlan) -> None:
+        self._delete(plan.deletes)
+        for wire in plan.updates:
+            self._check_running()
+            self._note_answer(wire, self._writer.update(wire))
+        for wire in plan.creates:
+            self._check_running()
+            self._note_answer(wire, self._writer.create(wire))
+
+    def _delete(self, slices: Iterable[SliceWire]) -> None:
+        for stored in slices:
+            self._check_running()
+            self._writer.delete(stored)
+            with self._changed:
+                self._stored.deleted(stored)
+
+    def _check_running(self) -> None:
+        if self._is_stopping:
+            raise _StoppedError
+
+    def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
+        """Take over what the server stored; if that is not what we sent, say so and see to it that nothing overlaps.
+
+        Raises: _LookAgainError after counters or blocking taints were dropped.
+        """
+        with self._changed:
+            instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
+            self._stored.wrote(answer, instead=instead)
+            own = self._stored.all()
+        if unsafe.intersection(COUNTER_FIELDS):
+            self._delete(own)  # at once: without counters the scheduler hands out overlapping devices
+        if unsafe:
+            raise _LookAgainError
+
+    def _list_again(self) -> None:
+        """Find out what is really stored."""
+        objects, version = self._writer.read_all(self._selector)
+        with self._changed:
+            self._stored.replace(objects, version, is_latest=True)
+            self._is_doubtful = False
+
+    def _failed(self, err: ApiError) -> None:
+        with self._changed:
+            self._fault, self._is_published = err, False
+            self._is_doubtful = True
+            self._schedule.failed(least_s=err.retry_after_s, is_final=err.retry is Retry.NEVER)
+            attempt = self._schedule.attempts
+            self._changed.notify_all()
+        keys = fields(pool=self._pool, code=err.code, err=err.message, hint=err.hint, attempt=attempt)
+        log.log(logging.INFO if err.status in (404, 409) else logging.WARNING, "slices not published", extra=keys)
+
+    def _succeeded(self, revision: int, plan: WritePlan, started: float) -> None:
+        with self._changed:
+            self._fault = None
+            self._schedule.succeeded(writes=len(plan))
+            self._is_published = revision == self._revision and self._schedule.wait_s() is None
+            self._changed.notify_all()
+        now = self.status()
+        took_ms = round((time.monotonic() - started) * 1000)
+        keys = fields(
+            pool=now.pool,
+            generation=now.generation,
+            slices=now.slices,
+            devices=now.devices,
+            count=len(plan),
+            took_ms=took_ms,
+        )
+        log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)
+
+    def _problems(self, fault: ApiError | None) -> tuple[Problem, ...]:
+        """Put what is wrong in the words of the inventory's problems."""
+        return (Problem(fault.code, self._pool, str(fault)),) if fault else ()

@@ -1,0 +1,84 @@
+"""Schedule: when the next look at the slices is due.
+
+In: that something is wanted, that a try failed, that somebody else changed slices. Out: a moment. Not thread-safe: its
+owner locks. What others do is answered after a short quiet time (the kubelet removes slices one by one; one answer is
+enough), and more and more slowly if they go on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from dra_driver.kube.backoff import Backoff
+
+SETTLE_SECONDS = 0.25  # quiet time after somebody else's change before we answer
+_SETTLE_MOST = 2.0  # the first of many changes is answered after this at the latest
+_PATIENCE_MOST = 60.0
+_PEACE_SECONDS = 120.0  # after this long without foreign changes the next one is answered quickly again
+
+
+class Schedule:
+    """Due times on a monotonic clock."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+        settle_s: float = SETTLE_SECONDS,
+    ) -> None:
+        self._clock, self._settle_s = clock, settle_s
+        self._retries = Backoff(base_s=0.1, most_s=30.0, uniform=uniform)
+        self._patience = Backoff(base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=uniform)
+        self._answer_after_s = settle_s
+        self._work_at: float | None = None
+        self._answer_at: float | None = None
+        self._answer_latest = 0.0
+        self._disturbed_at = float("-inf")
+        self._is_answer = False
+
+    @property
+    def attempts(self) -> int:
+        """Count the tries that failed since the last success."""
+        return self._retries.attempts
+
+    def at_once(self) -> None:
+        """Ask for a look now."""
+        self._work_at = self._clock()
+
+    def disturbed(self) -> None:
+        """Ask for a look after a quiet time: somebody else changed something."""
+        now = self._clock()
+        if now - self._disturbed_at > _PEACE_SECONDS:
+            self._patience.reset()
+            self._answer_after_s = self._settle_s
+        self._disturbed_at = now
+        if self._answer_at is None:
+            self._answer_latest = now + max(_SETTLE_MOST, self._answer_after_s)
+        self._answer_at = min(now + self._answer_after_s, self._answer_latest)
+
+    def failed(self, *, least_s: float = 0.0, is_final: bool = False) -> float | None:
+        """Ask for another try, later with each failure; a final failure waits for something new. Gives the delay."""
+        delay = max(least_s, self._retries.next_s())
+        if is_final:
+            return None
+        self._work_at = self._clock() + delay
+        return delay
+
+    def succeeded(self, *, writes: int) -> None:
+        """Note that everything is as it should be, and that it took `writes` writes."""
+        self._retries.reset()
+        if self._is_answer and writes:
+            self._answer_after_s = self._patience.next_s()
+
+    def wait_s(self) -> float | None:
+        """Give the seconds until a look is due (0 for now), None for never."""
+        due = [at for at in (self._work_at, self._answer_at) if at is not None]
+        return max(0.0, min(due) - self._clock()) if due else None
+
+    def take(self) -> None:
+        """Note that the look that is due happens now."""
+        self._is_answer = self._answer_at is not None
+        self._work_at = self._answer_at = None

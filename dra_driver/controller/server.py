@@ -1,0 +1,97 @@
+"""Server: what the publisher must know of the API server and of its node, asked once and again when there is reason.
+
+In: `KubeApi`. Out: the server's minor version (it decides where counters stand) and the ownerReference of our slices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from dra_driver.kube.api import KubeApi, ServerVersion
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN = ServerVersion(0, 0, "")
+
+
+class Server:
+    """One API server and one node. Questions are asked by one thread; `ask_again` and `forget_node` by any."""
+
+    def __init__(self, api: KubeApi, node: str) -> None:
+        self._api, self._node = api, node
+        self._owner: Wire | None = None
+        self._version = _UNKNOWN
+        self._is_known = False
+        self._is_changed = False
+
+    @property
+    def git_version(self) -> str:
+        """Give the version as the server last said it, "" before."""
+        return self._version.git
+
+    def ask_early(self) -> None:
+        """Ask both questions before they are needed; who needs the answer will see what went wrong."""
+        with contextlib.suppress(ApiError):
+            self.owner()
+            self.minor()
+
+    def owner(self) -> Wire:
+        """Give the ownerReference to the node: with the node its slices go.
+
+        Raises: ApiError; "api.no-node" while the kubelet has not made the Node object.
+        """
+        owner = self._owner
+        if owner is None:
+            uid = self._node_uid()
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}
+            self._owner = owner
+        return owner
+
+    def minor(self) -> int:
+        """Give the server's minor version, 0 where it does not tell. Raises: ApiError."""
+        if not self._is_known:
+            self._is_known = True  # before asking: a wish to ask again may come while we wait for the answer
+            try:
+                version = self._api.server_version()
+            except ApiError as err:
+                if err.status not in (403, 404):
+                    self._is_known = False
+                    raise
+                version = _UNKNOWN
+            if version != self._version:
+                self._is_changed = self._version is not _UNKNOWN
+                log.info("api server version", extra=fields(version=version.git or "unknown"))
+                self._version = version
+        return self._version.minor
+
+    def is_changed(self) -> bool:
+        """Say, once, whether the version is another one than before."""
+        was_changed, self._is_changed = self._is_changed, False
+        return was_changed
+
+    def ask_again(self) -> None:
+        """Ask for the version anew the next time it is needed."""
+        self._is_known = False
+
+    def forget_node(self) -> None:
+        """Ask for the node anew the next time it is needed."""
+        self._owner = None
+
+    def _node_uid(self) -> str:
+        try:
+            node = self._api.get_node(self._node)
+        except ApiError as err:
+            if err.status != 404:
+                raise
+            raise ApiError(
+                "no-node",
+                f"node {self._node!r} is not in the API: its slices need it as their owner",
+                status=404,
+                hint="it appears when the kubelet registers; else look at --node-name",
+                retry=Retry.LATER,
+            ) from err
+        return str(node["metadata"]["uid"])

@@ -1,0 +1,110 @@
+"""Stored: what the API server holds of our slices, as far as we have heard.
+
+In: lists, watch events, answers to our own writes, in any interleaving. Out: the newest state of each slice, and
+whether somebody else changed something. Not thread-safe: its owner locks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from dra_driver.controller.diff import is_ours
+from dra_driver.model.wire import SliceWire, Wire
+
+_BURIED = 1_000  # how many deleted slices are remembered, against events that come late
+
+
+class StoredSlices:
+    """The slices of one driver on one node."""
+
+    def __init__(self, *, driver: str, node: str) -> None:
+        self._driver, self._node = driver, node
+        self._slices: dict[str, SliceWire] = {}
+        self._buried: deque[str] = deque(maxlen=_BURIED)
+        self._listed_at = ""
+        self.is_complete = False
+
+    def all(self) -> tuple[SliceWire, ...]:
+        """Give every slice, in name order."""
+        return tuple(self._slices[name] for name in sorted(self._slices))
+
+    def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:
+        """Take over a list. Says whether it holds news.
+
+        What we wrote after the list was made stays, unless the list `is_latest`: made when no write was under way. A
+        list older than the last one is the latest too: the server's store was put back to an earlier state.
+        """
+        is_latest = is_latest or _is_newer(self._listed_at, resource_version)
+        self._listed_at = resource_version
+        before, known = {n: _version(s) for n, s in self._slices.items()}, self._slices
+        listed = {_name(o): o for o in objects if is_ours(o, driver=self._driver, node=self._node)}
+        kept = {n: s for n, s in known.items() if n not in listed and _is_newer(_version(s), resource_version)}
+        for name in known.keys() - listed.keys() - (set() if is_latest else kept.keys()):
+            self._bury(known[name])
+        self._slices = {} if is_latest else {**kept, **{n: s for n, s in known.items() if n in listed}}
+        for name, wire in listed.items():
+            if name in known and _version(known[name]) == _version(wire):
+                self._slices[name] = known[name]  # may remember a spec in place of the stored one
+            self.changed(wire)
+        self.is_complete = True
+        return before != {n: _version(s) for n, s in self._slices.items()}
+
+    def changed(self, wire: SliceWire) -> bool:
+        """Take over an object that was read. Says whether it is news."""
+        if not is_ours(wire, driver=self._driver, node=self._node) or _uid(wire) in self._buried:
+            return False
+        known = self._slices.get(_name(wire))
+        if known is not None and _uid(known) == _uid(wire) and not _is_newer(_version(wire), _version(known)):
+            return False
+        self._slices[_name(wire)] = _lean(wire)
+        return True
+
+    def deleted(self, wire: SliceWire) -> bool:
+        """Take over that an object is gone. Says whether it is news."""
+        self._bury(wire)
+        known = self._slices.get(_name(wire))
+        if known is None or _uid(known) != _uid(wire):
+            return False
+        del self._slices[_name(wire)]
+        return True
+
+    def wrote(self, answer: SliceWire, *, instead: Wire | None = None) -> None:
+        """Take over the answer to our own write; `instead` is a spec to remember in place of the stored one.
+
+        An event about what happened to the slice after our write may have been faster than the answer.
+        """
+        known = self._slices.get(_name(answer))
+        if _uid(answer) in self._buried:
+            return
+        if known is not None and _uid(known) == _uid(answer) and _is_newer(_version(known), _version(answer)):
+            return
+        self._slices[_name(answer)] = _lean(answer if instead is None else {**answer, "spec": instead})
+
+    def _bury(self, wire: SliceWire) -> None:
+        self._buried.append(_uid(wire))
+
+
+def _lean(wire: SliceWire) -> SliceWire:
+    """Leave out managedFields: large, and the server keeps its own when an update comes without them."""
+    metadata = {key: value for key, value in wire["metadata"].items() if key != "managedFields"}
+    return {**wire, "metadata": metadata}
+
+
+def _is_newer(version: str, than: str) -> bool:
+    """Compare resourceVersions; what can't be compared counts as newer, which at worst costs a look."""
+    if version.isdigit() and than.isdigit():
+        return int(version) > int(than)
+    return version != than
+
+
+def _name(wire: SliceWire) -> str:
+    return str(wire["metadata"].get("name", ""))
+
+
+def _uid(wire: SliceWire) -> str:
+    return str(wire["metadata"].get("uid", ""))
+
+
+def _version(wire: SliceWire) -> str:
+    return str(wire["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,85 @@
+"""Validity: what the API server or the scheduler would find wrong with a pool; what to offer where it can't hold it.
+
+In: the content of a pool. Out: faults in words, or a smaller content. Pure.
+
+Source: Kubernetes API resource/v1 validation; from 1.35 on only the scheduler checks references between slices, and
+skips the whole pool when one is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from dra_driver.controller.compare import COUNTER_FIELDS, TAINT_FIELD
+from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent
+from dra_driver.model import limits, names
+from dra_driver.model.wire import DeviceWire, Wire
+
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
+    """List everything for which this pool would be refused or skipped; empty when it is right."""
+    is_old = 0 < server_minor < COUNTERS_APART_MINOR
+    counters = {c.get("name", ""): frozenset(c.get("counters") or ()) for c in content.counter_sets}
+    return (
+        *_name_faults("device", [d.get("name", "") for d in content.devices]),
+        *_name_faults("counter set", [c.get("name", "") for c in content.counter_sets]),
+        *(fault for c in content.counter_sets for fault in _counter_set_faults(c)),
+        *(fault for d in content.devices for fault in _device_faults(d, counters, is_old=is_old)),
+    )
+
+
+def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
+    """Give what can safely be offered by a server that drops these fields.
+
+    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then.
+    """
+    devices, counter_sets = content.devices, content.counter_sets
+    if any(field in dropped for field in COUNTER_FIELDS):
+        devices, counter_sets = tuple(d for d in devices if not d.get("consumesCounters")), ()
+    if TAINT_FIELD in dropped:
+        devices = tuple(d for d in devices if not has_blocking_taint(d))
+    return PoolContent(devices, counter_sets)
+
+
+def has_blocking_taint(device: DeviceWire) -> bool:
+    """Say whether a taint keeps pods away from the device."""
+    return any(t.get("effect") in _BLOCKING_EFFECTS for t in device.get("taints") or ())
+
+
+def _name_faults(noun: str, found: list[str]) -> Iterator[str]:
+    for name, times in Counter(found).items():
+        if times > 1:
+            yield f"{noun} {name!r} stands {times} times in the pool"
+        if not names.is_dns_label(name):
+            yield f"{noun} name {name!r} is no DNS label"
+
+
+def _counter_set_faults(counter_set: Wire) -> Iterator[str]:
+    count = len(counter_set.get("counters") or ())
+    if not 1 <= count <= limits.COUNTERS_PER_SET:
+        most = limits.COUNTERS_PER_SET
+        yield f"counter set {counter_set.get('name')!r} has {count} counters, 1 to {most} are allowed"
+
+
+def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, is_old: bool) -> Iterator[str]:
+    name = device.get("name")
+    count = len(device.get("attributes") or ()) + len(device.get("capacity") or ())
+    if count > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
+        most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        yield f"device {name!r} has {count} attributes and capacities, at most {most} are allowed"
+    most_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
+    if len(device.get("taints") or ()) > most_taints:
+        yield f"device {name!r} has {len(device['taints'])} taints, at most {most_taints} are allowed"
+    consumed = device.get("consumesCounters") or ()
+    if not is_old and len(consumed) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
+        most = limits.COUNTER_CONSUMPTIONS_PER_DEVICE
+        yield f"device {name!r} consumes from {len(consumed)} counter sets, at most {most} are allowed"
+    for consumption in consumed:
+        known = counters.get(consumption.get("counterSet", ""))
+        if known is None:
+            yield f"device {name!r} consumes from counter set {consumption.get('counterSet')!r}, which is not there"
+        elif missing := sorted(set(consumption.get("counters") or ()) - known):
+            yield f"device {name!r} consumes counters that {consumption['counterSet']!r} does not have: {missing}"

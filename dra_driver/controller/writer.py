@@ -1,0 +1,57 @@
+"""Writer: single writes of ResourceSlices, counted.
+
+In: objects of a `WritePlan`. Out: the server's answers. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import SLICES, slice_path
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import SliceWire, Wire
+
+
+class SliceWriter:
+    """Writes slices. `counts` holds the writes that the server accepted, by verb: create, update, delete."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self.counts: Counter[str] = Counter()
+
+    def read_all(self, field_selector: str) -> tuple[list[SliceWire], str]:
+        """Give all slices of a selection, and the resourceVersion of the list. Raises: ApiError."""
+        answer = self._api.request("GET", SLICES, query={"fieldSelector": field_selector})
+        return answer.get("items") or [], str(answer.get("metadata", {}).get("resourceVersion", ""))
+
+    def create(self, wire: SliceWire) -> SliceWire:
+        """Create one slice. Raises: ApiError."""
+        answer = self._api.request("POST", SLICES, body=wire)
+        self.counts["create"] += 1
+        return answer
+
+    def update(self, wire: SliceWire) -> SliceWire:
+        """Replace one slice, if it is still as it was read. Raises: ApiError("api.conflict") if it is not."""
+        answer = self._api.request("PUT", slice_path(wire["metadata"]["name"]), body=wire)
+        self.counts["update"] += 1
+        return answer
+
+    def delete(self, stored: SliceWire) -> None:
+        """Delete one slice, if it is still as it was read; one that is gone is fine.
+
+        Raises: ApiError("api.conflict") if it was changed since.
+        """
+        metadata = stored["metadata"]
+        options: Wire = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        }
+        try:
+            self._api.request("DELETE", slice_path(metadata["name"]), body=options)
+        except ApiError as err:
+            if err.status != 404:
+                raise
+            return
+        self.counts["delete"] += 1
