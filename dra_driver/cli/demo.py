@@ -1,0 +1,106 @@
+"""`dra-driver demo`: the main job from end to end on this machine.
+
+In: example files. Out: what was published, which device each claim got and why, what containers see, and whether
+everything is gone afterwards. The agent under it is the real one; API, kubelet and scheduler step are embedded.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+import dra_driver
+from dra_driver.cli.output import console
+from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.wire import Wire
+
+PROFILE = "demo-h100"
+_CHECKOUT = Path(dra_driver.__file__).parent.parent
+
+
+@click.command(name="demo")
+@click.option(
+    "--examples",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="folder with example files [default: examples/resourceclaims]",
+)
+@click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
+def command(examples: Path | None, profile: str) -> int:
+    """Run the main job from end to end, without a GPU and without a cluster.
+
+    A simulated node (8 x H100, two of them cut by MIG) whose real agent publishes ResourceSlices to an in-process
+    Kubernetes API and prepares claims for an embedded kubelet over unix sockets. Every file of the folder is run, and
+    held against the `# expect:` lines in its comments:
+
+    \b
+      pod NAME runs
+      pod NAME stays pending[: TEXT IN THE REASON]
+      claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
+      claim CLAIM agrees on DOMAIN/ATTRIBUTE
+      container POD/CONTAINER has COUNT node[s] PATTERN
+      container POD/CONTAINER has env NAME=PATTERN
+      containers POD/CONTAINER POD/CONTAINER see the same|different nodes
+
+    Exit status 1: an example did not come out as its file says, or something was left behind.
+    """  # noqa: D301
+    from dra_driver.embedded.examples import load_examples
+    from dra_driver.embedded.node import EmbeddedNode
+
+    started = time.monotonic()
+    files = load_examples(examples or _folder("examples/resourceclaims"))
+    node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")))
+    out = console()
+    out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
+    status: int | None = None
+    try:
+        good = _run(out, node, files)
+    finally:
+        status = node.stop()
+    left = "" if status == 0 else f"; the agent ended with status {status}"
+    out.print(f"{good} of {len(files)} examples came out as their files say{left}. {time.monotonic() - started:.1f} s")
+    return ExitCode.OK if good == len(files) and status == 0 else ExitCode.NO_MATCH
+
+
+def _run(out: Any, node: Any, files: list[Any]) -> int:
+    """Start the node and run every example; returns how many came out well."""
+    from dra_driver.cli.demo_report import show_ending, show_example, show_published
+
+    with out.status("starting") as status:
+
+        def progress(text: str) -> None:
+            status.update(text)
+            out.print(f"  {text} …", style="dim")
+
+        started = time.monotonic()
+        node.start(progress)
+        took = time.monotonic() - started
+        memory = node.agent.resident_mib()
+        out.print(f"  the agent is ready after {took:.1f} s (process {node.agent.pid}, {memory:.0f} MiB)")
+        show_published(out, node.slices())
+        runner, good = node.runner(), 0
+        for number, example in enumerate(files, 1):
+            status.update(f"example {number} of {len(files)}: {example.path.name}")
+            for stage, report in enumerate(runner.run(example)):
+                (show_ending if stage else show_example)(out, report)
+            good += report.is_good
+    return good
+
+
+def _folder(name: str) -> Path:
+    folder = _CHECKOUT / name
+    if not folder.is_dir():
+        raise InputError(
+            "no-folder", f"there is no folder {folder}", hint="run the demo from a checkout of the repository"
+        )
+    return folder
+
+
+def _classes(folder: Path) -> list[Wire]:
+    from dra_driver.embedded.examples import load_objects
+
+    return [wire for path in sorted(folder.glob("*.yaml")) for wire in load_objects(path, path.read_text())]

@@ -1,0 +1,91 @@
+"""Agent process: the real agent as a child process, with its log in a file.
+
+In: the flags. Out: a process that can be stopped, killed, and whose death is told with the end of its log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import dra_driver
+from dra_driver.model.errors import NodeError
+from dra_driver.model.flags import FLAGS
+
+_LOG_LINES = 15
+
+
+class AgentProcess:
+    """`dra-driver agent` with the given flags. The caller's environment twins don't reach it."""
+
+    def __init__(self, flags: Mapping[str, str], log: Path, *, command: Sequence[str] = ()) -> None:
+        self._command = [
+            *(command or (sys.executable, "-m", "dra_driver", "agent")),
+            *(word for name, value in flags.items() for word in (name, value)),
+        ]
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Give the process id, 0 before the start."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start the process."""
+        environment = {k: v for k, v in os.environ.items() if k not in {flag.twin for flag in FLAGS}}
+        package_root = str(Path(dra_driver.__file__).parent.parent)
+        paths = [package_root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
+
+    def check(self) -> None:
+        """Make sure that the process runs. Raises: NodeError("node.agent-died") with the end of its log."""
+        status = self._process.poll() if self._process else None
+        if status is not None:
+            raise NodeError("agent-died", f"the agent ended with status {status}", hint=self.last_lines())
+
+    def last_lines(self) -> str:
+        """Give the end of the log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n  ".join(["its last lines:", *lines[-_LOG_LINES:]])
+
+    def stop(self, timeout_s: float = 10.0) -> int:
+        """Ask the process to end, as the kubelet would; kill it after `timeout_s`. Returns its exit status."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """Kill the process at once. Returns its exit status (-9)."""
+        if self._process is None:
+            return 0
+        self._process.kill()
+        return self._process.wait(10)
+
+    def resident_mib(self) -> float:
+        """Give the memory that the process holds now, in MiB; 0 when it can't be read."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end. Raises: NodeError("node.agent-hangs")."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            return self._process.wait(max(0.0, deadline - time.monotonic())) if self._process else 0
+        except subprocess.TimeoutExpired:
+            raise NodeError("agent-hangs", f"the agent did not end within {timeout_s:g} s") from None

@@ -1,0 +1,114 @@
+"""Expectations: hold what an example expects against what became of it.
+
+In: an expectation and the report. Out: "" when it is met, else what was seen instead. Pure.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from dra_driver.embedded.container_view import ContainerView
+from dra_driver.embedded.examples import (
+    ClaimAgrees,
+    ClaimHolds,
+    ContainerHasEnv,
+    ContainerHasNodes,
+    ContainersSee,
+    Expectation,
+    PodPends,
+    PodRuns,
+)
+from dra_driver.embedded.first_fit import Candidate, attribute
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.wire import DeviceWire
+
+if TYPE_CHECKING:
+    from dra_driver.embedded.example_run import ClaimReport, ExampleReport, Held
+
+
+def unmet(expectation: Expectation, report: ExampleReport) -> str:
+    """Say how an expectation was not met; "" when it was."""
+    match expectation:
+        case PodRuns(pod):
+            failure = _pod_failure(report, pod)
+            return f"it does not run: {failure}" if failure else ""
+        case PodPends(pod, text):
+            return _pends(_claims_refusal(report, pod), text)
+        case ClaimHolds():
+            return _holds(expectation, _claim(report, expectation.claim))
+        case ClaimAgrees(claim, name):
+            values = [attribute(Candidate(h.choice.id, h.device, True), name) for h in _held(report, claim)]
+            is_met = bool(values) and None not in values and all(value == values[0] for value in values)
+            return "" if is_met else f"its devices have {values}"
+        case ContainerHasNodes(container, count, pattern):
+            paths = _paths(_view(report, container))
+            found = [path for path in paths if fnmatchcase(path, pattern)]
+            return "" if len(found) == count else f"it has {len(found)} of them; it sees {', '.join(paths) or 'none'}"
+        case ContainerHasEnv(container, name, pattern):
+            env = dict(item.split("=", 1) for item in _view(report, container).env)
+            return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
+        case ContainersSee(first, second, is_same):
+            one, two = (set(_paths(_view(report, name))) for name in (first, second))
+            return "" if (one == two) is is_same and one and two else f"they see {sorted(one)} and {sorted(two)}"
+
+
+def _pod_failure(report: ExampleReport, name: str) -> str:
+    return next((pod.failure for pod in report.pods if pod.name == name), "it was never started")
+
+
+def _claims_refusal(report: ExampleReport, name: str) -> str:
+    """Give why a pod was not placed; "" when it was, whatever happened then."""
+    failure = _pod_failure(report, name)
+    return failure if any(claim.refusal and claim.refusal in failure for claim in report.claims) else ""
+
+
+def _pends(refusal: str, text: str) -> str:
+    if not refusal:
+        return "it was placed"
+    return "" if text in refusal else f"it is pending, but because of: {refusal}"
+
+
+def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
+    return next((claim for claim in report.claims if claim.label == label), None)
+
+
+def _held(report: ExampleReport, label: str) -> tuple[Held, ...]:
+    claim = _claim(report, label)
+    return claim.held if claim else ()
+
+
+def _view(report: ExampleReport, name: str) -> ContainerView:
+    pod_name, _, container = name.partition("/")
+    pod = next((pod for pod in report.pods if pod.name == pod_name), None)
+    return pod.containers.get(container, ContainerView()) if pod else ContainerView()
+
+
+def _paths(view: ContainerView) -> list[str]:
+    return [node.path for node in view.device_nodes]
+
+
+def _holds(expectation: ClaimHolds, claim: ClaimReport | None) -> str:
+    if claim is None or claim.refusal:
+        return f"it holds nothing: {claim.refusal if claim else 'it was never made'}"
+    if len(claim.held) != expectation.count:
+        return f"it holds {len(claim.held)}"
+    for held in claim.held:
+        for name, operator, value in expectation.tests:
+            if not _passes(held.device, name, operator, value):
+                return f"{held.choice.id[2]} has not {name}{operator}{value}"
+    return ""
+
+
+def _passes(device: DeviceWire, name: str, operator: str, value: str) -> bool:
+    if operator == ">=":
+        amount = (device.get("capacity") or {}).get(name)
+        try:
+            return amount is not None and Quantity.parse(amount["value"]) >= Quantity.parse(value)
+        except QuantityError:
+            return False
+    found = (device.get("attributes") or {}).get(name)
+    if found is None:
+        return False
+    (shown,) = found.values()
+    return (str(shown).lower() if isinstance(shown, bool) else str(shown)) == value

@@ -1,0 +1,128 @@
+"""Node: a whole embedded node: API, kubelet, scheduler, foreign drivers, and the real agent as a child process.
+
+In: a profile and a folder. Out: everything running, slices published, the plugin registered; and everything ended.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dra_driver.embedded.agent_process import AgentProcess
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.example_run import ExampleRunner
+from dra_driver.embedded.foreign_plugin import ForeignPlugin, publish_slice
+from dra_driver.embedded.kinds import SLICES
+from dra_driver.embedded.kubelet import EmbeddedKubelet
+from dra_driver.embedded.scheduler import EmbeddedScheduler
+from dra_driver.hardware.simulated import load_profile
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import NodeError
+from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.model.wire import SliceWire, Wire
+
+_SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
+
+
+class EmbeddedNode:
+    """One node. `classes` are the DeviceClasses to create; `command` replaces the agent's command line in tests."""
+
+    def __init__(
+        self, profile: str, *, classes: Sequence[Wire], version: str = "1.36", command: Sequence[str] = ()
+    ) -> None:
+        self.profile = load_profile(profile)
+        self.name = self.profile.node_name_of(0)
+        self.driver = NVIDIA_DRIVER
+        self.folder = _short_folder()
+        self.api = EmbeddedApi(version=version)
+        self._classes = classes
+        self._version = version
+        self._kube: KubeApi | None = None
+        self._kubeconfig = self.folder / "kubeconfig"
+        self._foreign: list[ForeignPlugin] = []
+        self.kubelet = EmbeddedKubelet(self.folder, self.api, node=self.name)
+        self.agent = AgentProcess(
+            {
+                "--node-name": self.name,
+                "--kubeconfig": str(self._kubeconfig),
+                "--cdi-root": str(self.kubelet.cdi_dir),
+                "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
+                "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
+                "--hardware": f"simulated:{profile}",
+            },
+            self.folder / "agent.log",
+            command=command,
+        )
+
+    @property
+    def ledger(self) -> Path:
+        """Give the agent's ledger."""
+        return self.kubelet.plugins_dir / self.driver / "ledger.db"
+
+    def start(self, progress: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0) -> None:
+        """Start everything and wait until the node is ready. Raises: NodeError saying what did not come up."""
+        progress("starting a Kubernetes API and a kubelet")
+        self.api.start()
+        self.api.write_kubeconfig(self._kubeconfig)
+        self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
+        for wire in self._classes:
+            self.api.create(wire)
+        self._kube = KubeApi(credentials.load(str(self._kubeconfig)))
+        self.kubelet.start()
+        for foreign in self.profile.foreign:
+            publish_slice(self._kube, foreign.driver, self.name, foreign.devices)
+            plugin = ForeignPlugin(
+                foreign.driver, registrar_dir=self.kubelet.registrar_dir, plugins_dir=self.kubelet.plugins_dir
+            )
+            plugin.start()
+            self._foreign.append(plugin)
+            self.kubelet.wait_registered(foreign.driver, timeout_s)
+        progress("starting the agent as a process of its own")
+        self.agent.start()
+        progress("waiting for its ResourceSlices and its registration")
+        self._await_ready(time.monotonic() + timeout_s)
+
+    def slices(self) -> list[SliceWire]:
+        """Give the agent's slices."""
+        return [one for one in self.api.items(SLICES) if one["spec"]["driver"] == self.driver]
+
+    def runner(self) -> ExampleRunner:
+        """Give what runs examples on this node, over HTTP. Raises: NodeError before `start`."""
+        if self._kube is None:
+            raise NodeError("not-started", "the embedded node was not started")
+        scheduler = EmbeddedScheduler(self._kube, node=self.name, kubernetes=self._version)
+        return ExampleRunner(self._kube, self.kubelet, scheduler, self.ledger)
+
+    def stop(self) -> int:
+        """End everything and remove the folder; returns the agent's exit status."""
+        status = self.agent.stop()
+        for plugin in self._foreign:
+            plugin.stop()
+        self.kubelet.stop()
+        if self._kube is not None:
+            self._kube.close()
+        self.api.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return status
+
+    def _await_ready(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            self.agent.check()
+            slices = self.slices()
+            is_complete = bool(slices) and len(slices) == slices[0]["spec"]["pool"]["resourceSliceCount"]
+            if is_complete and self.kubelet.plugins.plugins(self.driver):
+                return
+            time.sleep(0.02)
+        errors = "; ".join(f"{path.name}: {text}" for path, text in self.kubelet.plugins.errors().items())
+        what = f"slices: {len(self.slices())}, registered: {', '.join(self.kubelet.plugins.drivers())} {errors}"
+        raise NodeError("not-ready", f"the agent was not ready in time ({what})", hint=self.agent.last_lines())
+
+
+def _short_folder() -> Path:
+    """Make a temporary folder with a path short enough for unix sockets."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="dra-", dir=usual if len(usual) < _SOCKET_ROOM else "/tmp"))  # noqa: S108
