@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from pathlib import Path
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options
@@ -23,11 +22,11 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import DriverError, NodeError
-from dra_driver.model.names import pool_name
+from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.prepare import Node, Preparer
+from dra_driver.plugin.node import this_node
+from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
@@ -55,7 +54,7 @@ class NodeAgent:
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         self._scanner = Scanner(hardware, on_change=self._changed, on_driver_change=self._driver_changed)
         self._preparer = Preparer(
-            Node(options.driver, pool_name(options.node, options.driver), _boot_id(Path(options.roots.proc))),
+            this_node(options.node, options.driver, options.roots.proc),
             api=api,
             ledger=self._ledger,
             store=store,
@@ -140,7 +139,7 @@ class NodeAgent:
             reasons.append(self._ledger.problem)
         if self._scanner.inventory.waiting_for:
             reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
-        if self._role.is_held and self._publisher.status().generation is None:
+        if self._role.is_held and not self._publisher.status().is_published:
             reasons.append("no slices published yet")
         return tuple(reasons)
 
@@ -161,16 +160,5 @@ class NodeAgent:
             holds_role=self._role.is_held,
             scans=self._scanner.scans,
             scan_seconds=self._scanner.scan_seconds,
-            pool_generation=status.generation or 0,
+            pool_generation=status.generation,
         )
-
-
-def _boot_id(proc_root: Path) -> str:
-    """Read the kernel's boot id: CDI files and device-side state do not outlive it. Raises: NodeError."""
-    path = proc_root / "sys/kernel/random/boot_id"
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise NodeError(
-            "boot-id", f"can't read the boot id from {path}: {error.strerror}", hint="check --proc-root"
-        ) from error

@@ -1,0 +1,30 @@
+"""`python -m benchmarks [--only NAME] [--json FILE] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks import agent
+from benchmarks.figures import Report
+
+SUITES = {"agent": agent.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=SUITES, help="run one suite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON too")
+    options = parser.parse_args()
+    report = Report()
+    for name, suite in SUITES.items():
+        if options.only in {None, name}:
+            print(f"measuring: {name}", flush=True)
+            suite(report)
+    print("\n" + report.table())
+    if options.json:
+        report.write(options.json)
+
+
+if __name__ == "__main__":
+    main()

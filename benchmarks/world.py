@@ -1,0 +1,158 @@
+"""World: an API server, the agent and a kubelet's connection, each where it would be: in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dra_driver.embedded.plugin_calls import Plugin, Registrar
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from dra_driver.model.wire import Wire
+
+NODE = "bench"
+RESOURCES = "/apis/resource.k8s.io/v1"
+_API = """
+import sys
+from dra_driver.embedded.apiserver import EmbeddedApi
+api = EmbeddedApi(version="1.35")
+api.start()
+api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}})
+api.write_kubeconfig(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class World:
+    """Folders, the API and the agent of one measurement."""
+
+    def __init__(self, folder: Path, api: KubeApi) -> None:
+        self.folder, self.api = folder, api
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+
+    def start_agent(self, hardware: str, *flags: str) -> None:
+        """Start the real agent; `started_at` is the moment before the process existed."""
+        command = [sys.executable, "-m", "dra_driver", "agent", "--node-name", NODE, "--hardware", hardware]
+        command += ["--kubeconfig", f"{self.folder}/kubeconfig", "--cdi-root", f"{self.folder}/cdi"]
+        command += ["--kubelet-registrar-directory-path", f"{self.folder}/reg"]
+        command += ["--kubelet-plugins-directory-path", f"{self.folder}/plugins", *flags]
+        self.started_at = time.monotonic()
+        with (self.folder / "agent.log").open("wb") as log:
+            self.agent = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def slices(self) -> list[Wire]:
+        return self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
+
+    def wait_for_slices(self) -> float:
+        """Give the seconds from the agent's start until its devices are in the API server."""
+        while True:
+            slices = self.slices()
+            if any(s["spec"].get("devices") for s in slices):
+                return time.monotonic() - self.started_at
+            if self.agent is None or self.agent.poll() is not None or time.monotonic() - self.started_at > 30:
+                raise RuntimeError((self.folder / "agent.log").read_text())
+            time.sleep(0.002)
+
+    def plugin(self) -> Plugin:
+        """Register as a kubelet would, and connect to the service."""
+        deadline = time.monotonic() + 10
+        while not (sockets := list((self.folder / "reg").glob("*.sock"))):
+            if time.monotonic() > deadline:
+                raise RuntimeError("no registration socket")
+            time.sleep(0.002)
+        registrar = Registrar(sockets[0])
+        info = registrar.get_info()
+        registrar.notify()
+        return Plugin(info.driver, info.endpoint, "v1.DRAPlugin", sockets[0])
+
+    def allocated_claim(self, device: str) -> Wire:
+        """Create a claim that is allocated to one device."""
+        name = f"claim-{uuid.uuid4().hex[:8]}"
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount"}}
+        request["exactly"]["count"] = 1
+        claim = self.api.request(
+            "POST",
+            f"{RESOURCES}/namespaces/default/resourceclaims",
+            body={
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            },
+        )
+        result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+        claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+        return self.api.request("PUT", f"{RESOURCES}/namespaces/default/resourceclaims/{name}/status", body=claim)
+
+    def rss_mib(self) -> float:
+        """Resident memory of the agent."""
+        assert self.agent is not None
+        for line in Path(f"/proc/{self.agent.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("no VmRSS")
+
+    def cpu_seconds(self) -> float:
+        assert self.agent is not None
+        fields = Path(f"/proc/{self.agent.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop_agent(self) -> None:
+        if self.agent is not None:
+            self.agent.terminate()
+            self.agent.wait(30)
+            self.agent = None
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """Give a fresh world; everything it started is ended."""
+    folder = Path(tempfile.mkdtemp(prefix="drab"))
+    server = subprocess.Popen(
+        [sys.executable, "-c", _API, f"{folder}/kubeconfig"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    server.stdout.readline()
+    it = World(folder, KubeApi(credentials.load(f"{folder}/kubeconfig")))
+    for name in ("cdi", "reg", "plugins"):
+        (folder / name).mkdir()
+    try:
+        yield it
+    finally:
+        it.stop_agent()
+        it.api.close()
+        server.terminate()
+        server.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def profile(folder: Path, gpus: int) -> Path:
+    """Write a profile of `gpus` whole GPUs of one model (JSON is YAML)."""
+    document: dict[str, Any] = {
+        "about": f"{gpus} GPUs for a measurement",
+        "nodeName": NODE,
+        "lookedUp": "2026-11-21",
+        "sources": ["made up"],
+        "driverVersion": "580.126.20",
+        "cudaDriverVersion": "13.0",
+        "gpuDefaults": {"model": "h100-sxm5-80gb", "nvlinkGroup": "nvswitch"},
+        "gpus": [
+            {"pci": f"0000:{index + 1:02x}:00.0", "pcieRoot": "pci0000:00", "numaNode": 0} for index in range(gpus)
+        ],
+    }
+    path = folder / "profile.yaml"
+    path.write_text(json.dumps(document))
+    return path
