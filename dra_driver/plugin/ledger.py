@@ -192,17 +192,13 @@ class Ledger:
 
     def _open(self) -> Database:
         with _opening(self.path):
-            is_new = not self.path.exists()
             try:
-                database = self._checked()
+                return self._checked()
             except LedgerError as error:
                 if error.code != CORRUPT:
                     raise
                 self._move_aside(error)
-                is_new, database = True, self._checked()
-            if is_new:
-                self._fill(database)
-            return database
+                return self._checked()
 
     def _checked(self) -> Database:
         """Open, check the file's integrity and version, make the tables of a new one."""
@@ -214,7 +210,7 @@ class Ledger:
                 database.close()
                 return self._open_read_only(version)
             if version == 0:
-                database.write(lambda connection: [connection.execute(line) for line in _SCHEMA])
+                self._begin(database)
             elif version % 1000 > MINOR:
                 log.info("ledger of a newer minor version", extra=fields(version=version))
         except LedgerError:
@@ -239,15 +235,18 @@ class Ledger:
                 self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
         log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
 
-    def _fill(self, database: Database) -> None:
+    def _begin(self, database: Database) -> None:
+        """Make the tables, and records of what is on the node already."""
         records = tuple(self._recover())
 
         def job(connection: sqlite3.Connection) -> None:
+            for line in _SCHEMA:
+                connection.execute(line)
             for record in records:
                 _insert(connection, record, owned(record.claim()))
 
+        database.write(job)
         if records:
-            database.write(job)
             log.error("ledger begun again from CDI files", extra=fields(file=str(self.path), count=len(records)))
 
 

@@ -1,0 +1,189 @@
+"""Who gets a device that another claim holds: waiting, refusal, and the rule for claims that are gone for good."""
+
+import time
+
+import pytest
+
+from dra_driver.model.errors import ApiError, ClaimError, Retry
+from dra_driver.plugin.abandoned import GONE_SECONDS
+from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
+from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.record import State
+from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
+
+
+@pytest.fixture
+def held(rig: Rig) -> Rig:
+    """gpu-0 is held by "old"; the claim "new" wants it."""
+    rig.allocate("old", "gpu-0")
+    rig.prepare("old")
+    rig.allocate("new", "gpu-0")
+    return rig
+
+
+def test_a_device_in_use_is_refused_naming_the_holder(held: Rig) -> None:
+    with pytest.raises(ClaimError) as caught:
+        held.prepare("new", 0.3)
+    assert caught.value.code == "claim.device-in-use"
+    assert "gpu-0 by claim ns/claim-old (UID old)" in str(caught.value)
+    assert held.states() == {"old": "prepared"}
+
+
+def test_a_device_is_waited_for_until_it_is_unprepared(held: Rig) -> None:
+    thread, outcome = in_thread(held.prepare, "new")
+    held.unprepare("old")
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-0"
+    assert held.states() == {"new": "prepared"}
+
+
+def test_the_wait_ends_before_the_kubelet_gives_up() -> None:
+    deadline = Deadline.of_call(45.0)
+    assert deadline.remaining() <= 40
+    assert deadline.sooner(HOLDER_SECONDS).remaining() <= 35
+    assert 3 < Deadline.of_call(5.0).remaining() < 4.5
+    assert Deadline.of_call(None).remaining() <= 40
+
+
+def test_waiting_for_one_device_holds_up_no_other_claim(held: Rig) -> None:
+    thread, outcome = in_thread(held.prepare, "new", 3.0)
+    held.allocate("other", "gpu-1")
+    started = time.monotonic()
+    held.prepare("other")
+    held.unprepare("other")
+    assert time.monotonic() - started < 1.0
+    held.unprepare("old")
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-0"
+
+
+def test_a_claim_that_changed_while_it_waited_is_read_again(held: Rig) -> None:
+    thread, outcome = in_thread(held.prepare, "new")
+    held.allocate("new", "gpu-1")
+    held.unprepare("old")
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-1"
+
+
+def test_a_claim_that_still_exists_never_loses_its_device(held: Rig) -> None:
+    held.clock.seconds += 10 * GONE_SECONDS
+    for _ in range(3):
+        assert not held.preparer.evict("old")
+        held.clock.seconds += GONE_SECONDS
+    del held.api.claims["ns", "claim-old"]["status"]  # deallocated, but not unprepared
+    assert not held.preparer.evict("old")
+
+
+def test_a_claim_gone_for_five_minutes_without_processes_gives_its_device_away(held: Rig) -> None:
+    held.api.delete("old")
+    with pytest.raises(ClaimError):
+        held.prepare("new", 0.3)
+    held.clock.seconds += GONE_SECONDS - 1
+    assert not held.preparer.evict("old")
+    held.clock.seconds += 1
+    assert held.prepare("new")[0].device == "gpu-0"
+    assert held.states() == {"new": "prepared"}
+
+
+def test_a_claim_whose_name_was_taken_by_another_is_gone(held: Rig) -> None:
+    held.api.put(claim_wire("newer", result("gpu-3"), name="claim-old"))
+    assert not held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    assert held.preparer.evict("old")
+
+
+def test_a_process_on_the_device_keeps_it_with_the_vanished_claim(held: Rig) -> None:
+    held.api.delete("old")
+    held.hardware.busy = {0}
+    held.preparer.evict("old")
+    held.clock.seconds += 3 * GONE_SECONDS
+    assert not held.preparer.evict("old")
+    held.hardware.busy = set()
+    assert held.preparer.evict("old")
+
+
+def test_hardware_that_cannot_list_processes_gives_nothing_away(held: Rig) -> None:
+    held.hardware = BlindHardware()
+    held.restart()
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.clock.seconds += 3 * GONE_SECONDS
+    assert not held.preparer.evict("old")
+
+
+def test_since_when_a_claim_is_gone_outlives_the_agent(held: Rig) -> None:
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    held.restart()
+    assert held.preparer.evict("old")
+
+
+def test_a_reboot_starts_the_five_minutes_again(held: Rig) -> None:
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    held.reboot()
+    assert not held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    assert held.preparer.evict("old")
+
+
+def test_a_claim_that_comes_back_starts_the_five_minutes_again(held: Rig) -> None:
+    wire = held.api.claims["ns", "claim-old"]
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.api.put(wire)
+    held.clock.seconds += GONE_SECONDS
+    assert not held.preparer.evict("old")
+    held.api.delete("old")
+    assert not held.preparer.evict("old")
+
+
+def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> None:
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    held.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)]
+    assert not held.preparer.evict("old")
+    assert held.preparer.evict("old")
+
+
+def test_a_half_done_holder_that_nobody_works_on_is_undone_at_once(held: Rig) -> None:
+    held.ledger.set_state("old", State.UNPREPARING)
+    assert held.prepare("new")[0].device == "gpu-0"
+    assert held.states() == {"new": "prepared"}
+
+
+def test_the_reaper_undoes_what_is_gone_for_good(held: Rig) -> None:
+    reaper = Reaper(held.preparer, held.store, driver=DRIVER)
+    held.api.delete("old")
+    assert reaper.reap() == 0
+    held.clock.seconds += GONE_SECONDS
+    assert reaper.reap() == 1
+    held.assert_empty()
+
+
+def test_the_reaper_removes_orphan_files_of_ours_and_nothing_else(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    ours = rig.cdi / rig.file_of("orphan")
+    others = [rig.cdi / "nvidia.json", rig.cdi / "k8s.gpu.nvidia.com-other.json", rig.cdi / "k8s.x.com-claim_u9.json"]
+    for path in (ours, *others):
+        path.write_text("{}")
+    assert Reaper(rig.preparer, rig.store, driver=DRIVER).reap() == 1
+    assert sorted(rig.files()) == sorted([rig.file_of("u1"), *(p.name for p in others)])
+
+
+def test_the_reaper_runs_by_itself_and_stops(held: Rig) -> None:
+    held.api.delete("old")
+    held.preparer.evict("old")
+    held.clock.seconds += GONE_SECONDS
+    reaper = Reaper(held.preparer, held.store, driver=DRIVER, interval_s=0.05)
+    for _ in range(2):
+        reaper.start()
+        deadline = time.monotonic() + 5
+        while held.states() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        reaper.stop()
+    held.assert_empty()

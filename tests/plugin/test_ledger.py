@@ -1,0 +1,285 @@
+"""The ledger file: versions, corruption, loss, two processes; group commit."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
+from dra_driver.plugin.database import Database
+from dra_driver.plugin.ledger import MAJOR, MINOR, Ledger, has_claims
+from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.record import State
+from tests.plugin.parts import DRIVER, Rig, claim_wire, result
+
+VERSION = MAJOR * 1000 + MINOR
+
+
+def sql(path: Path, *lines: str) -> list[tuple]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = [connection.execute(line).fetchall() for line in lines]
+        connection.commit()
+    return rows[-1]
+
+
+@pytest.fixture
+def two(rig: Rig) -> Rig:
+    """Two prepared claims, and the agent stopped."""
+    for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1")):
+        rig.allocate(uid, device)
+        rig.prepare(uid)
+    rig.ledger.close()
+    return rig
+
+
+def test_a_ledger_is_durable_and_written_ahead(rig: Rig) -> None:
+    writer = rig.ledger._current()._writer
+    assert writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert writer.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert writer.execute("PRAGMA user_version").fetchone()[0] == VERSION
+
+
+def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(two: Rig) -> None:
+    sql(
+        two.ledger.path,
+        "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'",
+        "CREATE TABLE shared_effects (device TEXT PRIMARY KEY, what TEXT)",
+        "INSERT INTO shared_effects VALUES ('gpu-0', 'slice')",
+        "UPDATE claims SET colour = 'blue' WHERE uid = 'u1'",
+        f"PRAGMA user_version={VERSION + 7}",
+    )
+    two.restart()
+    assert two.prepare("u1")
+    two.allocate("u3", "gpu-2")
+    two.prepare("u3")
+    two.unprepare("u2")
+    two.ledger.close()
+    assert sql(two.ledger.path, "SELECT uid, colour FROM claims ORDER BY uid") == [("u1", "blue"), ("u3", "red")]
+    assert sql(two.ledger.path, "SELECT * FROM shared_effects") == [("gpu-0", "slice")]
+    assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION + 7,)]
+
+
+def test_a_step_of_a_newer_minor_is_kept_and_unprepare_says_so(two: Rig) -> None:
+    steps = f'[{{"kind":"cdi-file","file":"{two.file_of("u1")}"}},{{"kind":"mps-daemon","pid":1}}]'
+    sql(two.ledger.path, f"UPDATE claims SET steps = '{steps}' WHERE uid = 'u1'")
+    two.restart()
+    with pytest.raises(PrepareError, match="mps-daemon"):
+        two.unprepare("u1")
+    assert two.file_of("u1") not in two.files()
+    assert two.states() == {"u1": "unpreparing", "u2": "prepared"}
+    assert len(two.ledger.get("u1").steps) == 2
+    assert ("gpu-0", "u1") in two.holders()
+
+
+def test_a_state_of_a_newer_minor_counts_as_prepared(two: Rig) -> None:
+    sql(two.ledger.path, "UPDATE claims SET state = 'hibernating' WHERE uid = 'u1'")
+    two.restart()
+    assert two.preparer.repair() == 0
+    assert two.prepare("u1")
+    two.unprepare("u1")
+    assert set(two.states()) == {"u2"}
+
+
+def test_a_newer_major_is_read_only_but_unprepares_what_it_knows(two: Rig) -> None:
+    sql(two.ledger.path, f"PRAGMA user_version={(MAJOR + 1) * 1000}")
+    before = sql(two.ledger.path, "SELECT * FROM claims")
+    two.restart()
+    assert two.ledger.is_read_only
+    assert "newer major" in two.ledger.problem
+    with pytest.raises(LedgerError, match="newer major") as caught:
+        two.prepare("u1")
+    assert caught.value.code == "ledger.newer"
+    two.unprepare("u1")
+    two.unprepare("u1")
+    two.unprepare("unknown")
+    assert list(two.files()) == [two.file_of("u2")]
+    assert two.preparer.repair() == 0
+    assert two.preparer.refresh_cdi() == 0
+    assert Reaper(two.preparer, two.store, driver=DRIVER).reap() == 0
+    two.ledger.close()
+    assert sql(two.ledger.path, "SELECT * FROM claims") == before
+
+
+def test_a_step_of_a_newer_major_is_not_taken_for_done(two: Rig) -> None:
+    sql(
+        two.ledger.path,
+        """UPDATE claims SET steps = '[{"kind":"teleport"}]' WHERE uid = 'u1'""",
+        f"PRAGMA user_version={(MAJOR + 1) * 1000}",
+    )
+    two.restart()
+    with pytest.raises(PrepareError, match="teleport"):
+        two.unprepare("u1")
+
+
+def damage(path: Path) -> None:
+    path.with_name(path.name + "-wal").unlink(missing_ok=True)
+    with path.open("r+b") as file:
+        file.seek(0)
+        file.write(os.urandom(path.stat().st_size))
+
+
+@pytest.mark.parametrize("how", ["random", "empty", "half", "other database"])
+def test_a_corrupt_ledger_is_moved_aside_and_rebuilt_from_cdi_files(
+    two: Rig, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = two.ledger.path
+    if how == "random":
+        damage(path)
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "half":
+        os.truncate(path, path.stat().st_size // 2 - 100)
+    else:
+        path.unlink()
+        sql(path, "CREATE TABLE shopping (item TEXT)")
+    two.restart()
+    if how != "empty":
+        assert [p.name for p in path.parent.glob("*.corrupt-*")]
+        assert any(r.levelname == "ERROR" and "moved aside" in r.message for r in caplog.records)
+    assert two.states() == {"u1": "recovered", "u2": "recovered"}
+    assert two.holders() == {("gpu-0", "u1"), ("gpu-1", "u2")}
+    two.unprepare("u1")
+    assert two.prepare("u2")
+    assert two.states() == {"u2": "prepared"}
+    assert two.ledger.get("u2").name == "claim-u2"
+
+
+def test_a_removed_ledger_is_rebuilt_while_the_agent_runs(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    for suffix in ("", "-wal", "-shm"):
+        (rig.data / f"ledger.db{suffix}").unlink(missing_ok=True)
+    assert rig.states() == {"u1": "recovered"}
+    rig.unprepare("u1")
+    rig.assert_empty()
+
+
+def test_a_ledger_that_breaks_while_the_agent_runs_is_replaced(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.ledger._current()._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(rig.ledger.path)
+    rig.unprepare("u1")
+    assert rig.files() == {}
+    assert list(rig.data.glob("ledger.db.corrupt-*"))
+
+
+def test_a_recovered_claim_keeps_its_device_until_the_api_tells_more(two: Rig) -> None:
+    two.api.put(claim_wire("monitor", result("gpu-2", adminAccess=True)))
+    two.prepare_all = [two.restart(), two.prepare("monitor")]
+    two.ledger.close()
+    damage(two.ledger.path)
+    two.restart()
+    assert ("gpu-2", "monitor") in two.holders()
+    two.allocate("u3", "gpu-2")
+    assert two.prepare("u3")  # the API says that the monitor has admin access
+    two.allocate("u4", "gpu-0")
+    with pytest.raises(ClaimError, match="ns/claim-u1"):
+        two.prepare("u4", 0.5)
+
+
+def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
+    damage(two.ledger.path)
+    two.api.delete("u1")
+    two.restart()
+    assert not two.preparer.evict("u1")
+    two.clock.seconds += 300
+    assert two.preparer.evict("u1")
+    assert set(two.states()) == {"u2"}
+
+
+def test_a_recovered_claim_of_other_devices_is_prepared_anew(two: Rig) -> None:
+    damage(two.ledger.path)
+    two.allocate("u1", "gpu-3")
+    two.restart()
+    assert two.prepare("u1")
+    assert ("gpu-3", "u1") in two.holders()
+    assert ("gpu-0", "u1") not in two.holders()
+
+
+def test_whether_there_are_claims_is_told_without_opening_a_ledger(rig: Rig, tmp_path: Path) -> None:
+    assert not has_claims(tmp_path / "nowhere" / "ledger.db")
+    assert not has_claims(rig.ledger.path)
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    assert has_claims(rig.ledger.path)
+    (tmp_path / "broken.db").write_text("not a database at all, but long enough to look like something")
+    assert has_claims(tmp_path / "broken.db")
+
+
+def test_importing_the_ledger_does_not_import_grpc() -> None:
+    code = (
+        "import sys, dra_driver.plugin.ledger; print([m for m in sys.modules if m.split('.')[0] in ('grpc', 'google')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_ledger_that_cannot_be_opened_gives_errors_until_it_can(tmp_path: Path) -> None:
+    blocker = tmp_path / "data"
+    blocker.write_text("a file where the folder should be")
+    ledger = Ledger(blocker / "ledger.db")
+    assert ledger.problem
+    with pytest.raises(LedgerError):
+        ledger.get("u1")
+    blocker.unlink()
+    assert ledger.get("u1") is None
+    assert not ledger.problem
+    ledger.close()
+
+
+def test_jobs_of_many_threads_share_commits_and_keep_their_own_faults(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    database.write(lambda c: c.execute("CREATE TABLE t (n INTEGER PRIMARY KEY)"))
+    commits: list[str] = []
+    database._writer.set_trace_callback(lambda line: commits.append(line) if line == "COMMIT" else None)
+    outcomes: list[object] = []
+
+    def job(number: int) -> None:
+        def insert(connection: sqlite3.Connection) -> int:
+            connection.execute("INSERT INTO t VALUES (?)", (number // 2,))
+            if number % 10 == 0:
+                raise KeyError(number)
+            return number
+
+        try:
+            outcomes.append(database.write(insert))
+        except (KeyError, LedgerError) as error:
+            outcomes.append(type(error))
+
+    with database._write_mutex:  # all of them are waiting before the first can commit
+        threads = [threading.Thread(target=job, args=(number,)) for number in range(40)]
+        for thread in threads:
+            thread.start()
+        while len(database._queue) < 40:
+            pass
+    for thread in threads:
+        thread.join(10)
+    stored = {row["n"] for row in database.read("SELECT n FROM t")}
+    assert stored == set(range(20))
+    assert outcomes.count(KeyError) + outcomes.count(LedgerError) == 20
+    assert len(commits) == 1
+    database.close()
+
+
+def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    writer = rig.ledger._current()._writer
+    writer.execute(f"PRAGMA max_page_count={writer.execute('PRAGMA page_count').fetchone()[0]}")
+    rig.allocate("big", *(f"gpu-{i}" for i in (1, 2, 3)), configs=())
+    rig.api.claims["ns", "claim-big"]["status"]["allocation"]["devices"]["results"][0]["request"] = "r" * 20000
+    with pytest.raises(LedgerError) as caught:
+        rig.prepare("big")
+    assert caught.value.code == "ledger.full"
+    assert rig.states() == {"u1": "prepared"}
+    rig.unprepare("u1")
+    rig.assert_empty()
+
+
+def test_states_are_written_as_plain_words(rig: Rig) -> None:
+    assert {str(s) for s in State} == {"preparing", "prepared", "unpreparing", "recovered"}

@@ -1,0 +1,292 @@
+"""Prepare and unprepare without sockets: real ledger, locks and CDI files; API and hardware are stand-ins.
+
+Left out: who waits for whom (test_holders), crashes (test_kill), broken disks (test_faults).
+"""
+
+import json
+import threading
+
+import pytest
+
+from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, PrepareError, Retry
+from tests.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
+
+
+def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:
+    rig.api.put(claim_wire("u1", result("gpu-0", "a"), result("mig-1", "b/second"), configs=(config(),)))
+    first, second = rig.prepare("u1")
+    assert (first.request, first.pool, first.device) == ("a", POOL, "gpu-0")
+    assert first.cdi_ids == (f"k8s.{DRIVER}/claim=u1-gpu-0",)
+    assert (second.request, second.device) == ("b", "mig-1")
+    document = json.loads(rig.files()[rig.file_of("u1")])
+    assert [d["name"] for d in document["devices"]] == ["u1-gpu-0", "u1-mig-1"]
+    assert document["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert rig.states() == {"u1": "prepared"}
+
+
+def test_unprepare_removes_everything(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0", "gpu-1")
+    rig.prepare("u1")
+    rig.api.delete("u1")
+    rig.unprepare("u1")
+    rig.assert_empty()
+    rig.unprepare("u1")
+
+
+def test_unprepare_of_unknown_claim_succeeds(rig: Rig) -> None:
+    rig.unprepare("never-seen")
+    rig.assert_empty()
+
+
+@pytest.mark.parametrize("uid", ["", "../etc", "a/b", ".", "x y"])
+def test_a_uid_that_no_kubernetes_has_is_refused(rig: Rig, uid: str) -> None:
+    with pytest.raises(ClaimError, match="UID"):
+        rig.prepare(uid)
+    with pytest.raises(ClaimError, match="UID"):
+        rig.unprepare(uid)
+
+
+def test_repeated_prepare_gives_the_same_answer_and_leaves_the_file_alone(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    first = rig.prepare("u1")
+    path = rig.cdi / rig.file_of("u1")
+    before = path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns
+    assert rig.prepare("u1") == first
+    rig.restart()
+    assert rig.prepare("u1") == first
+    assert (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) == before
+
+
+def test_repeated_prepare_makes_good_what_somebody_removed_or_broke(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    before = rig.files()
+    (rig.cdi / rig.file_of("u1")).write_text("{}")
+    rig.prepare("u1")
+    assert rig.files() == before
+    (rig.cdi / rig.file_of("u1")).unlink()
+    rig.prepare("u1")
+    assert rig.files() == before
+
+
+def test_a_claim_reallocated_under_its_uid_is_undone_and_prepared_anew(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0", "gpu-1")
+    rig.prepare("u1")
+    rig.allocate("u1", "gpu-2")
+    assert [d.device for d in rig.prepare("u1")] == ["gpu-2"]
+    assert rig.holders() == {("gpu-2", "u1")}
+    assert "gpu-0" not in rig.files()[rig.file_of("u1")].decode()
+    rig.allocate("u2", "gpu-0")
+    assert rig.prepare("u2")
+
+
+def test_a_config_added_by_reallocation_is_noticed(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.allocate("u1", "gpu-0", configs=(config(),))
+    rig.prepare("u1")
+    assert rig.ledger.get("u1").allocation["configs"]
+
+
+def test_admin_access_never_owns(rig: Rig) -> None:
+    rig.allocate("owner", "gpu-0")
+    rig.prepare("owner")
+    rig.api.put(claim_wire("monitor", result("gpu-0", adminAccess=True), result("gpu-1", adminAccess=True)))
+    assert [d.device for d in rig.prepare("monitor")] == ["gpu-0", "gpu-1"]
+    assert rig.holders() == {("gpu-0", "owner")}
+    rig.allocate("second", "gpu-1")
+    assert rig.prepare("second")
+    rig.unprepare("monitor")
+    assert rig.states() == {"owner": "prepared", "second": "prepared"}
+
+
+def test_share_ids_are_passed_on_and_shares_live_side_by_side(rig: Rig) -> None:
+    shares = ["11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-aaaaaaaaaaaa"]
+    for uid, share in zip(("u1", "u2"), shares, strict=True):
+        rig.api.put(claim_wire(uid, result("gpu-0", shareID=share)))
+        (device,) = rig.prepare(uid)
+        assert device.share_id == share
+        assert device.cdi_ids == (f"k8s.{DRIVER}/claim={uid}-gpu-0-{share}",)
+    rig.allocate("whole", "gpu-0")
+    with pytest.raises(ClaimError, match="still held"):
+        rig.prepare("whole", 0.3)
+
+
+def test_a_reboot_keeps_the_claim_and_rebuilds_its_effects(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    answer, before = rig.prepare("u1"), rig.files()
+    rig.reboot()
+    assert rig.preparer.repair() == 0
+    assert rig.files() == {}
+    assert rig.prepare("u1") == answer
+    assert rig.files() == before
+    assert rig.ledger.get("u1").boot_id == rig.boot_id
+
+
+def test_a_claim_of_an_earlier_boot_can_be_unprepared(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.reboot()
+    rig.unprepare("u1")
+    rig.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda w: w["metadata"].update(uid="other"), "claim.uid-mismatch"),
+        (lambda w: w.pop("status"), "claim.not-allocated"),
+        (lambda w: w["status"]["allocation"]["devices"]["results"][0].update(driver="x"), "claim.not-ours"),
+        (lambda w: w["status"]["allocation"]["devices"]["results"][0].update(pool="n2/x"), "claim.other-pool"),
+    ],
+)
+def test_a_claim_that_is_not_for_us_is_refused_at_once(rig: Rig, change, code: str) -> None:
+    change(rig.api.put(claim_wire("u1", result("gpu-0"), name="claim-u1")))
+    with pytest.raises(ClaimError) as caught:
+        rig.preparer.prepare("ns", "claim-u1", "u1", _deadline(30))
+    assert caught.value.code == code
+    rig.assert_empty()
+
+
+def test_a_claim_that_does_not_exist_is_refused(rig: Rig) -> None:
+    with pytest.raises(ClaimError) as caught:
+        rig.prepare("nobody")
+    assert caught.value.code == "claim.not-found"
+
+
+def test_transient_api_failures_are_retried_inside_the_deadline(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.api.faults = [
+        ApiError("unreachable", "no route", retry=Retry.NOW),
+        ApiError("unavailable", "503", status=503, retry=Retry.NOW),
+    ]
+    assert rig.prepare("u1")
+    assert rig.api.requests["get"] == 3
+
+
+def test_an_api_that_stays_away_is_told_before_the_deadline(rig: Rig) -> None:
+    rig.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)] * 50
+    with pytest.raises(ApiError, match="no route"):
+        rig.prepare("u1", 0.5)
+    rig.assert_empty()
+
+
+def test_a_refusal_by_the_api_that_cannot_get_better_is_not_retried(rig: Rig) -> None:
+    rig.api.faults = [ApiError("invalid", "no", status=422)]
+    with pytest.raises(ApiError):
+        rig.prepare("u1")
+    assert rig.api.requests["get"] == 1
+
+
+def test_prepare_waits_for_hardware_and_says_what_for(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    ready, rig.inventory = rig.inventory, inventory(0, 0).__class__(waiting_for="the NVIDIA driver to be loaded")
+    with pytest.raises(ClaimError, match="the NVIDIA driver to be loaded"):
+        rig.prepare("u1", 0.3)
+    thread, outcome = in_thread(rig.prepare, "u1")
+    rig.inventory = ready
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-0"
+
+
+def test_a_device_that_is_not_here_is_named(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0", "gpu-99")
+    with pytest.raises(ClaimError, match="gpu-99") as caught:
+        rig.prepare("u1", 0.3)
+    assert caught.value.code == "claim.device-unknown"
+    rig.assert_empty()
+
+
+def test_a_missing_device_node_is_waited_for(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.hardware.missing = {0}
+    with pytest.raises(HardwareError, match="/dev/nvidia0"):
+        rig.prepare("u1", 0.3)
+    thread, outcome = in_thread(rig.prepare, "u1")
+    rig.hardware.missing = set()
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-0"
+
+
+def test_a_lost_gpu_leaves_its_claim_in_the_ledger_and_unprepare_works(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.inventory = inventory(0)
+    assert rig.preparer.refresh_cdi() == 0
+    assert rig.states() == {"u1": "prepared"}
+    rig.unprepare("u1")
+    rig.assert_empty()
+
+
+def test_cdi_files_follow_a_changed_major(rig: Rig) -> None:
+    for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1")):
+        rig.allocate(uid, device)
+        rig.prepare(uid)
+    assert rig.preparer.refresh_cdi() == 0
+    rig.hardware.major = 234
+    assert rig.preparer.refresh_cdi() == 2
+    node = json.loads(rig.files()[rig.file_of("u2")])["devices"][0]["containerEdits"]["deviceNodes"][0]
+    assert (node["major"], node["minor"]) == (234, 1)
+    assert rig.preparer.refresh_cdi() == 0
+
+
+def test_cdi_files_of_an_earlier_boot_are_not_refreshed(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.reboot()
+    assert rig.preparer.refresh_cdi() == 0
+    assert rig.files() == {}
+
+
+def test_the_same_claim_in_two_calls_at_once_is_prepared_once(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    answers: list[object] = []
+    threads = [threading.Thread(target=lambda: answers.append(rig.prepare("u1"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(answers) == 8
+    assert len(set(answers)) == 1
+
+
+def test_a_failed_step_leaves_nothing_behind(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.allocate("u1", "gpu-0")
+
+    def refuse(*_: object) -> None:
+        raise PrepareError("cdi-write", "no space", retry=Retry.LATER)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "_replace", refuse)
+        with pytest.raises(PrepareError):
+            rig.prepare("u1")
+    rig.assert_empty()
+    assert rig.prepare("u1")
+
+
+def test_a_commit_that_fails_leaves_nothing_behind(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.allocate("u1", "gpu-0")
+
+    def refuse(*_: object) -> None:
+        raise PrepareError("any", "commit failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.ledger, "set_state", refuse)
+        with pytest.raises(DriverError, match="commit failed"):
+            rig.prepare("u1")
+    rig.assert_empty()
+
+
+def test_an_agent_that_ends_lets_waiting_calls_go(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.inventory = inventory(0, 0).__class__(waiting_for="the driver")
+    thread, outcome = in_thread(rig.prepare, "u1", 30.0)
+    rig.preparer.close()
+    thread.join(5)
+    assert outcome[0].code == "claim.hardware-waiting"
+
+
+def _deadline(seconds: float):
+    from dra_driver.plugin.deadline import Deadline
+
+    return Deadline.after(seconds)
