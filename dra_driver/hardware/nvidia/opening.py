@@ -1,8 +1,9 @@
 """From nothing to an initialised library, or the reason why not.
 
 In: roots. Out: the library file that was initialised, or `NotOpen` with words for whoever waits for the driver. Tried
-again at every discovery, so a driver that is installed late is found without a restart. What was loaded once stays
-loaded in this process; whether it still fits the kernel's driver is told by `Opened.is_outdated`.
+again at every discovery, so a driver that is installed late is found without a restart. A library that was loaded
+once stays loaded, and the loader never loads another of the same path; whether it still is the right one is told by
+`Opened.is_outdated`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,9 @@ from dra_driver.hardware.nvidia.worker import Worker
 from dra_driver.hardware.port import Roots
 
 
-class NotOpen(Exception):
-    """The library can't be used now. `code` is a problem's code, the text what to wait for."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = f"hardware.{code}"
-        self.text = text
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A library that was initialised in this process, and the driver that the kernel had then (None: not told)."""
+    """A library that this process has loaded, and the kernel's driver when it was initialised (None: it was not)."""
 
     file: library.LibraryFile | None
     driver_version: str | None
@@ -40,6 +32,16 @@ class Opened:
         return found is not None and found != self.file
 
 
+class NotOpen(Exception):
+    """The library can't be used now. `code` is a problem's code, the text what to wait for."""
+
+    def __init__(self, code: str, text: str, loaded: Opened | None = None) -> None:
+        super().__init__(text)
+        self.code = f"hardware.{code}"
+        self.text = text
+        self.loaded = loaded
+
+
 def open_library(roots: Roots, driver: Worker) -> Opened:
     """Load and initialise the first library that can be loaded. Runs in the thread of `driver`.
 
@@ -50,7 +52,7 @@ def open_library(roots: Roots, driver: Worker) -> Opened:
     try:
         Nvml(driver.mark).init()
     except NvmlFault as fault:
-        raise _not_open(fault, version) from None
+        raise _not_open(fault, version, Opened(library.look_at(path), None)) from None
     return Opened(library.look_at(path), version)
 
 
@@ -74,10 +76,12 @@ def _load_first(roots: Roots, driver: Worker) -> str:
     )
 
 
-def _not_open(fault: NvmlFault, version: str | None) -> NotOpen:
+def _not_open(fault: NvmlFault, version: str | None, loaded: Opened) -> NotOpen:
     if fault.name == "DRIVER_NOT_LOADED":
-        return NotOpen("driver-not-loaded", "the NVIDIA kernel driver to be loaded (NVML: DRIVER_NOT_LOADED)")
+        text = "the NVIDIA kernel driver to be loaded (NVML: DRIVER_NOT_LOADED)"
+        return NotOpen("driver-not-loaded", text, loaded)
     if fault.name == "LIB_RM_VERSION_MISMATCH":
         kernel = f"the loaded kernel driver ({version})" if version else "the loaded kernel driver"
-        return NotOpen("driver-mismatch", f"{library.SONAME} and {kernel} to be of the same version; reload the driver")
-    return NotOpen("library-failed", f"NVML to start; it says {fault}")
+        text = f"{library.SONAME} and {kernel} to be of the same version; reload the driver"
+        return NotOpen("driver-mismatch", text, loaded)
+    return NotOpen("library-failed", f"NVML to start; it says {fault}", loaded)

@@ -122,7 +122,8 @@ class GpuWorker:
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
         """Give what the probe found (in time, or else the last time), and whether the GPU answers at all."""
-        if self._probe is not None and self._probe.wait(timeout_s):
+        is_overdue = self.is_overdue(overdue_s)
+        if self._probe is not None and self._probe.wait(0 if is_overdue else timeout_s):
             self._probed = self._probe.take()
             self._probe = None
         reading = self._reading

@@ -79,6 +79,7 @@ class NvidiaHardware:
         """
         with self._discovering:
             if not self.is_present():
+                self._let_go()
                 return Facts(self.vendor)
             if self.driver_changed():
                 self._let_go()
@@ -103,9 +104,10 @@ class NvidiaHardware:
 
     def fingerprint(self) -> Hashable:
         """Give what changes when `discover` would give something else. Never opens the library."""
+        nodes = sysfs.read_nodes(self._roots)
         files = (
-            self._bus(),
-            sysfs.read_nodes(self._roots),
+            self._bus(nodes),
+            nodes,
             sysfs.read_majors(self._roots),
             sysfs.read_driver_version(self._roots),
             self.driver_changed(),
@@ -146,7 +148,9 @@ class NvidiaHardware:
         return device_edits(self._roots, gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Say what the common edits left out and why."""
+        """Say what the common edits leave out now and why; nothing where there is no GPU."""
+        if self.is_present():
+            self.common_edits()
         return self._left_out
 
     # -- who uses it
@@ -186,7 +190,7 @@ class NvidiaHardware:
 
     def _current_session(self) -> Session:
         """Give the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
-        bus = self._bus()
+        bus = self._bus(sysfs.read_nodes(self._roots))
         session = self._session
         if session is not None and (session.bus != bus or self._lost) and not session.has_calls_in_flight():
             self._let_go()
@@ -201,15 +205,20 @@ class NvidiaHardware:
         if not self._opening.wait(self._overdue_s):
             raise NotOpen("library-not-answering", f"NVML, which has not returned from {self._driver.waits_for()[0]}")
         opening, self._opening = self._opening, None
-        self._opened = opening.take()
+        try:
+            self._opened = opening.take()
+        except NotOpen as reason:
+            self._opened = reason.loaded
+            raise
 
-    def _bus(self) -> Hashable:
-        nodes = tuple(name for name, _ in sysfs.read_nodes(self._roots) if name.removeprefix("nvidia").isdecimal())
-        return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), nodes
+    def _bus(self, nodes: tuple[tuple[str, int], ...]) -> Hashable:
+        """Give what the library looks at only when it is initialised: GPUs on the bus and the driver's hold on them."""
+        names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())
+        return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), names_of_gpus
 
     def _facts(self, session: Session, state: DriverState) -> Facts:
         readings, problems = self._readings(session)
-        answered = [r.address for r in readings if r.address]
+        answered = [*(r.address for r in readings if r.address), *(p.subject for p in problems)]
         functions = sysfs.read_pci_functions(self._roots)
         silent = sum(problem.subject == "node" for problem in problems)
         problems = [*name_silent(problems, functions, answered), *unreported(functions, answered, silent=silent)]

@@ -29,8 +29,9 @@ def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
     if not kept.exists():
         _compile(compiler, kept, missing)
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / SONAME
-    shutil.copyfile(kept, target)
+    target, temporary = folder / SONAME, folder / f"{SONAME}.new"
+    shutil.copyfile(kept, temporary)
+    temporary.replace(target)  # a library that is in use must not be written over
     return target
 
 

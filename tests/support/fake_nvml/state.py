@@ -134,9 +134,7 @@ class Gpu:
         out += [f"{key} {value}" for key, value in self.facts.items() if value is not None]
         out += [profile.line() for profile in self.profiles]
         out += [f"gi {g.id} {g.profile_id} {g.start} {g.size}" for g in self.gis]
-        out += [
-            f"ci {c.gi} {c.id} {c.index} {c.slices} {c.start} {c.size} {c.sms} {c.uuid} {c.name}" for c in self.cis
-        ]
+        out += [f"ci {c.gi} {c.id} {c.index} {c.slices} {c.start} {c.size} {c.sms} {c.uuid} {c.name}" for c in self.cis]
         out += [f"link {i} {active} {kind} {remote}" for i, (active, kind, remote) in enumerate(self.links)]
         out += ["process " + " ".join(map(str, process)) for process in self.processes]
         return out + [f"fault {function} {what}" for function, what in self.faults.items()]

@@ -1,0 +1,165 @@
+"""Calls that never return, or late: who pays. Time is measured against deadlines, never slept through."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from dra_driver.model.errors import HardwareError
+from tests.hardware.conftest import Machine, by_address, codes, eventually
+from tests.support.fake_nvml import build, environment, h100, hgx_h100
+
+OVERDUE_S = 0.3
+
+
+def test_a_hanging_gpu_costs_no_other_gpu_and_comes_back_when_it_answers(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(4))
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    assert len(hardware.discover().gpus) == 4
+    gpus[2].hang("nvmlDeviceGetVbiosVersion")
+    machine.write()
+    others = {g.pci for g in gpus} - {gpus[2].pci}
+    eventually(lambda: set(by_address(hardware.discover())) == others)
+    facts = hardware.discover()
+    assert [(p.code, p.subject) for p in facts.problems] == [("hardware.gpu-not-answering", gpus[2].pci)]
+    gpus[2].heal()
+    machine.write()
+    eventually(lambda: len(hardware.discover().gpus) == 4)
+    assert hardware.discover().problems == ()
+
+
+def test_a_call_in_flight_is_not_made_again(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    gpus[0].hang("nvmlDeviceGetSerial")
+    machine.write()
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S, patience_s=0.05)
+    for _ in range(5):
+        assert set(by_address(hardware.discover())) == {gpus[1].pci}
+        hardware.fingerprint()
+    assert machine.calls("nvmlDeviceGetSerial") == 6, "once by the first GPU, five times by the other"
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"])
+def test_a_gpu_that_hangs_from_the_start_is_named_and_the_others_are_there(machine: Machine, function: str) -> None:
+    gpus = machine.add(*hgx_h100(3))
+    gpus[1].hang(function)
+    machine.write()
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    facts = hardware.discover()
+    assert set(by_address(facts)) == {gpus[0].pci, gpus[2].pci}
+    assert [(p.code, p.subject) for p in facts.problems] == [("hardware.gpu-not-answering", gpus[1].pci)]
+
+
+def test_other_gpus_are_not_kept_waiting_for_a_slow_one(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    gpus[0].hang("nvmlDeviceGetName")
+    machine.write()
+    hardware = machine.hardware(call_timeout_s=60, patience_s=0.1)
+    began = time.monotonic()
+    facts = hardware.discover()
+    assert time.monotonic() - began < 5
+    assert set(by_address(facts)) == {gpus[1].pci}
+
+
+def test_a_lone_gpu_is_waited_for(machine: Machine) -> None:
+    (gpu,) = machine.add(h100("0000:65:00.0", 0))
+    gpu.slow("nvmlDeviceGetName", 400)
+    machine.write()
+    assert len(machine.hardware(call_timeout_s=30, patience_s=0.1).discover().gpus) == 1
+
+
+def test_a_slow_gpu_keeps_its_last_facts_while_its_call_may_still_return(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    hardware = machine.hardware(call_timeout_s=60, patience_s=0.1)
+    before = hardware.discover()
+    gpus[0].hang("nvmlDeviceGetName")
+    machine.write()
+    assert hardware.discover() == before
+    gpus[0].heal()
+    gpus[0].facts["vbios_version"] = "96.00.99.00.01"
+    machine.write()
+    eventually(lambda: by_address(hardware.discover())[gpus[0].pci].vbios_version == "96.00.99.00.01")
+
+
+def test_a_fingerprint_takes_less_than_a_second_whatever_hangs(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(3))
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    hardware.discover()
+    before = hardware.fingerprint()
+    for gpu in gpus:
+        gpu.hang("nvmlDeviceGetUUID")
+    machine.write()
+    began = time.monotonic()
+    hardware.fingerprint()
+    assert time.monotonic() - began < 1.5, "0.8 s, and what a busy machine adds"
+    eventually(lambda: hardware.fingerprint() != before)
+    for gpu in gpus:
+        gpu.heal()
+    machine.write()
+    eventually(lambda: hardware.fingerprint() == before)
+
+
+def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine) -> None:
+    machine.add(h100("0000:65:00.0", 0))
+    machine.state.faults["nvmlInitWithFlags"] = "hang"
+    machine.write()
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    facts = hardware.discover()
+    assert facts.gpus == ()
+    assert "nvmlInitWithFlags" in facts.waiting_for
+    assert codes(facts) == {"hardware.library-not-answering"}
+    machine.state.faults.clear()
+    machine.write()
+    eventually(lambda: len(hardware.discover().gpus) == 1)
+
+
+def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S, patience_s=0.05)
+    gpus[0].hang("nvmlDeviceGetName")
+    machine.write()
+    hardware.discover()
+    began = time.monotonic()
+    hardware.close()
+    assert time.monotonic() - began < 5
+    assert machine.calls("nvmlShutdown") == 0
+
+
+def test_processes_of_a_hanging_gpu_are_refused_in_time(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    gpu = by_address(hardware.discover())[gpus[0].pci]
+    gpus[0].hang("nvmlDeviceGetComputeRunningProcesses_v3")
+    machine.write()
+    for _ in range(2):
+        with pytest.raises(HardwareError) as refused:
+            hardware.processes(gpu, None)
+        assert refused.value.code == "hardware.gpu-not-answering"
+
+
+def test_a_process_exits_at_once_while_a_call_hangs(machine: Machine) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    gpus[0].hang("nvmlDeviceGetName")
+    machine.write()
+    program = """
+        import sys
+        from dra_driver.hardware.nvidia import NvidiaHardware
+        from dra_driver.hardware.port import Roots
+        hardware = NvidiaHardware(Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3]), patience_s=0.1)
+        print(len(hardware.discover().gpus))
+    """
+    roots = machine.node.roots
+    library = build(machine.folder / "lib")
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), roots.sys, roots.proc, roots.dev],
+        env=environment(library, machine.folder / "state"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "1\n"
+    assert time.monotonic() - began < 8, "the call times out after 10 s, and is waited for by nobody"

@@ -1,0 +1,87 @@
+"""sysfs, procfs and /dev under injected roots."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.nvidia import sysfs
+from tests.hardware.conftest import needs_root
+from tests.support.fake_node import FakeNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def test_functions_stand_in_address_order_with_their_drivers(node: FakeNode) -> None:
+    node.add_gpu("0000:b1:00.0", driver="vfio-pci")
+    node.add_gpu("0000:17:00.0")
+    node.add_gpu("0000:17:00.4", driver=None, physfn="0000:17:00.0")
+    node.add_gpu("0000:18:00.0", pci_class="0x020000")
+    assert sysfs.read_pci_functions(node.roots) == (
+        sysfs.PciFunction("0000:17:00.0", "nvidia", is_virtual=False),
+        sysfs.PciFunction("0000:17:00.4", None, is_virtual=True),
+        sysfs.PciFunction("0000:b1:00.0", "vfio-pci", is_virtual=False),
+    )
+
+
+@pytest.mark.parametrize(("written", "read"), [("1", 1), ("0", 0), ("-1", None), ("", None), ("many", None)])
+def test_a_numa_node_is_a_number_or_nothing(node: FakeNode, written: str, read: int | None) -> None:
+    node.add_gpu("0000:17:00.0")
+    (node.folder / "sys/bus/pci/devices/0000:17:00.0/numa_node").write_text(written + "\n")
+    assert sysfs.read_numa_node(node.roots, "0000:17:00.0") == read
+
+
+def test_the_root_complex_is_the_first_on_the_device_s_path(node: FakeNode) -> None:
+    node.add_gpu("0000:19:00.0", root="pci0000:16")
+    assert sysfs.read_pcie_root(node.roots, "0000:19:00.0") == "pci0000:16"
+    assert sysfs.read_pcie_root(node.roots, "0000:20:00.0") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)", "580.65.06"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8 12:41:17 UTC 2025", "550.163.01"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157  Wed Oct 12 09:19:07 UTC 2022", "390.157"),
+        ("something else", None),
+    ],
+)
+def test_the_version_is_found_in_the_driver_s_own_line(node: FakeNode, text: str, version: str | None) -> None:
+    node.load_driver()
+    (node.folder / "sys/module/nvidia/version").unlink()
+    (node.folder / "proc/driver/nvidia/version").write_text(text)
+    assert sysfs.read_driver_version(node.roots) == version
+
+
+def test_the_module_s_version_comes_first(node: FakeNode) -> None:
+    node.load_driver("1.2.3")
+    (node.folder / "proc/driver/nvidia/version").write_text("NVRM version: x  4.5.6  y")
+    assert sysfs.read_driver_version(node.roots) == "1.2.3"
+    node.unload_driver()
+    assert sysfs.read_driver_version(node.roots) is None
+
+
+@needs_root
+def test_nodes_are_told_with_their_numbers(node: FakeNode) -> None:
+    node.add_node("nvidia0", 195, 0)
+    node.add_node("nvidia-caps/nvidia-cap3", 237, 3)
+    node.add_node("null", 1, 3)
+    names = dict(sysfs.read_nodes(node.roots))
+    assert set(names) == {"nvidia0", "nvidia-caps/nvidia-cap3", "nvidia-caps"}
+    assert names["nvidia0"] == 195 << 8
+
+
+def test_majors_are_nvidia_s_lines_alone(node: FakeNode) -> None:
+    assert sysfs.read_majors(node.roots) == ()
+    node.load_driver()
+    assert "195 nvidia" in sysfs.read_majors(node.roots)
+    assert not any("mem" in line for line in sysfs.read_majors(node.roots))
+
+
+def test_a_function_that_can_t_be_read_is_passed_over(node: FakeNode) -> None:
+    (node.folder / "sys/bus/pci/devices/0000:99:00.0").symlink_to("../../../devices/gone")
+    (node.folder / "sys/bus/pci/devices/nonsense").mkdir()
+    node.add_gpu("0000:17:00.0")
+    assert [f.address for f in sysfs.read_pci_functions(node.roots)] == ["0000:17:00.0"]
