@@ -83,6 +83,8 @@ class Publisher:
         self._content: PoolContent | None = None
         self._revision = 0
         self._is_published = False
+        self._is_writing = False
+        self._echoes: dict[str, str] = {}  # slices that changed while we write: perhaps by us; name -> resourceVersion
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
@@ -186,7 +188,9 @@ class Publisher:
             is_news = stored.changed(event.wire)
         else:
             is_news = stored.deleted(event.wire)
-        if was_complete and is_news:
+        if is_news and self._is_writing and isinstance(event, Changed):
+            self._echoes[event.wire["metadata"]["name"]] = event.wire["metadata"]["resourceVersion"]
+        elif was_complete and is_news:
             if isinstance(event, Deleted | Listed):  # a node that was made anew under its old name has another UID
                 self._server.forget_node()
             self._is_published = False
@@ -261,13 +265,22 @@ class Publisher:
         return plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
 
     def _carry_out(self, plan: WritePlan) -> None:
-        self._delete(plan.deletes)
-        for wire in plan.updates:
-            self._check_running()
-            self._note_answer(wire, self._writer.update(wire))
-        for wire in plan.creates:
-            self._check_running()
-            self._note_answer(wire, self._writer.create(wire))
+        with self._changed:
+            self._is_writing = True
+        try:
+            self._delete(plan.deletes)
+            for wire in plan.updates:
+                self._check_running()
+                self._note_answer(wire, self._writer.update(wire))
+            for wire in plan.creates:
+                self._check_running()
+                self._note_answer(wire, self._writer.create(wire))
+        finally:
+            with self._changed:
+                self._is_writing = False
+                if self._echoes:  # not ours after all
+                    self._echoes.clear()
+                    self._schedule.disturbed()
 
     def _delete(self, slices: Iterable[SliceWire]) -> None:
         for stored in slices:
@@ -288,6 +301,8 @@ class Publisher:
         with self._changed:
             instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
             self._stored.wrote(answer, instead=instead)
+            if self._echoes.get(answer["metadata"]["name"]) == answer["metadata"]["resourceVersion"]:
+                del self._echoes[answer["metadata"]["name"]]
             own = self._stored.all()
         if unsafe.intersection(COUNTER_FIELDS):
             self._delete(own)  # at once: without counters the scheduler hands out overlapping devices

@@ -29,6 +29,7 @@ from dra_driver.model.wire import ClaimWire, Wire
 
 REQUEST_SECONDS = 10.0
 _USER_AGENT = f"dra-driver/{__version__}"
+_NO_RETRIES = urllib3.Retry(total=False, redirect=False)
 _LEADING_DIGITS = re.compile(r"\d*")
 
 
@@ -137,8 +138,7 @@ class KubeApi:
                     headers=headers,
                     timeout=timeout,
                     pool_timeout=left,  # type: ignore[arg-type]  # any number, whatever its annotation says
-                    retries=False,
-                    redirect=False,
+                    retries=_NO_RETRIES,
                 )
             except (http.HTTPError, OSError) as err:
                 if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
