@@ -34,8 +34,8 @@ class StatusPage:
         except OSError as error:
             raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
         self._server.daemon_threads = True
-        self._address = address
-        self.port = self._server.server_address[1]
+        self.port = int(self._server.server_address[1])
+        self._address = f"{host}:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
 
     def start(self) -> None:

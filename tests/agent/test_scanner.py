@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dra_driver.agent.scanner import Scanner
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.model.errors import HardwareError
+from tests.support.waiting import until
 
 GPU = GpuFacts(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)
 OTHER = GpuFacts(uuid="GPU-2", pci_address="0000:02:00.0", minor=1, memory_bytes=1 << 30)
@@ -49,13 +50,6 @@ def scanning(hardware, **options):
         yield scanner, told, changed
     finally:
         scanner.stop()
-
-
-def until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.005)
 
 
 def test_the_first_inventory_is_told_once():

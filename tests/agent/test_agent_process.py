@@ -1,0 +1,146 @@
+"""The real agent process on a stand-in cluster. Not covered here: prepare's own rules (tests/plugin)."""
+
+import os
+import re
+import signal
+import urllib.request
+
+import pytest
+
+from dra_driver.embedded.kinds import SLICES
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.agent_process import NODE, stage
+from tests.support.waiting import until as _until
+
+
+def until(condition, what):
+    _until(condition, timeout_s=20, what=what)
+
+
+HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp"}
+
+
+@pytest.fixture
+def here():
+    with stage() as it:
+        yield it
+
+
+def test_the_agent_registers_publishes_and_ends_cleanly(here):
+    agent = here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    until(lambda: len(here.devices()) == 8, "8 devices")
+    (published,) = here.api.items(SLICES)
+    assert published["spec"]["pool"]["name"] == f"{NODE}/{NVIDIA_DRIVER}"
+    assert published["metadata"]["ownerReferences"][0]["name"] == NODE
+    assert here.end(agent) == 0
+    assert not list(here.kubelet.registrar_dir.iterdir()), "registration socket left"
+    assert not list((here.kubelet.plugins_dir / NVIDIA_DRIVER).glob("*.sock")), "service socket left"
+    assert len(here.devices()) == 8, "the next instance adopts the slices"
+
+
+def test_heavy_modules_are_not_imported(here):
+    agent = here.start("simulated:dgx-h100", environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    until(here.devices, "devices")
+    here.end(agent)
+    imported = set(re.findall(r"\|\s+([\w.]+)$", here.log(), re.MULTILINE))
+    assert "grpc" in imported
+    assert not {name for name in imported if name.partition(".")[0] in HEAVY}
+    assert "kubernetes.client.models" not in imported
+
+
+def test_a_node_without_gpu_and_claims_idles_and_imports_neither_grpc_nor_kubernetes(here, tmp_path):
+    roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
+    agent = here.start("nvidia", *roots, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    until(lambda: "idle until one appears" in here.log(), "the agent to say that it idles")
+    assert here.end(agent) == 0
+    imported = set(re.findall(r"\|\s+([\w.]+)$", here.log(), re.MULTILINE))
+    assert not {
+        name for name in imported if name.partition(".")[0] in HEAVY | {"grpc", "kubernetes", "urllib3", "pynvml"}
+    }
+    assert not list(here.kubelet.registrar_dir.iterdir())
+    assert here.api.items(SLICES) == []
+
+
+def test_slices_come_back_after_the_kubelet_wiped_them(here):
+    here.start("simulated:dgx-h100")
+    until(lambda: len(here.devices()) == 8, "8 devices")
+    here.kubelet.restart()
+    until(lambda: len(here.devices()) == 8, "8 devices again")
+
+
+def test_of_two_instances_one_publishes_and_the_newer_takes_over(here):
+    first = here.start("simulated:dgx-h100", "--pod-uid", "0" * 36)
+    until(lambda: len(here.devices()) == 8, "8 devices")
+    here.start("simulated:l40s", "--pod-uid", "1" * 36)
+    here.kubelet.wait_registered(NVIDIA_DRIVER, instances=2)
+    until(lambda: "hardware scanned" in here.log(1), "the newer one's scan")
+    (before,) = here.api.items(SLICES)
+    assert before["metadata"]["generation"] == 1, "the newer one wrote although the older has the role"
+    assert here.end(first) == 0
+    until(lambda: here.devices() and here.api.items(SLICES)[0]["metadata"]["uid"], "slices")
+    until(lambda: "role gained" in here.log(1), "the newer one's role")
+    until(
+        lambda: all(
+            d["attributes"]["productName"] == {"string": "NVIDIA L40S"}
+            for s in here.api.items(SLICES)
+            for d in s["spec"]["devices"]
+        ),
+        "the newer one's devices",
+    )
+
+
+def test_the_status_page_says_ready_once_published(here):
+    here.start("simulated:dgx-h100", "--metrics-address", "127.0.0.1:0")
+    until(here.devices, "devices")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    port = int(re.search(r"status page open .*:(\d+)", here.log())[1])
+
+    def is_ready():
+        try:
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status == 200
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+
+    until(is_ready, "ready")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert 'dra_driver_devices{type="gpu"} 8.0' in text
+    assert 'dra_driver_slice_writes_total{verb="create"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        (["--node-name", "Not A Node"], 2, "node name"),
+        (["--hardware", "quantum"], 2, "--hardware"),
+        (["--hardware", "simulated:nowhere"], 3, "nowhere"),
+        (["--log-format", "xml"], 2, "text, json"),
+        (["--metrics-address", "9400"], 2, "HOST:PORT"),
+        (["--kubeconfig", "/does/not/exist"], 3, "/does/not/exist"),
+    ],
+)
+def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
+    agent = here.start("simulated:dgx-h100", *flags)
+    assert agent.wait(20) == status
+    assert said in here.log()
+    assert "Traceback" not in here.log()
+
+
+def test_a_flag_beats_its_environment_twin(here):
+    here.start("simulated:dgx-h100", environment={"DRIVER_NAME": "other.example.com", "NODE_NAME": "ignored"})
+    here.kubelet.wait_registered("other.example.com")
+    until(lambda: here.api.items(SLICES), "slices")
+    assert here.api.items(SLICES)[0]["spec"]["nodeName"] == NODE
+
+
+def test_a_killed_agent_leaves_nothing_that_hinders_the_next(here):
+    first = here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    until(here.devices, "devices")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    here.start("simulated:dgx-h100")
+    until(lambda: "registered" in here.log(1), "registration of the second")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
