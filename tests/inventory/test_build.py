@@ -3,7 +3,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.hardware.facts import Facts, Problem
@@ -171,6 +171,7 @@ def is_accepted_attribute(value):
     return kind == "int" and isinstance(content, int) and -(2**63) <= content < 2**63
 
 
+@settings(deadline=None)
 @given(any_facts)
 def test_any_facts_give_an_inventory_that_the_api_accepts(found):
     inventory = build_inventory(found)
@@ -187,6 +188,7 @@ def test_any_facts_give_an_inventory_that_the_api_accepts(found):
     assert set(found.problems) <= set(inventory.problems)
 
 
+@settings(deadline=None)
 @given(any_facts, st.randoms(use_true_random=False))
 def test_the_order_of_gpus_with_distinct_addresses_does_not_matter(found, random):
     gpus = list({gpu.pci_address: replace(gpu, partitions=()) for gpu in found.gpus}.values())

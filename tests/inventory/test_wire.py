@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.inventory.attributes import ROWS
@@ -39,6 +39,7 @@ def test_capacities_are_written_as_the_server_would_write_them(name, value, text
     assert quantity_text(name, value) == text
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**63 - 1), st.sampled_from(["memory", "decoders"]))
 def test_a_capacity_reads_back_as_itself_and_is_already_canonical(value, name):
     text = quantity_text(name, value)

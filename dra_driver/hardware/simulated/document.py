@@ -17,7 +17,7 @@ from dra_driver.model.errors import InputError
 SIZE_MAX = 1 << 20  # bytes
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(yaml.SafeLoader):  # the C loader is faster, but deep nesting crashes the process
     """YAML with the few scalar types that profiles need."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's

@@ -75,6 +75,8 @@ def _attribute(section: Fields, key: str, value: object) -> Wire:
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            section.fault(key, f"{value} does not fit 64 bits")
         return {"int": value}
     kind = "string"
     if isinstance(value, dict) and value.keys() == {"version"}:

@@ -105,13 +105,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
     profile = _decode(Fields(read_document(path), "", faults), path.stem)
     if faults:
         shown = "".join(f"\n  {fault}" for fault in faults[:50])
-        raise InputError("profile", f"{path} has {len(faults)} fault{'s'[: len(faults) > 1]}:{shown}")
+        raise InputError("profile", f"{path} has {len(faults)} {'faults' if len(faults) > 1 else 'fault'}:{shown}")
     return profile
 
 
 def _decode(fields: Fields, name: str) -> Profile:
-    for source in fields.texts("sources"):
-        del source  # for the reader of the file
+    fields.texts("sources")  # for the reader of the file
     fields.optional_text("lookedUp", pattern=DATE, what="a date such as 2026-11-20")
     models = {key: decode_model(section) for key, section in _sections(fields.section("models"))}
     profile = Profile(
