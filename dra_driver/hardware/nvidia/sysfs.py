@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
@@ -58,20 +59,36 @@ def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
 
     Source: Linux sysfs-bus-pci; PCI class codes 03.00 and 03.02.
     """
-    folder = Path(roots.sys, "bus/pci/devices")
     found = []
-    for name in _entries(folder):
-        function = folder / name
-        if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
-            continue
-        try:
-            address = normal_pci_address(name)
-        except ValueError:
-            continue
-        driver = function / "driver"
-        bound = driver.resolve().name if driver.is_symlink() else None
-        found.append(PciFunction(address, bound, (function / "physfn").is_symlink()))
-    return tuple(found)
+    try:
+        with os.scandir(os.path.join(roots.sys, "bus/pci/devices")) as entries:  # noqa: PTH118 - see _read_gpu_address
+            for entry in entries:
+                address = _read_gpu_address(entry.path, entry.inode())
+                if address is not None:
+                    is_virtual = os.path.islink(f"{entry.path}/physfn")  # noqa: PTH114
+                    found.append(PciFunction(address, _read_driver(entry.path), is_virtual))
+    except OSError:
+        return ()
+    return tuple(sorted(found, key=lambda function: function.address))
+
+
+@lru_cache(maxsize=8192)
+def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a function that is put in anew has another
+    """Give a PCI function's address if it is a GPU. Servers have hundreds of functions; each is read once."""
+    function = Path(path)
+    if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
+        return None
+    try:
+        return normal_pci_address(function.name)
+    except ValueError:
+        return None
+
+
+def _read_driver(path: str) -> str | None:
+    try:
+        return os.readlink(f"{path}/driver").rpartition("/")[2]  # noqa: PTH115
+    except OSError:
+        return None
 
 
 def _function_folder(roots: Roots, address: str) -> Path:
