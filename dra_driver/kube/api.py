@@ -157,7 +157,7 @@ class KubeApi:
                 hint="look at the CA in the kubeconfig or ServiceAccount",
                 retry=Retry.LATER,
             )
-        if isinstance(err, http.TimeoutError):
+        if isinstance(err, http.TimeoutError) and not isinstance(err, http.NewConnectionError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
         return ApiError("unreachable", f"{method} {path}: {self._server} is not reached: {err}", retry=Retry.NOW)
 

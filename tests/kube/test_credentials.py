@@ -1,0 +1,178 @@
+"""In-cluster and official kubeconfig credentials, through the real `kubernetes` package; imports in fresh processes."""
+
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dra_driver.kube import credentials
+from dra_driver.model.errors import InputError, NodeError
+
+
+@pytest.fixture
+def service_account(tmp_path, monkeypatch):
+    token, ca = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("pod-token")
+    ca.write_text("not empty")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return {"token_file": str(token), "ca_file": str(ca)}
+
+
+def test_in_a_pod_the_service_account_is_used(service_account):
+    loaded = credentials.load(None, **service_account)
+    assert loaded.server == "https://[fd00::1]:443"
+    assert loaded.tls.ca_file == service_account["ca_file"]
+    assert loaded.tokens.authorization() == "Bearer pod-token"
+
+
+def test_in_a_pod_a_refused_token_is_read_again_at_once(service_account, tmp_path):
+    loaded = credentials.load("", **service_account)
+    loaded.tokens.authorization()
+    assert loaded.tokens.reread() is False
+    (tmp_path / "token").write_text("rotated")
+    assert loaded.tokens.reread() is True
+    assert loaded.tokens.authorization() == "Bearer rotated"
+
+
+def test_in_a_pod_the_last_token_serves_while_the_file_is_gone(service_account, tmp_path):
+    loaded = credentials.load("", **service_account)
+    loaded.tokens.authorization()
+    (tmp_path / "token").unlink()
+    loaded.tokens.reread()
+    assert loaded.tokens.authorization() == "Bearer pod-token"
+
+
+def test_outside_a_pod_the_error_says_which_flag_to_set(monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(NodeError) as caught:
+        credentials.load(None)
+    assert caught.value.code == "node.no-credentials"
+    assert "--kubeconfig" in caught.value.hint
+
+
+def exec_kubeconfig(folder, script: str) -> str:
+    program = folder / "give-token"
+    program.write_text(f"#!{sys.executable}\n{script}")
+    program.chmod(0o755)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "preferences": {},
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "a", "user": {"exec": plugin}}],
+    }
+    path = folder / "config"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_an_exec_user_gets_its_token_from_its_program_and_a_log_line_says_so(tmp_path, caplog):
+    answer = {
+        "kind": "ExecCredential",
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "status": {"token": "from-program"},
+    }
+    path = exec_kubeconfig(tmp_path, f"print({json.dumps(json.dumps(answer))})")
+    with caplog.at_level(logging.INFO):
+        loaded = credentials.load(path)
+    assert loaded.tokens.authorization() == "Bearer from-program"
+    assert "kubeconfig needs the official loader" in caplog.text
+
+
+def test_an_exec_user_whose_program_fails_has_no_credentials(tmp_path):
+    loaded = credentials.load(exec_kubeconfig(tmp_path, "raise SystemExit(1)"))
+    assert loaded.tokens.authorization() == ""  # the official loader logs the failure and goes on
+
+
+def test_a_kubeconfig_that_the_official_loader_refuses_is_bad_input(tmp_path):
+    path = exec_kubeconfig(tmp_path, "")
+    config = json.loads((tmp_path / "config").read_text())
+    config["clusters"][0]["cluster"]["certificate-authority"] = "/nowhere/ca.crt"
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "config").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="gives no credentials"):
+        credentials.load(path)
+
+
+def run_fresh(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def test_the_service_account_costs_no_heavy_module(service_account):
+    output = run_fresh(
+        f"""
+        import sys, json
+        from dra_driver.kube import credentials
+        assert "kubernetes" not in sys.modules
+        credentials.load(None, **{service_account!r})
+        heavy = ("requests", "oauthlib", "websocket", "yaml", "pydantic", "aiohttp", "kubernetes.dynamic")
+        print(json.dumps([name for name in heavy if name in sys.modules]))
+        import kubernetes
+        print(kubernetes.config.load_kube_config.__name__)
+        """,
+        **IN_CLUSTER,
+    )
+    assert output.splitlines() == ["[]", "load_kube_config"]
+
+
+def test_a_static_kubeconfig_does_not_import_kubernetes_and_json_not_even_yaml(tmp_path):
+    path = tmp_path / "config"
+    path.write_text(
+        json.dumps(
+            {
+                "current-context": "a",
+                "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+                "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "users": [{"name": "a", "user": {"token": "t"}}],
+            }
+        )
+    )
+    output = run_fresh(
+        f"""
+        import sys
+        from dra_driver.kube import api, credentials
+        api.KubeApi(credentials.load({str(path)!r}))
+        print([name for name in ("kubernetes", "yaml", "requests") if name in sys.modules])
+        """
+    )
+    assert output.strip() == "[]"
+
+
+def test_where_the_light_import_fails_the_plain_one_serves(service_account):
+    output = run_fresh(
+        f"""
+        import importlib.util
+        from dra_driver.kube import credentials
+        real, calls = credentials.light_import, []
+        import contextlib
+        @contextlib.contextmanager
+        def broken():
+            calls.append(1)
+            raise ImportError("front module looked inside")
+            yield
+        credentials.light_import = broken
+        loaded = credentials.load(None, **{service_account!r})
+        print(len(calls), loaded.tokens.authorization())
+        """,
+        **IN_CLUSTER,
+    )
+    assert output.strip() == "1 Bearer pod-token"
