@@ -85,8 +85,10 @@ def _run(out: Any, node: Any, files: list[Any]) -> int:
         runner, good = node.runner(), 0
         for number, example in enumerate(files, 1):
             status.update(f"example {number} of {len(files)}: {example.path.name}")
-            for stage, report in enumerate(runner.run(example)):
-                (show_ending if stage else show_example)(out, report)
+            stages = runner.run(example)
+            show_example(out, next(stages), with_document=number == 1)
+            report = next(stages)
+            show_ending(out, report)
             good += report.is_good
     return good
 

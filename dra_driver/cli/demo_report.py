@@ -5,6 +5,8 @@ In: slices and example reports. Out: lines and tables on a console.
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -56,21 +58,36 @@ def _cell(device: DeviceWire, names: tuple[str, ...]) -> str:
     return ""
 
 
-def show_example(out: Any, report: ExampleReport) -> None:
-    """Show an example while its pods run."""
+def show_example(out: Any, report: ExampleReport, *, with_document: bool = False) -> None:
+    """Show an example while its pods run; `with_document` also prints the CDI files."""
     out.print()
     out.print(f"[bold]{report.example.path.name}[/]  {report.example.intent}")
     for claim in report.claims:
         for line in _claim_lines(claim):
             out.print(f"  {line}")
     for path in report.files:
-        out.print(f"  CDI file {path.name}")
+        document = json.loads(path.read_text())
+        out.print(f"  CDI file {path.name} (cdiVersion {document['cdiVersion']}, kind {document['kind']})")
+        if with_document:
+            out.print(textwrap.indent(json.dumps(document, indent=2), "    "), style="dim", markup=False)
     for pod in report.pods:
         if pod.failure:
-            out.print(f"  pod {pod.name} stays pending: {pod.failure}", markup=False)
+            what = "can't start" if pod.is_placed else "stays pending"
+            out.print(f"  pod {pod.name} {what}: {pod.failure}", markup=False)
+    for labels, view in _views(report):
+        out.print(f"  {labels}", markup=False)
+        for line in _view_lines(view):
+            out.print(f"    {line}", markup=False)
+
+
+def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
+    """Give each view once, with the containers that have it."""
+    seen: dict[ContainerView, list[str]] = {}
+    for pod in report.pods:
         for name, view in pod.containers.items():
-            for line in _view_lines(f"{pod.name}/{name}", view):
-                out.print(f"  {line}", markup=False)
+            seen.setdefault(view, []).append(f"{pod.name}/{name}")
+    for view, names in seen.items():
+        yield (f"container {names[0]} sees" if len(names) == 1 else f"containers {' and '.join(names)} see"), view
 
 
 def show_ending(out: Any, report: ExampleReport) -> None:
@@ -95,8 +112,7 @@ def _claim_lines(claim: ClaimReport) -> Iterator[str]:
         yield f"  why: {choices[0].reason}"
 
 
-def _view_lines(label: str, view: ContainerView) -> Iterator[str]:
-    yield f"container {label} sees"
+def _view_lines(view: ContainerView) -> Iterator[str]:
     for title, items in (
         ("env", view.env),
         ("node", tuple(str(node) for node in view.device_nodes)),
@@ -104,6 +120,6 @@ def _view_lines(label: str, view: ContainerView) -> Iterator[str]:
         ("hook", view.hooks),
     ):
         for item in items:
-            yield f"    {title:<6}{item}"
+            yield f"{title:<6}{item}"
     if not view.device_nodes:
-        yield "    no device node"
+        yield "no device node"

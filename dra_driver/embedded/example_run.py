@@ -51,6 +51,7 @@ class PodReport:
     """What became of one pod. `failure` is why its containers did not start, "" when they could."""
 
     name: str
+    is_placed: bool = False
     failure: str = ""
     containers: dict[str, ContainerView] = field(default_factory=dict)
 
@@ -143,6 +144,7 @@ class ExampleRunner:
         if refusals:
             pod_report.failure = "; ".join(refusals)
             return
+        pod_report.is_placed = True
         try:
             self._kubelet.prepare_pod(pod)
             pod_report.containers = self._kubelet.containers(pod)

@@ -24,17 +24,16 @@ from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import DeviceWire
 
 if TYPE_CHECKING:
-    from dra_driver.embedded.example_run import ClaimReport, ExampleReport, Held
+    from dra_driver.embedded.example_run import ClaimReport, ExampleReport, Held, PodReport
 
 
 def unmet(expectation: Expectation, report: ExampleReport) -> str:
     """Say how an expectation was not met; "" when it was."""
     match expectation:
         case PodRuns(pod):
-            failure = _pod_failure(report, pod)
-            return f"it does not run: {failure}" if failure else ""
+            return _runs(report, pod)
         case PodPends(pod, text):
-            return _pends(_claims_refusal(report, pod), text)
+            return _pends(report, pod, text)
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimAgrees(claim, name):
@@ -53,20 +52,21 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             return "" if (one == two) is is_same and one and two else f"they see {sorted(one)} and {sorted(two)}"
 
 
-def _pod_failure(report: ExampleReport, name: str) -> str:
-    return next((pod.failure for pod in report.pods if pod.name == name), "it was never started")
+def _pod(report: ExampleReport, name: str) -> PodReport | None:
+    return next((pod for pod in report.pods if pod.name == name), None)
 
 
-def _claims_refusal(report: ExampleReport, name: str) -> str:
-    """Give why a pod was not placed; "" when it was, whatever happened then."""
-    failure = _pod_failure(report, name)
-    return failure if any(claim.refusal and claim.refusal in failure for claim in report.claims) else ""
+def _runs(report: ExampleReport, name: str) -> str:
+    pod = _pod(report, name)
+    failure = pod.failure if pod else "it was never started"
+    return f"it does not run: {failure}" if failure else ""
 
 
-def _pends(refusal: str, text: str) -> str:
-    if not refusal:
-        return "it was placed"
-    return "" if text in refusal else f"it is pending, but because of: {refusal}"
+def _pends(report: ExampleReport, name: str, text: str) -> str:
+    pod = _pod(report, name)
+    if pod is None or pod.is_placed:
+        return "it was placed" if pod else "it was never started"
+    return "" if text in pod.failure else f"it is pending, but because of: {pod.failure}"
 
 
 def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
@@ -80,7 +80,7 @@ def _held(report: ExampleReport, label: str) -> tuple[Held, ...]:
 
 def _view(report: ExampleReport, name: str) -> ContainerView:
     pod_name, _, container = name.partition("/")
-    pod = next((pod for pod in report.pods if pod.name == pod_name), None)
+    pod = _pod(report, pod_name)
     return pod.containers.get(container, ContainerView()) if pod else ContainerView()
 
 

@@ -125,7 +125,7 @@ def first_fit(
         return Outcome(
             None, refusal=f"{len(search.taken)} devices, but a claim holds {limits.ALLOCATION_RESULTS} at most"
         )
-    choices = tuple(Choice(want.name, one.id, want.is_admin, _reason(want, ranks)) for want, one in search.taken)
+    choices = tuple(Choice(want.name, one.id, want.is_admin, _reason(want, search)) for want, one in search.taken)
     return Outcome(_allocation(claim, search.taken, classes, node), choices)
 
 
@@ -147,7 +147,7 @@ def _wants(
         free = usable if choice.get("adminAccess") else [c for c in usable if c.id not in in_use]
         counts = f"{len(candidates)} devices here, {len(of_class)} of class {class_name}"
         if choice.get("selectors"):
-            counts += f", {len(fitting)} match the selectors"
+            counts += f", {len(fitting)} {'matches' if len(fitting) == 1 else 'match'} the selectors"
         if tainted := len(fitting) - len(usable):
             counts += f", {tainted} tainted"
         if held := len(usable) - len(free):
@@ -235,17 +235,21 @@ def attribute(candidate: Candidate, name: str) -> Wire | None:
     return attributes.get(short) if found is None and domain == candidate.id[0] else found
 
 
-def _reason(want: _Want, ranks: Sequence[Sequence[_Want]]) -> str:
-    alternatives = next(rank for rank in ranks if want in rank)
+def _reason(want: _Want, search: _Search) -> str:
+    alternatives = next(rank for rank in search.ranks if want in rank)
     rank = alternatives.index(want)
     reason = "all that match" if want.choice["allocationMode"] == "All" else "first that fits"
+    for constraint in search.constraints:
+        if _covers(constraint, want.name):
+            how = "equal" if "matchAttribute" in constraint else "different"
+            reason += f" with {how} {constraint.get('matchAttribute') or constraint.get('distinctAttribute')}"
     if want.is_admin:
-        reason += ", admin access: holding it is not asked for"
+        reason += ", admin access: nobody is asked who holds it"
     if len(alternatives) > 1:
         reason += f", choice {rank + 1} of {len(alternatives)}"
-    if rank:
-        reason += f" (before it: {'; '.join(f'{w.name}: {w.counts}' for w in alternatives[:rank])})"
-    return f"{reason}: {want.counts}"
+    lines = [f"{reason} ({want.counts})"]
+    lines += [f"not {before.name} ({before.counts})" for before in alternatives[:rank]]
+    return "; ".join(lines)
 
 
 def _why_not(search: _Search) -> str:
