@@ -1,15 +1,17 @@
 """The driver's agent on a node of the cluster: the real process, under its ServiceAccount's node-bound token.
 
-In: a cluster, a node, flags. Out: a running agent and what it left on the node. Never: another agent than the tree's.
+In: a cluster, a node, flags. Out: a running agent and what it left on the node.
+Never: a look inside the process; what it serves and leaves is all that counts.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import shlex
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,8 @@ DRIVER = "gpu.nvidia.com"
 NAMESPACE = "dra-driver"
 ACCOUNT = "dra-driver-agent"
 
+# Another build of the driver, as a command line, may stand in for the tree's own.
+_PROGRAM = shlex.split(os.environ.get("DRA_DRIVER", "")) or [sys.executable, "-m", "dra_driver"]
 _numbers = itertools.count(1)
 
 
@@ -35,10 +39,11 @@ class Agent:
         cluster: Cluster,
         node: Node,
         *,
-        hardware: str = "simulated:dgx-h100",
+        hardware: str = "simulated:demo-h100",
         pod_uid: str = "",
         driver: str = DRIVER,
         flags: Sequence[str] = (),
+        program: Sequence[str] = (),
         environment: dict[str, str] | None = None,
     ) -> None:
         self.cluster = cluster
@@ -48,7 +53,8 @@ class Agent:
         self.status_port = 9400 + number
         kubeconfig = cluster.node_kubeconfig(node.name, ACCOUNT, NAMESPACE)
         argv = [
-            *(sys.executable, "-m", "dra_driver", "agent"),
+            *(program or _PROGRAM),
+            "agent",
             *("--node-name", node.name),
             *("--kubeconfig", str(kubeconfig)),
             *("--driver-name", driver),
@@ -73,7 +79,13 @@ class Agent:
         # Whatever mount namespace the node has now: it may have been rebooted.
         self.daemon.mount = self.node.mounts
         self.daemon.start()
-        self.daemon.until("ready", lambda: self.ask("/readyz").startswith("ok"), seconds)
+
+        def ready() -> bool:
+            answer = self.ask("/readyz")
+            assert answer.startswith("ok"), answer
+            return True
+
+        self.daemon.until("ready", ready, seconds)
         return self
 
     def stop(self) -> None:
@@ -87,13 +99,8 @@ class Agent:
         self.daemon.wait(10)
 
     def ask(self, path: str) -> str:
-        """Return a page of the agent's status server; what went wrong, when it did not answer with 200."""
-        try:
-            return self.node.run(
-                "busybox", "wget", "-q", "-O-", "-T", "5", f"http://127.0.0.1:{self.status_port}{path}"
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"error: {error}"
+        """Return a page of the agent's status server."""
+        return self.node.sandbox.fetch(self.status_port, path)
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.sandbox import Sandbox, until
@@ -107,11 +107,11 @@ class Daemon:
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def until(self, what: str, probe: object, seconds: float) -> None:
+    def until(self, what: str, probe: Callable[[], object], seconds: float) -> None:
         """Wait for a condition, failing at once with the log's end when the program ends before."""
 
         def living() -> bool:
             self.check()
-            return bool(probe())  # type: ignore[operator]
+            return bool(probe())
 
         until(f"{self.name}: {what}", living, seconds)

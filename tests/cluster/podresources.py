@@ -63,21 +63,25 @@ def held(kubelet_root: Path, namespace: str, pod: str) -> list[Held]:
             response_deserializer=_message("ListPodResourcesResponse").FromString,
         )
         answer = call(_message("ListPodResourcesRequest")(), timeout=10, wait_for_ready=True)
-    return sorted(
-        Held(
-            container=container.name,
-            claim=used.claim_name,
-            driver=device.driver_name,
-            pool=device.pool_name,
-            device=device.device_name,
-            cdi=tuple(item.name for item in device.cdi_devices),
-        )
-        for found in answer.pod_resources
-        if (found.namespace, found.name) == (namespace, pod)
-        for container in found.containers
-        for used in container.dynamic_resources
-        for device in used.claim_resources
-    )
+    all_held: list[Held] = []
+    for found in answer.pod_resources:
+        if (found.namespace, found.name) == (namespace, pod):
+            for container in found.containers:
+                for used in container.dynamic_resources:
+                    all_held += _devices(container.name, used)
+    return all_held
+
+
+def _devices(container: str, used: Any) -> list[Held]:
+    devices: list[Held] = []
+    before: set[str] = set()
+    for device in used.claim_resources:
+        # Kubelets up to 1.36 repeat with each device the ids of those before it.
+        own = tuple(item.name for item in device.cdi_devices if item.name not in before)
+        before.update(own)
+        place = (device.driver_name, device.pool_name, device.device_name)
+        devices.append(Held(container, used.claim_name, *place, own))
+    return devices
 
 
 @cache

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,6 +126,18 @@ class Sandbox:
         if done.returncode:
             raise subprocess.SubprocessError(f"{' '.join(argv)}: exit {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
+
+    def fetch(self, port: int, path: str) -> str:
+        """GET a page that something inside serves on loopback; return its text, or what went wrong."""
+        code = "import sys, http.client as h; c = h.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=5); "
+        code += (
+            "c.request('GET', sys.argv[2]); r = c.getresponse(); sys.exit(r.read().decode()) if r.status > 299 else "
+        )
+        code += "print(r.read().decode(), end='')"
+        try:
+            return self.run(sys.executable, "-I", "-c", code, str(port), path)
+        except subprocess.SubprocessError as error:
+            return f"error: {str(error)[-500:]}"
 
     def pids(self, below: str = "") -> list[int]:
         """Return the processes of the cluster, those of its containers included."""

@@ -6,6 +6,8 @@ After each scenario nothing of it may be left on the node; that is checked here,
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import re
 import shutil
@@ -19,6 +21,7 @@ from tests.cluster.api import Refused
 from tests.cluster.cluster import REPOSITORY, Cluster
 from tests.cluster.node import Node
 from tests.cluster.sandbox import until
+from tests.cluster.stage import Stage
 
 DEPLOYED = (
     "deploy/manifests/rbac.yaml",
@@ -32,7 +35,7 @@ DEPLOYED = (
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster with everything deployed that an administrator would deploy."""
     with Cluster(version=os.environ.get("K8S", "1.35"), gates=os.environ.get("GATES") != "default", nodes=2) as started:
-        for name in filter(lambda name: (REPOSITORY / name).exists(), DEPLOYED):
+        for name in DEPLOYED:
             started.kubectl("apply", "-f", str(REPOSITORY / name))
         until("the admission policy is enforced", lambda: _enforced(started), 30)
         yield started
@@ -91,7 +94,7 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
 
 @pytest.fixture
 def agent(start_agent: Callable[..., Agent]) -> Agent:
-    """The agent of a simulated DGX H100, published."""
+    """The agent of a simulated machine with eight H100, two of them cut by MIG; published."""
     started = start_agent()
     started.published()
     return started
@@ -100,12 +103,31 @@ def agent(start_agent: Callable[..., Agent]) -> Agent:
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: object) -> Iterator[str]:
     """A namespace that is gone, pods and claims included, before the agent is checked."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:50].strip("-")
+    name = (
+        re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:45].strip("-")
+        + f"-{next(_numbers)}"
+    )
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.api.wait("ServiceAccount", "default", name, "made", lambda _: True)
     yield name
+    for kind in ("Pod", "ResourceClaimTemplate", "ResourceClaim"):
+        cluster.api.call("DELETE", cluster.api.path(kind, namespace=name))
+    for kind in ("Pod", "ResourceClaim"):
+        until(f"every {kind} of the scenario gone", functools.partial(_none_left, cluster, kind, name), 90)
+    # Nothing waits for the namespace itself, which takes its time.
     cluster.api.delete("Namespace", name)
-    cluster.api.wait_gone("Namespace", name, seconds=90)
+
+
+def _none_left(cluster: Cluster, kind: str, namespace: str) -> bool:
+    left = [item["metadata"]["name"] for item in cluster.api.list(kind, namespace)]
+    assert not left, left
+    return True
+
+
+@pytest.fixture
+def stage(cluster: Cluster, namespace: str) -> Stage:
+    """The scenario's namespace, looked at from the first node."""
+    return Stage(cluster, cluster.nodes[0], namespace)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -122,6 +144,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _SKIPPED.add(report.nodeid)
 
 
+_numbers = itertools.count(1)
 _TIMES: dict[str, list[float]] = {}
 _FAILED: set[str] = set()
 _SKIPPED: set[str] = set()

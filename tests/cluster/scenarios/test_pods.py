@@ -1,0 +1,106 @@
+"""Pods use their claims: what was allocated is what the kubelet holds, what CDI promises and what containers see."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime
+
+import pytest
+
+from tests.cluster.agent import Agent
+from tests.cluster.stage import Stage, results
+from tests.cluster.workload import SHOW, claim, container, devices, pod, request, template
+
+ONE_GPU = devices(request("gpu"))
+
+
+@pytest.mark.smoke
+def test_one_pod_with_a_claim_template_sees_its_device(agent: Agent, stage: Stage) -> None:
+    stage.create(
+        template(stage.namespace, "one-gpu", ONE_GPU),
+        pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),
+    )
+    found = stage.check("user")
+    assert len(stage.devices(found)) == 1
+    assert stage.seen("user").environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    stage.delete_pod("user")
+    # Gone as soon as the pod is: the kubelet reports the end only after Unprepare.
+    agent.wait_empty(1)
+
+
+def test_two_containers_share_one_device(agent: Agent, stage: Stage) -> None:
+    stage.create(
+        template(stage.namespace, "one-gpu", ONE_GPU),
+        pod(stage.namespace, "user", container("a", "gpu"), container("b", "gpu"), templates={"gpu": "one-gpu"}),
+    )
+    assert len(stage.devices(stage.check("user"))) == 1
+    assert stage.seen("user", "a").nodes == stage.seen("user", "b").nodes
+
+
+def test_each_container_sees_only_the_request_it_names(agent: Agent, stage: Stage) -> None:
+    stage.create(
+        template(stage.namespace, "two-gpus", devices(request("left"), request("right"))),
+        pod(
+            stage.namespace,
+            "user",
+            container("a", ("gpus", "left")),
+            container("b", ("gpus", "right")),
+            container("both", "gpus"),
+            templates={"gpus": "two-gpus"},
+        ),
+    )
+    assert len(set(stage.devices(stage.check("user")))) == 2
+    left, right, both = (set(stage.seen("user", name).nodes) for name in ("a", "b", "both"))
+    assert left - right, "container a has no device node that b has not"
+    assert right - left, "container b has no device node that a has not"
+    assert left | right == both
+
+
+def test_two_pods_share_one_claim(agent: Agent, stage: Stage) -> None:
+    stage.create(claim(stage.namespace, "shared", ONE_GPU))
+    for name in ("first", "second"):
+        stage.create(pod(stage.namespace, name, container("main", "gpu"), claims={"gpu": "shared"}))
+    devices_seen = [stage.devices(stage.check(name)) for name in ("first", "second")]
+    assert devices_seen[0] == devices_seen[1]
+    stage.delete_pod("first")
+    # The other pod still uses the claim: nothing is taken away.
+    stage.check("second")
+    assert len(agent.cdi_files()) == 1
+    stage.delete_pod("second")
+    agent.wait_empty(1)
+
+
+def test_pods_queue_for_the_last_gpu(agent: Agent, stage: Stage) -> None:
+    last = max(agent.devices().items())[1]["attributes"]["uuid"]["string"]
+    only = f'device.attributes["gpu.nvidia.com"].uuid == "{last}"'
+    stage.create(template(stage.namespace, "last-gpu", devices(request("gpu", last_class(agent, last), only))))
+    names = ["first", "second", "third"]
+    for name in names:
+        stage.create(pod(stage.namespace, name, container("main", "gpu", script=SHOW), templates={"gpu": "last-gpu"}))
+    spans = sorted(_span(stage.succeeded(name, 90)) for name in names)
+    for earlier, later in itertools.pairwise(spans):
+        assert earlier[1] <= later[0], "two containers had the device at one time"
+
+
+def test_a_claim_is_used_again_by_the_next_pod(agent: Agent, stage: Stage) -> None:
+    stage.create(claim(stage.namespace, "kept", ONE_GPU))
+    for name in ("first", "second"):
+        stage.create(pod(stage.namespace, name, container("main", "gpu"), claims={"gpu": "kept"}))
+        stage.check(name)
+        stage.delete_pod(name)
+        agent.wait_empty(5)
+    kept = stage.cluster.api.wait("ResourceClaim", "kept", stage.namespace, "deallocated", lambda it: not results(it))
+    assert not kept.get("status", {}).get("reservedFor")
+
+
+def last_class(agent: Agent, uuid: str) -> str:
+    kinds = {
+        device["attributes"]["uuid"]["string"]: device["attributes"]["type"]["string"]
+        for device in agent.devices().values()
+    }
+    return f"{kinds[uuid]}.nvidia.com"
+
+
+def _span(pod_object: dict) -> tuple[datetime, datetime]:
+    ended = pod_object["status"]["containerStatuses"][0]["state"]["terminated"]
+    return datetime.fromisoformat(ended["startedAt"]), datetime.fromisoformat(ended["finishedAt"])

@@ -1,0 +1,200 @@
+"""One scenario's view of the cluster: run pods in its namespace, see what their containers saw, compare with the API.
+
+In: a cluster, a node, a namespace. Out: objects, and assertions that every scenario makes.
+Never: a scenario's own expectations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from tests.cluster import podresources
+from tests.cluster.api import Object
+from tests.cluster.cluster import Cluster
+from tests.cluster.node import Node
+from tests.cluster.sandbox import until
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a container saw when it started."""
+
+    environment: dict[str, str]
+    nodes: dict[str, str]  # path → "major:minor", hexadecimal
+    mounts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A namespace on a cluster, with one node to look at."""
+
+    cluster: Cluster
+    node: Node
+    namespace: str
+
+    def on(self, node: Node) -> Stage:
+        """Return the same namespace with another node to look at."""
+        return Stage(self.cluster, node, self.namespace)
+
+    def create(self, *contents: Mapping[str, Any]) -> None:
+        """Create objects."""
+        for content in contents:
+            self.cluster.api.create(content)
+
+    def running(self, name: str, seconds: float = 60) -> Object:
+        """Wait until a pod runs; one that failed fails the scenario at once."""
+        return self.pod(name, "Running", seconds)
+
+    def succeeded(self, name: str, seconds: float = 60) -> Object:
+        """Wait until a pod ended well."""
+        return self.pod(name, "Succeeded", seconds)
+
+    def pod(self, name: str, phase: str, seconds: float = 60) -> Object:
+        """Wait for a pod's phase; say what its events say when it does not come."""
+
+        def reached(pod: Object) -> bool:
+            now = pod.get("status", {}).get("phase")
+            return now == phase and (phase != "Running" or _all_ready(pod))
+
+        try:
+            return self.cluster.api.wait("Pod", name, self.namespace, phase, reached, seconds=seconds)
+        except Exception as error:
+            error.add_note("events:\n" + "\n".join(self.events(name)))
+            raise
+
+    def events(self, name: str) -> list[str]:
+        """Return the events about an object, as lines."""
+        found = self.cluster.api.list("Event", self.namespace, fieldSelector=f"involvedObject.name={name}")
+        return [f"{event.get('reason')}: {event.get('message')} ({event.get('count', 1)} times)" for event in found]
+
+    def delete_pod(self, name: str, seconds: float = 60) -> None:
+        """Delete a pod and wait until it is gone, Unprepare included."""
+        self.cluster.api.delete("Pod", name, self.namespace)
+        self.cluster.api.wait_gone("Pod", name, self.namespace, seconds=seconds)
+
+    def log(self, name: str, container: str) -> str:
+        """Return what a container has written so far."""
+        path = self.cluster.api.path("Pod", name, self.namespace) + "/log"
+        return str(self.cluster.api.call("GET", path, container=container))
+
+    def seen(self, name: str, container: str = "main") -> Seen:
+        """Wait until a container has told what it sees, and return that."""
+        text = until(
+            f"{name}/{container} has told what it sees",
+            lambda: (log := self.log(name, container)) if "\nshown" in self.log(name, container) else "",
+            20,
+        )
+        words = [line.split(" ") for line in text.splitlines()]
+        return Seen(
+            environment=dict(re.findall(r"^([A-Za-z_]\w*)=(.*)$", text, re.MULTILINE)),
+            nodes={line[1]: line[2] for line in words if line[0] == "node"},
+            mounts=frozenset(line[1] for line in words if line[0] == "mount"),
+        )
+
+    def claims(self, pod: Object) -> dict[str, Object]:
+        """Return a pod's claims by the pod's own names for them."""
+        made = {item["name"]: item.get("resourceClaimName") for item in pod["status"].get("resourceClaimStatuses", [])}
+        names = {
+            entry["name"]: entry.get("resourceClaimName") or made.get(entry["name"])
+            for entry in pod["spec"].get("resourceClaims", [])
+        }
+        return {own: self.cluster.api.get("ResourceClaim", name, self.namespace) for own, name in names.items() if name}
+
+    def devices(self, pod: Object) -> list[str]:
+        """Return the names of the devices allocated to a pod."""
+        return [result["device"] for claim in self.claims(pod).values() for result in results(claim)]
+
+    def check(self, name: str) -> Object:
+        """Wait until a pod runs; show that kubelet, allocation, CDI files and containers agree; return the pod."""
+        pod = self.running(name)
+        claims = self.claims(pod)
+        # The kubelet tells every device of a claim that a container uses, also when the container names one request.
+        wanted = {
+            (container["name"], claims[used["name"]]["metadata"]["name"], *_place(result))
+            for container in pod["spec"]["containers"]
+            for used in container["resources"].get("claims", [])
+            for result in results(claims[used["name"]])
+        }
+        held = podresources.held(self.node.kubelet_root, self.namespace, name)
+        told = {(item.container, item.claim, item.driver, item.pool, item.device) for item in held}
+        assert told == wanted, f"the kubelet holds {told}, allocated is {wanted}"
+        edits = self.cdi_edits()
+        for container in pod["spec"]["containers"]:
+            asked = {
+                _place(result)
+                for used in container["resources"].get("claims", [])
+                for result in results(claims[used["name"]])
+                if used.get("request") in (None, result["request"].partition("/")[0])
+            }
+            ids = {one for item in held if (item.driver, item.pool, item.device) in asked for one in item.cdi}
+            assert ids or not container["resources"], f"{container['name']} uses a claim and was given no CDI device"
+            assert ids <= set(edits), f"no CDI file defines {ids - set(edits)}"
+            self.check_edits(name, container["name"], [edits[one] for one in ids])
+        return pod
+
+    def check_edits(self, name: str, container: str, edits: list[dict[str, Any]]) -> None:
+        """Show that a container got every variable, device node and mount that CDI promises it."""
+        seen = self.seen(name, container)
+        for edit in edits:
+            for variable in edit.get("env", []):
+                key, _, value = variable.partition("=")
+                assert seen.environment.get(key) == value, f"{variable} did not reach {name}/{container}"
+            for node in edit.get("deviceNodes", []):
+                numbers = seen.nodes.get(node["path"])
+                assert numbers, f"{node['path']} did not reach {name}/{container}: {sorted(seen.nodes)}"
+                if "major" in node:
+                    assert numbers == f"{node['major']:x}:{node.get('minor', 0):x}", f"{node} is {numbers}"
+            for mount in edit.get("mounts", []):
+                assert mount["containerPath"] in seen.mounts, f"{mount['containerPath']} is not mounted in {name}"
+
+    def cdi_edits(self) -> dict[str, dict[str, Any]]:
+        """Return every CDI device of the node by its full name, with the edits a container gets."""
+        edits: dict[str, dict[str, Any]] = {}
+        for file in self.node.cdi.iterdir():
+            spec = yaml.safe_load(file.read_text())
+            for device in spec.get("devices", []):
+                shared, own = spec.get("containerEdits", {}), device.get("containerEdits", {})
+                merged = {key: [*shared.get(key, []), *own.get(key, [])] for key in ("env", "deviceNodes", "mounts")}
+                edits[f"{spec['kind']}={device['name']}"] = merged
+        return edits
+
+    def pending(self, name: str, message: str, seconds: float = 30) -> str:
+        """Wait until the scheduler has said why a pod does not fit, and return its words."""
+
+        def refused(pod: Object) -> bool:
+            return bool(re.search(message, _unschedulable(pod)))
+
+        pod = self.cluster.api.wait("Pod", name, self.namespace, f"Pending with {message!r}", refused, seconds=seconds)
+        assert pod["status"]["phase"] == "Pending"
+        return _unschedulable(pod)
+
+    def restart_kubelet(self) -> None:
+        """Restart the kubelet and wait until its node is Ready again."""
+        self.node.kubelet.stop()
+        self.node.kubelet.start()
+        port = 10248 + 10 * self.node.index
+        until("the kubelet is healthy", lambda: self.node.sandbox.fetch(port, "/healthz") == "ok", 30)
+
+
+def results(claim: Object) -> list[dict[str, Any]]:
+    """Return the allocated devices of a claim."""
+    found: list[dict[str, Any]] = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+    return found
+
+
+def _place(result: Mapping[str, str]) -> tuple[str, str, str]:
+    return result["driver"], result["pool"], result["device"]
+
+
+def _all_ready(pod: Object) -> bool:
+    return all(status["ready"] for status in pod["status"].get("containerStatuses", [{"ready": False}]))
+
+
+def _unschedulable(pod: Object) -> str:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return next((item.get("message", "") for item in conditions if item["type"] == "PodScheduled"), "")
