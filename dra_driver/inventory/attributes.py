@@ -229,7 +229,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "nvlinkCount",
         Kind.INT,
-        "NVLinks that are up.",
+        "NVLinks that are up. Absent on cards without NVLink.",
         GPU,
         lambda f: f.gpu.nvlink_count,
         unit="links",

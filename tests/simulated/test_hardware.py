@@ -81,9 +81,9 @@ def test_trays_of_one_rack_share_their_nvlink_domain():
     assert domains == {"5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.1"}
 
 
-def test_cards_without_nvlink_have_no_domain():
+def test_cards_without_nvlink_have_neither_domain_nor_count():
     gpu = SimulatedHardware("l40s", Roots(), node_name="n").discover().gpus[0]
-    assert (gpu.nvlink_domain, gpu.nvlink_count) == (None, 0)
+    assert (gpu.nvlink_domain, gpu.nvlink_count) == (None, None)
 
 
 def test_the_fingerprint_changes_with_the_file_only(machine):

@@ -124,7 +124,7 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
     domain = gpu.nvlink_fabric
     if gpu.nvlink_group:
         domain = str(uuid.uuid5(_SPACE, f"{node_name}/nvlink/{gpu.nvlink_group}"))
-    links = gpu.links_up if gpu.links_up is not None else model.nvlinks if domain or not model.nvlinks else None
+    links = gpu.links_up if gpu.links_up is not None else model.nvlinks if domain else None
     return GpuFacts(
         uuid=f"GPU-{uuid.uuid5(_SPACE, f'{node_name}/{gpu.pci_address}')}",
         pci_address=gpu.pci_address,
