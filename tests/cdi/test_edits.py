@@ -186,9 +186,9 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
         }.items():
             for name in names:
                 assert mounted[f"{where}/{name}"] == f"/run/nvidia/driver{folder}/{stem}.so.{VERSION}"
+        assert mounted[f"{where}/libGLX_indirect.so.0"].endswith(f"libGLX_nvidia.so.{VERSION}")
+        assert mounted[f"{where}/gbm/nvidia-drm_gbm.so"].endswith(f"libnvidia-allocator.so.{VERSION}")
     assert mounted[f"{folder}/libcuda.so.{VERSION}"] == f"/run/nvidia/driver{folder}/libcuda.so.{VERSION}"
-    assert mounted[f"{folder}/libGLX_indirect.so.0"].endswith(f"libGLX_nvidia.so.{VERSION}")
-    assert mounted[f"{folder}/gbm/nvidia-drm_gbm.so"].endswith(f"libnvidia-allocator.so.{VERSION}")
     assert len(mounted) == len(found.mounts)  # one mount for each place
     assert found.hooks == ()
     assert found.env == ("NVIDIA_VISIBLE_DEVICES=void",)  # no LD_LIBRARY_PATH

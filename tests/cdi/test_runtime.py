@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -144,3 +147,42 @@ def test_a_half_written_file_does_not_disturb_the_others(podman, make_nodes):
     ids = prepare(podman, {"gpu": Edits(device_nodes=(DeviceNode("/dev/nvidia5", 195, 5),))}, Edits(), "c7")
     Path(podman.cdi / f".{claim_file(DRIVER, 'c8')}.unfinished").write_text('{"cdiVersion": "0.5')
     assert lines(podman.run(ids, NODES)) == ["/dev/nvidia5 c3:5 666"]
+
+
+PROGRAM = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **names) {
+    for (int i = 1; i < count; i++) {
+        void *library = dlopen(names[i], RTLD_NOW);
+        int (*number)(void) = library ? (int (*)(void)) dlsym(library, "number") : 0;
+        printf("%s %d\\n", names[i], number ? number() : -1);
+    }
+}
+"""
+
+
+@pytest.mark.gcc
+@pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel"])
+def test_a_real_loader_finds_the_libraries_without_hook_cache_or_variable(tmp_path, layout):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc not installed")
+    mount = tmp_path / "driver"
+    driver = FakeDriverRoot(mount, layout, host=str(mount))
+    (tmp_path / "number.c").write_text("int number(void) { return 42; }")
+    (tmp_path / "program.c").write_text(PROGRAM)
+    for stem, soname in (("libcuda", "libcuda.so.1"), ("libnvidia-nvvm", "libnvidia-nvvm.so.4")):
+        library = f"{mount}{driver.folder}/{stem}.so.{VERSION}"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", library, tmp_path / "number.c"], check=True
+        )
+    program = tmp_path / "program"
+    subprocess.run(["gcc", "-o", program, tmp_path / "program.c", "-ldl"], check=True)
+    needed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    files = {path: Path(path) for path in re.findall(r"(/\S+) \(", needed)}
+    podman = Podman(tmp_path / "podman", {"/bin/program": program, **files})
+
+    common, _ = common_edits(driver.roots(dev=tmp_path, proc=tmp_path, sys=tmp_path), VERSION)
+    ids = prepare(podman, {"gpu": Edits(device_nodes=(DeviceNode("/dev/nvidia5", 195, 5),))}, common)
+    names = ["libcuda.so.1", "libcuda.so", f"libcuda.so.{VERSION}", "libnvidia-nvvm.so.4"]
+    assert lines(podman.run(ids, f"program {' '.join(names)}")) == sorted(f"{name} 42" for name in names)

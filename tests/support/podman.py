@@ -13,7 +13,8 @@ import shlex
 import shutil
 import subprocess
 import tarfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -30,22 +31,24 @@ def why_not() -> str:
         return f"{', '.join(missing)} not installed"
     if os.geteuid():
         return "starting containers with device nodes needs root"
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        return "this machine allows no mount namespaces"
     return ""
 
 
 @dataclass
 class Podman:
-    """One podman with storage, image and CDI folder below `folder`."""
+    """One podman with storage, image and CDI folder below `folder`; `files` go into the image, by container path."""
 
     folder: Path
+    files: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if reason := why_not():
             pytest.skip(reason)
         self.cdi.mkdir(parents=True)
-        done = self._podman("import", "-", IMAGE, stdin=_root_file_system())
-        if done.returncode:
-            pytest.skip(f"podman does not work here: {done.stderr.strip()}")
+        done = self._podman("import", "-", IMAGE, stdin=_root_file_system(self.files))
+        assert done.returncode == 0, done.stderr
 
     @property
     def cdi(self) -> Path:
@@ -58,7 +61,7 @@ class Podman:
         return self._podman("run", "--rm", "--network", "none", *_LIMITS, *devices, IMAGE, "sh", "-c", script)
 
     def _podman(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        storage = ("--root", f"{self.folder}/store", "--runroot", f"{self.folder}/runroot", "--storage-driver", "vfs")
+        storage = ("--root", f"{self.folder}/store", "--runroot", "/run/podman", "--storage-driver", "vfs")
         runtime = ("--tmpdir", "/run/libpod", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
         command = shlex.join(["podman", *storage, *runtime, *arguments])
         cdi = shlex.quote(str(self.cdi))
@@ -68,8 +71,8 @@ class Podman:
         return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def _root_file_system() -> bytes:
-    """Give a tar with a static busybox and links for the programs that tests use."""
+def _root_file_system(files: Mapping[str, Path]) -> bytes:
+    """Give a tar with a static busybox, links for the programs that tests use, and more files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(shutil.which("busybox") or "busybox", "bin/busybox")
@@ -81,4 +84,6 @@ def _root_file_system() -> bytes:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(folder)
+        for path, file in files.items():
+            tar.add(file.resolve(), path.lstrip("/"))
     return buffer.getvalue()

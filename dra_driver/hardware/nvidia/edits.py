@@ -18,7 +18,13 @@ from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import nodes, sysfs
-from dra_driver.hardware.nvidia.driver_files import TRIPLETS, DriverFiles, find_driver_files, is_same_version
+from dra_driver.hardware.nvidia.driver_files import (
+    TRIPLETS,
+    DriverFile,
+    DriverFiles,
+    find_driver_files,
+    is_same_version,
+)
 from dra_driver.hardware.nvidia.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.hooks import HookProgram, driver_hooks, find_hook_program
 from dra_driver.hardware.port import Roots
@@ -123,17 +129,24 @@ def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
     places = {library.path: library.host_path for library in files.libraries}
     if not with_hook:
         for library, aliases in files.aliases:
-            folders = (library.folder,) if library.folder.endswith("/vdpau") else _loader_folders(files)
-            for folder in folders:
+            for folder in _folders_of(library, files):
                 for name in (library.name, *aliases):
                     places.setdefault(f"{folder}/{name}", library.host_path)
     for file in files.others:
         places.setdefault(file.path, file.host_path)
     if not with_hook:
         for link in files.links:
-            places.setdefault(link.path, link.library.host_path)
+            inside = link.path.removeprefix(link.library.folder)
+            for folder in _folders_of(link.library, files):
+                places.setdefault(folder + inside, link.library.host_path)
     mounts = [Mount(host_path, path) for path, host_path in places.items()]
     return mounts + [Mount(socket.host_path, socket.path, SOCKET_BIND) for socket in files.sockets]
+
+
+def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:
+    """Give the folders in which programs find a library without a loader cache; modules are loaded from their own."""
+    is_module = library.folder.endswith("/vdpau") or library not in files.libraries
+    return (library.folder,) if is_module else _loader_folders(files)
 
 
 def _loader_folders(files: DriverFiles) -> tuple[str, str]:

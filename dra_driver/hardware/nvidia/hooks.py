@@ -2,7 +2,8 @@
 
 The program does in the container, at its creation, what edits can't: links, the loader's cache, CUDA forward
 compatibility, a read-only view of the driver's parameters. We refer to it; we never run it.
-Source: NVIDIA Container Toolkit, nvidia-cdi-hook (subcommands since 1.17.5, 1.17.8) and `nvidia-ctk hook`.
+Source: NVIDIA Container Toolkit, nvidia-cdi-hook and `nvidia-ctk hook`; tried with 1.17.8, which exits 3 on the command
+that came after it, and 1.20.1.
 """
 
 from __future__ import annotations
