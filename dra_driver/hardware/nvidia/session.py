@@ -7,6 +7,7 @@ closing have a worker as well.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -103,9 +104,10 @@ class GpuWorker:
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
         """Give the reading that was asked for, or None if it does not come in time."""
-        if self._reading is None or not self._reading.wait(timeout_s):
+        reading = self._reading
+        if reading is None or not reading.wait(timeout_s):
             return None
-        self.last = self._reading.take()
+        self.last = reading.take()
         self._reading = None
         return self.last
 
@@ -122,9 +124,9 @@ class GpuWorker:
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
         """Give what the probe found (in time, or else the last time), and whether the GPU answers at all."""
-        is_overdue = self.is_overdue(overdue_s)
-        if self._probe is not None and self._probe.wait(0 if is_overdue else timeout_s):
-            self._probed = self._probe.take()
+        probe, is_overdue = self._probe, self.is_overdue(overdue_s)
+        if probe is not None and probe.wait(0 if is_overdue else timeout_s):
+            self._probed = probe.take()
             self._probe = None
         reading = self._reading
         return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
@@ -142,6 +144,7 @@ class Session:
         self._driver = driver
         self._nvml = Nvml(driver.mark)
         self._gpus: list[GpuWorker] = []
+        self._growing = threading.Lock()  # discovery and probe may count at the same time
         self._counting: Job[DriverState] | None = None
         self.bus = bus  # what was on the bus when the library was initialised: it looks only then
         self.state = DriverState(0, None, None)
@@ -151,15 +154,18 @@ class Session:
 
         Raises: NvmlFault when it answers with an error.
         """
-        if self._counting is None:
-            self._counting = self._driver.submit(partial(read_driver_state, self._nvml))
-        if not self._counting.wait(timeout_s):
+        counting = self._counting
+        if counting is None:
+            counting = self._counting = self._driver.submit(partial(read_driver_state, self._nvml))
+        if not counting.wait(timeout_s):
             return None
-        counted, self._counting = self._counting, None
-        self.state = counted.take()
-        while len(self._gpus) < self.state.count:
-            self._gpus.append(GpuWorker(len(self._gpus), self._roots))
-        return self.state
+        self._counting = None
+        state = counting.take()
+        with self._growing:
+            while len(self._gpus) < state.count:
+                self._gpus.append(GpuWorker(len(self._gpus), self._roots))
+        self.state = state
+        return state
 
     @property
     def gpus(self) -> list[GpuWorker]:
