@@ -1,0 +1,28 @@
+"""SIGKILL within prepare and unprepare, restart: nothing leaked, nothing lost.
+
+The fast lane kills at every ninth line of ours; `python -m tests.plugin.kill_points 1` kills at each.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STRIDE = 9
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate"])
+def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugin.kill_points", str(STRIDE), call],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        timeout=100,
+    )
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert min(report["kills"].values()) > 20

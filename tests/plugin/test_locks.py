@@ -1,0 +1,121 @@
+"""Locks by name, between threads and between processes."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import NodeError, PrepareError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.locks import NodeLocks
+from tests.plugin.parts import in_thread
+
+HOLD = """
+import sys
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.locks import NodeLocks
+with NodeLocks(sys.argv[1]).hold(sys.argv[2:], Deadline.after(1)):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+def holder(path: Path, *names: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path), *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_lock_is_held_by_one_thread_at_a_time(path: Path) -> None:
+    locks, inside, most = NodeLocks(path), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(50):
+            with locks.hold(["a", "b"], Deadline.after(10)):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert most == 1
+    assert locks._locals == {}
+
+
+def test_other_names_are_free(path: Path) -> None:
+    locks = NodeLocks(path)
+    with locks.hold(["a"], Deadline.after(1)):
+        thread, outcome = in_thread(lambda: locks.hold(["b"], Deadline.after(1)).__enter__())
+        thread.join(2)
+        assert outcome == [None]
+
+
+def test_names_taken_in_any_order_do_not_block_each_other(path: Path) -> None:
+    locks = NodeLocks(path)
+
+    def work(names: list[str]) -> bool:
+        for _ in range(100):
+            with locks.hold(names, Deadline.after(10)):
+                pass
+        return True
+
+    runs = [in_thread(work, names) for names in (["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"])]
+    for thread, outcome in runs:
+        thread.join(20)
+        assert outcome == [True]
+
+
+def test_a_lock_that_is_not_free_in_time_is_named(path: Path) -> None:
+    locks = NodeLocks(path)
+    with locks.hold(["device/gpu-0"], Deadline.after(1)):
+        thread, outcome = in_thread(lambda: locks.hold(["device/gpu-0"], Deadline.after(0.05)).__enter__())
+        thread.join(2)
+    assert isinstance(outcome[0], PrepareError)
+    assert "device/gpu-0" in str(outcome[0])
+    with locks.hold(["device/gpu-0"], Deadline.after(0)):
+        pass
+
+
+def test_another_process_keeps_its_names_and_no_others(path: Path) -> None:
+    process, locks = holder(path, "a"), NodeLocks(path)
+    with pytest.raises(PrepareError), locks.hold(["a"], Deadline.after(0.05)):
+        pass
+    with locks.hold(["b"], Deadline.after(0)):
+        pass
+    process.communicate("go\n", timeout=10)
+    with locks.hold(["a"], Deadline.after(5)):
+        pass
+
+
+def test_a_killed_process_lets_go(path: Path) -> None:
+    process, locks = holder(path, "a"), NodeLocks(path)
+    process.kill()
+    process.communicate(timeout=10)
+    started = time.monotonic()
+    with locks.hold(["a"], Deadline.after(5)):
+        assert time.monotonic() - started < 1
+    locks.close()
+
+
+def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NodeError):
+        NodeLocks(tmp_path / "file" / "locks")
