@@ -73,7 +73,8 @@ class Semver:
 def normalize(text: str) -> str:
     """Repair a lenient version: strip one `v`, strip leading zeros, pad missing parts.
 
-    Parts are padded only where no pre-release or build follows, as the server does it.
+    Raises:
+        SemverError: A part is missing where a pre-release or build follows.
 
     Source: the CEL function semver(text, true) of Kubernetes.
     """
@@ -84,7 +85,7 @@ def normalize(text: str) -> str:
             parts[index] = stripped if stripped and stripped[0].isdigit() else "0" + stripped
     if len(parts) < 3:
         if any(mark in parts[-1] for mark in "+-"):
-            return ".".join(parts)
+            raise SemverError("format", "short version cannot contain PreRelease/Build meta data")
         parts += ["0"] * (3 - len(parts))
     return ".".join(parts)
 

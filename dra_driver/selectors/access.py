@@ -1,0 +1,165 @@
+"""Field access: selection, indexing, presence, iteration.
+
+In: a value and a field name or key. Out: what is there, or a `CelError`. Domains of a device answer an unknown name with
+an empty map; optionals pass the access on to their content.
+
+The rule: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.equality import find, is_map, map_items, map_keys, shown
+from dra_driver.selectors.values import (
+    NONE,
+    CelError,
+    CelMap,
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    MessageValue,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+    list_size,
+    type_name,
+    unfold,
+)
+
+_GO_TYPES: dict[type, str] = {
+    bool: "types.Bool",
+    int: "types.Int",
+    Uint: "types.Uint",
+    float: "types.Double",
+    str: "types.String",
+    bytes: "types.Bytes",
+    type(None): "types.Null",
+    Duration: "types.Duration",
+    Timestamp: "types.Timestamp",
+    Optional: "*types.Optional",
+    TypeValue: "*types.Type",
+    CelQuantity: "cel.Quantity",
+    Semver: "cel.Semver",
+    Url: "cel.URL",
+    Ip: "cel.IP",
+    Cidr: "cel.CIDR",
+    NamedFormat: "*cel.Format",
+}
+_EMPTY: dict[str, Any] = {}
+
+
+class Domains(dict[str, "dict[str, Any]"]):
+    """The attributes or the capacity of a device: a look-up of an unknown domain gives an empty map."""
+
+    __slots__ = ()
+
+    def __missing__(self, _: str) -> dict[str, Any]:
+        return _EMPTY
+
+
+def go_type(value: Any) -> str:
+    """Name the value's type the way the server's own language does; some messages show it."""
+    return _GO_TYPES.get(type(value), "types.Unknown")
+
+
+def index(holder: Any, key: Any) -> Any:
+    """Evaluate `holder[key]` and `holder.key`.
+
+    Raises:
+        CelError: Nothing is there, or the key has a wrong type.
+    """
+    kind = type(holder)
+    if kind is dict:
+        if type(key) is str and key in holder:
+            return holder[key]
+        raise CelError(f"no such key: {shown(key)}")
+    if kind is Domains:
+        return holder.get(key, _EMPTY) if type(key) is str else _EMPTY
+    if kind is Optional:
+        return index_optional(holder, key)
+    found, value = _look_up(holder, key)
+    if found:
+        return value
+    if kind is list or kind is Concat:
+        raise CelError(f"index out of bounds: {shown(key)}")
+    raise CelError(f"no such key: {shown(key)}")
+
+
+def index_optional(holder: Any, key: Any) -> Optional:
+    """Evaluate `holder[?key]` and `holder.?key`."""
+    if type(holder) is Optional:
+        if not holder.present:
+            return NONE
+        holder = holder.value
+    found, value = _look_up(holder, key)
+    return Optional(value) if found else NONE
+
+
+def test(holder: Any, field: str) -> bool:
+    """Evaluate has(holder.field)."""
+    if type(holder) is Optional:
+        return holder.present and test(holder.value, field)
+    return _look_up(holder, field)[0]
+
+
+def _look_up(holder: Any, key: Any) -> tuple[bool, Any]:
+    kind = type(holder)
+    if kind is Domains:
+        return True, holder.get(key, _EMPTY) if type(key) is str else _EMPTY
+    if kind is dict or kind is CelMap:
+        return find(holder, key)
+    if kind is list or kind is Concat:
+        position = _position(key)
+        if 0 <= position < list_size(holder):
+            return True, unfold(holder)[position]
+        return False, None
+    if kind is MessageValue:
+        for name, value in holder.fields:
+            if name == key:
+                return True, value
+    return False, None
+
+
+def _position(key: Any) -> int:
+    kind = type(key)
+    if kind is int or kind is Uint:
+        return int(key)
+    if kind is float:
+        if math.isfinite(key) and key == int(key):
+            return int(key)
+        raise CelError(f"unsupported index value {key} in list")
+    raise CelError(f"unsupported index type '{type_name(key)}' in list")
+
+
+def iterate(value: Any) -> list[Any]:
+    """List what a one-variable loop goes through: elements or keys.
+
+    Raises:
+        CelError: The value can't be looped over.
+    """
+    if type(value) is list or type(value) is Concat:
+        return unfold(value)
+    if is_map(value):
+        return map_keys(value)
+    raise CelError(f"got '{go_type(value)}', expected iterable type")
+
+
+def iterate_pairs(value: Any) -> list[tuple[Any, Any]]:
+    """List what a two-variable loop goes through: index and element, or key and value.
+
+    Raises:
+        CelError: The value can't be looped over.
+    """
+    if type(value) is list or type(value) is Concat:
+        return list(enumerate(unfold(value)))
+    if is_map(value):
+        return map_items(value)
+    raise CelError(f"unsupported comprehension range type: {go_type(value)}")

@@ -1,0 +1,212 @@
+"""The engine that decides: Kubernetes' DRA selectors, compiled and evaluated as one version does it.
+
+In: expressions; devices as wire dicts or prepared views. Out: `KubernetesSelector`s with type, cost and admission verdict;
+matches; compile and run-time errors with the server's texts. No I/O beyond its own tables.
+
+The rule: Kubernetes, package dynamic-resource-allocation/cel; API validation of selectors (length, cost).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dra_driver.selectors.checker import check
+from dra_driver.selectors.compiler import compile_program
+from dra_driver.selectors.cost import estimate
+from dra_driver.selectors.declarations import Declarations, declare
+from dra_driver.selectors.depth import room_for
+from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.equality import Work
+from dra_driver.selectors.interpreter import BUDGET, Interpreter
+from dra_driver.selectors.nodes import Node
+from dra_driver.selectors.parser import parse
+from dra_driver.selectors.program import BadProgram, Program, construct
+from dra_driver.selectors.source import Fault, Source
+from dra_driver.selectors.validators import validate
+from dra_driver.selectors.values import CelAbort, CelError
+from dra_driver.selectors.verdict import to_match
+
+MAX_EXPRESSION_BYTES = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
+MAX_COST = 1_000_000  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxCost
+_SHALLOW = 200  # characters; expressions up to here can't nest deep enough to need room on the stack
+_FRAMES_PER_CHARACTER = 8
+_MOST_FRAMES = 40_000
+
+
+def _frames(expression: str) -> int:
+    return 0 if len(expression) <= _SHALLOW else min(len(expression) * _FRAMES_PER_CHARACTER, _MOST_FRAMES)
+
+
+class KubernetesSelector:
+    """A compiled selector of one Kubernetes version."""
+
+    __slots__ = ("_admissible", "_declarations", "_engine", "_evaluate", "_program", "_room", "expression", "max_cost")
+
+    def __init__(self, engine: KubernetesEngine, expression: str, declarations: Declarations, program: Program) -> None:
+        self.expression = expression
+        self.max_cost = estimate(program.root)
+        self._engine = engine
+        self._declarations = declarations
+        self._program = program
+        self._room = _frames(expression)
+        self._evaluate: Any = None
+        self._admissible: bool | None = None
+
+    @property
+    def output_type(self) -> str:
+        """The type of the result, protobuf names for well-known types."""
+        return self._program.root.type.long()
+
+    @property
+    def kubernetes(self) -> str:
+        """The version whose rules apply."""
+        return self._declarations.kubernetes
+
+    @property
+    def exact(self) -> bool:
+        """Whether recorded verdicts of that version exist; otherwise its rules are derived."""
+        return self._declarations.verdicts == "exact"
+
+    @property
+    def program(self) -> Program:
+        """The checked tree, for tools that explain or lint."""
+        return self._program
+
+    @property
+    def declarations(self) -> Declarations:
+        """What the expression could refer to."""
+        return self._declarations
+
+    @property
+    def admissible(self) -> bool:
+        """Whether the API server accepts the expression in a new object: environment, length, worst-case cost."""
+        if self._admissible is None:
+            self._admissible = self._engine.is_admissible(self.expression)
+        return self._admissible
+
+    def matches(self, device: Mapping[str, Any], driver: str) -> bool:
+        """Evaluate on one device, a resource.k8s.io/v1 Device as a plain dict.
+
+        Raises:
+            SelectorRuntimeError: The evaluation failed, which aborts scheduling.
+        """
+        return self.matches_view(prepare_device(device, driver))
+
+    def matches_view(self, view: DeviceView) -> bool:
+        """Evaluate on a device that was converted before.
+
+        Raises:
+            SelectorRuntimeError: The evaluation failed, which aborts scheduling.
+        """
+        self.check_view(view)
+        evaluate = self._evaluate
+        if evaluate is None:
+            evaluate = self._evaluate = self._choose()
+        try:
+            value = evaluate(view)
+        except (CelError, CelAbort) as error:
+            raise SelectorRuntimeError(error.text) from None
+        return value if value is True or value is False else to_match(value)
+
+    def check_view(self, view: DeviceView) -> None:
+        """Refuse a device that the server can't convert.
+
+        Raises:
+            SelectorRuntimeError: It is such a device.
+        """
+        if view.problem is not None:
+            raise SelectorRuntimeError(view.problem)
+        if view.list_problem is not None and not self._declarations.converts_lists:
+            raise SelectorRuntimeError(view.list_problem)
+
+    def interpreter(self, view: DeviceView, *, record: bool = False) -> Interpreter:
+        """Make the careful evaluator for one device, recording on request."""
+        root = view.root(shows_sharing=self._declarations.shows_sharing)
+        return Interpreter(self._program, root, budget=BUDGET, record=record)
+
+    def evaluate_carefully(self, view: DeviceView) -> Any:
+        """Evaluate with the budget counted; the quick way is equal wherever the estimate bounds the cost.
+
+        Raises:
+            CelError: The evaluation failed.
+            CelAbort: The budget is spent.
+        """
+        Work.done = 0
+        with room_for(self._room):
+            return self.interpreter(view).run()
+
+    def _choose(self) -> Any:
+        """Choose between the quick evaluator and the careful one."""
+        if self.max_cost > MAX_COST:
+            return self.evaluate_carefully
+        with room_for(self._room):
+            quick = compile_program(self._program, shows_sharing=self._declarations.shows_sharing)
+        if quick is None:
+            return self.evaluate_carefully
+        return self._roomy(quick) if self._room else quick
+
+    def _roomy(self, quick: Any) -> Any:
+        def evaluate(view: DeviceView) -> Any:
+            with room_for(self._room):
+                return quick(view)
+
+        return evaluate
+
+
+class KubernetesEngine:
+    """Compiles selectors for one version and one set of gates."""
+
+    name = "kubernetes"
+    caveat = None
+
+    def __init__(self, kubernetes: str = "1.35", *, gates: Mapping[str, bool] | None = None) -> None:
+        self._declarations = {environment: declare(kubernetes, gates, environment) for environment in ("stored", "new")}
+
+    def compile(self, expression: str, *, environment: Environment = "stored") -> KubernetesSelector:
+        """Compile one expression.
+
+        Raises:
+            SelectorCompileError: The expression is not accepted.
+        """
+        declarations = self._declarations[environment]
+        with room_for(_frames(expression)):
+            root = _checked(expression, declarations)
+            try:
+                program = construct(root)
+            except BadProgram as bad:
+                text = f"program instantiation failed: {bad}"
+                raise SelectorCompileError(CompileErrorKind.INSTANTIATION, text) from bad
+            return KubernetesSelector(self, expression, declarations, program)
+
+    def is_admissible(self, expression: str) -> bool:
+        """Tell whether the API server accepts the expression in a new object."""
+        if len(expression.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
+            return False
+        try:
+            return self.compile(expression, environment="new").max_cost <= MAX_COST
+        except SelectorCompileError:
+            return False
+
+
+def _checked(expression: str, declarations: Declarations) -> Node:
+    """Parse, check and validate."""
+    root, faults = parse(expression, declarations.macros)
+    if root is not None:
+        faults = check(root, declarations)
+        if not faults:
+            faults = validate(root)
+    if root is None or faults:
+        raise _refused(expression, faults)
+    if root.type not in declarations.result_types:
+        text = f"must evaluate to bool or the unknown type, not {root.type.long()}"
+        raise SelectorCompileError(CompileErrorKind.RESULT_TYPE, text)
+    return root
+
+
+def _refused(expression: str, faults: list[Fault]) -> SelectorCompileError:
+    report, position = Source(expression).report(faults)
+    grammar = any(fault.message.startswith("Syntax error") for fault in faults)
+    kind = CompileErrorKind.SYNTAX if grammar else CompileErrorKind.TYPE
+    return SelectorCompileError(kind, f"compilation failed: {report}", position=position)

@@ -1,0 +1,59 @@
+"""Optional values: making them, asking them.
+
+In: values. Out: optionals and their contents, or a `CelError`. The lazy `or` and `orValue` belong to the evaluators.
+
+The rule: cel-go's optional types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.selectors.arithmetic import TIME_MIN
+from dra_driver.selectors.equality import is_map, map_size
+from dra_driver.selectors.values import NONE, CelError, Concat, Duration, Optional, Timestamp, Uint
+
+_ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
+
+
+def is_zero(value: Any) -> bool:
+    """Tell whether a value counts as zero: empty, 0, false, null, the first moment of time."""
+    kind = type(value)
+    if value is None:
+        return True
+    if kind in _ZEROS:
+        return not value
+    if kind is Duration:
+        return bool(value.ns == 0)
+    if kind is Timestamp:
+        return bool(value.ns == TIME_MIN)
+    if kind is Optional:
+        return not value.present
+    if kind is Concat:
+        return bool(value.size == 0)
+    return is_map(value) and map_size(value) == 0
+
+
+def value_of(optional: Optional) -> Any:
+    """Evaluate value()."""
+    if not optional.present:
+        raise CelError("optional.none() dereference")
+    return optional.value
+
+
+def of(value: Any) -> Optional:
+    """Evaluate optional.of()."""
+    return Optional(value)
+
+
+def of_non_zero(value: Any) -> Optional:
+    """Evaluate optional.ofNonZeroValue()."""
+    return NONE if is_zero(value) else Optional(value)
+
+
+OPTIONALS: dict[str, dict[tuple[type, ...], Any]] = {
+    "hasValue": {(Optional,): lambda optional: optional.present},
+    "value": {(Optional,): value_of},
+    "optional.none": {(): lambda: NONE},
+}
+ANY_TO_OPTIONAL = {"optional.of": of, "optional.ofNonZeroValue": of_non_zero}

@@ -1,0 +1,111 @@
+"""Kubernetes quantities and semantic versions in expressions.
+
+In: texts, quantities, versions. Out: quantities, versions, numbers, or a `CelError` with Kubernetes' text. The arithmetic
+itself is in `model/`.
+
+The rule: Kubernetes' CEL quantity and semver libraries.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.semver import Semver, SemverError, normalize
+from dra_driver.selectors.values import CelError, CelQuantity
+
+_SHORT = 64
+
+
+def to_quantity(text: str) -> CelQuantity:
+    """Evaluate quantity()."""
+    return _interned(text) if len(text) <= _SHORT else _interned.__wrapped__(text)
+
+
+@lru_cache(maxsize=4096)
+def _interned(text: str) -> CelQuantity:
+    try:
+        return CelQuantity(Quantity.parse(text))
+    except QuantityError as error:
+        raise CelError(error.message) from error
+
+
+def to_semver(text: str, lenient: bool = False) -> Semver:  # noqa: FBT001, FBT002  (the CEL signature)
+    """Evaluate semver()."""
+    try:
+        return Semver.parse(normalize(text) if lenient else text)
+    except SemverError as error:
+        raise CelError(error.message) from error
+
+
+def _is(read: Any) -> Any:
+    def test(*args: Any) -> bool:
+        try:
+            read(*args)
+        except CelError:
+            return False
+        return True
+
+    return test
+
+
+def _as_integer(value: CelQuantity) -> int:
+    number = value.number.as_int64()
+    if number is None:
+        raise CelError("cannot convert value to integer")
+    return number
+
+
+def _whole(value: CelQuantity | int) -> Quantity:
+    return value.number if isinstance(value, CelQuantity) else Quantity.of(value)
+
+
+def _add(left: CelQuantity, right: CelQuantity | int) -> CelQuantity:
+    try:
+        return CelQuantity(left.number.add(_whole(right)), computed=True)
+    except QuantityError as error:
+        raise CelError(error.message) from error
+
+
+def _sub(left: CelQuantity, right: CelQuantity | int) -> CelQuantity:
+    try:
+        return CelQuantity(left.number.sub(_whole(right)), computed=True)
+    except QuantityError as error:
+        raise CelError(error.message) from error
+
+
+def _int64(number: int) -> int:
+    """Wrap an unsigned number the way the server's conversion does."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+_TWO_QUANTITIES, _TWO_VERSIONS = (CelQuantity, CelQuantity), (Semver, Semver)
+
+QUANTITIES: dict[str, dict[tuple[type, ...], Any]] = {
+    "quantity": {(str,): to_quantity},
+    "isQuantity": {(str,): _is(to_quantity)},
+    "sign": {(CelQuantity,): lambda value: value.number.sign},
+    "isInteger": {(CelQuantity,): lambda value: value.number.as_int64() is not None},
+    "asInteger": {(CelQuantity,): _as_integer},
+    "asApproximateFloat": {(CelQuantity,): lambda value: value.number.as_float()},
+    "add": {_TWO_QUANTITIES: _add, (CelQuantity, int): _add},
+    "sub": {_TWO_QUANTITIES: _sub, (CelQuantity, int): _sub},
+    "isGreaterThan": {
+        _TWO_QUANTITIES: lambda left, right: left.number.compare(right.number) > 0,
+        _TWO_VERSIONS: lambda left, right: left.compare(right) > 0,
+    },
+    "isLessThan": {
+        _TWO_QUANTITIES: lambda left, right: left.number.compare(right.number) < 0,
+        _TWO_VERSIONS: lambda left, right: left.compare(right) < 0,
+    },
+    "compareTo": {
+        _TWO_QUANTITIES: lambda left, right: left.number.compare(right.number),
+        _TWO_VERSIONS: lambda left, right: left.compare(right),
+    },
+    "semver": {(str,): to_semver, (str, bool): to_semver},
+    "isSemver": {(str,): _is(to_semver), (str, bool): _is(to_semver)},
+    "major": {(Semver,): lambda value: _int64(value.major)},
+    "minor": {(Semver,): lambda value: _int64(value.minor)},
+    "patch": {(Semver,): lambda value: _int64(value.patch)},
+}

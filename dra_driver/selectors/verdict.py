@@ -1,0 +1,39 @@
+"""From the value of an expression to match or error.
+
+In: a value. Out: whether the device matches, or the server's text for a value that is no bool.
+
+The rule: Kubernetes' DeviceMatches, which converts the CEL result to a Go bool.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.values import type_name
+
+_NATIVE = {
+    "string": "unsupported native conversion from string to 'bool'",
+    "int": "unsupported type conversion from 'int' to bool",
+    "uint": "unsupported type conversion from 'uint' to bool",
+    "double": "unsupported type conversion from 'double' to bool",
+    "map": "type conversion error from map to 'bool'",
+    "list": "type conversion error from list to 'bool'",
+    "bytes": "unsupported native conversion from bytes to 'bool'",
+    "null_type": "type conversion error from 'null_type' to 'bool'",
+    "kubernetes.Semver": "type conversion error from 'Semver' to 'bool'",
+    "kubernetes.Quantity": "type conversion error from 'Quantity' to 'bool'",
+}
+
+
+def to_match(value: Any) -> bool:
+    """Tell whether the value means a match.
+
+    Raises:
+        SelectorRuntimeError: The value is no bool.
+    """
+    if value is True or value is False:
+        return bool(value)
+    name = type_name(value)
+    reason = _NATIVE.get(name, f"type conversion error from '{name}' to 'bool'")
+    raise SelectorRuntimeError(f"CEL result of type {name} could not be converted to bool: {reason}")
