@@ -26,7 +26,7 @@ from dra_driver.model.wire import Wire
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
-_KEPT_EMPTY = frozenset(["parameters", "data", "spec"])
+_OPAQUE = frozenset(["parameters", "data"])
 
 
 def now_text() -> str:
@@ -76,7 +76,7 @@ class Registry:
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": circumstances.now}
             if "spec" in new:
                 metadata["generation"] = 1
-            return self._store.put(kind, key, without_empty(new, _KEPT_EMPTY))
+            return self._store.put(kind, key, self._as_stored(kind, new))
 
     def replace(self, target: Target, wire: Wire) -> Stored:
         """Put an object in the place of the stored one. Raises: Refusal 400, 404, 409, 422."""
@@ -134,7 +134,7 @@ class Registry:
         if kind.is_namespaced:
             metadata["namespace"] = target.namespace
         self._judge(target, new, old)
-        new = without_empty(new, _KEPT_EMPTY)
+        new = self._as_stored(kind, new)
         if new == old:
             return stored
         if new.get("spec") != old.get("spec"):
@@ -170,6 +170,13 @@ class Registry:
         kept = {name: value for name, value in copy.deepcopy(metadata or {}).items() if value is not None}
         kept.pop("managedFields", None)
         return body | {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": kept}
+
+    def _as_stored(self, kind: Kind, wire: Wire) -> Wire:
+        """Give the object without empty lists and maps, if we know its shape."""
+        if self._rules.get(kind, Rules()).shape is None:
+            return wire
+        stored: Wire = without_empty(wire, _OPAQUE)
+        return {**stored, "spec": stored.get("spec", {})} if "spec" in wire else stored
 
     def _place(self, kind: Kind, namespace: str, metadata: Wire) -> None:
         """Settle namespace and name of a new object."""

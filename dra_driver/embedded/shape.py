@@ -65,7 +65,7 @@ def _quantity(value: Any, path: str) -> str:
 def without_empty(value: Any, keep: frozenset[str] = frozenset()) -> Any:
     """Drop empty lists and maps from objects, as `omitempty` does when the object is written.
 
-    `keep` names fields that stay even when they are empty (opaque texts that we don't own).
+    `keep` names fields that stay as they are (opaque objects that we don't own).
     """
     if isinstance(value, list):
         return [without_empty(item, keep) for item in value]

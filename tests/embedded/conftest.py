@@ -1,0 +1,21 @@
+"""One embedded API per test, over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dra_driver.embedded.apiserver import EmbeddedApi
+from tests.support.embedded_client import Client
+
+
+@pytest.fixture
+def api() -> Iterator[EmbeddedApi]:
+    with EmbeddedApi() as server:
+        yield server
+
+
+@pytest.fixture
+def client(api: EmbeddedApi) -> Client:
+    return Client(api)

@@ -1,0 +1,287 @@
+"""What the embedded API demands of claims, their status, templates and classes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.refusals import Refusal
+from tests.support.embedded_client import CLAIMS, Client, claim_wire
+
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+TEMPLATES = CLAIMS.replace("resourceclaims", "resourceclaimtemplates")
+APPLY = "application/apply-patch+yaml"
+
+
+@pytest.fixture
+def server():
+    return EmbeddedApi()
+
+
+def causes(server, method, path, body, **more):
+    with pytest.raises(Refusal) as caught:
+        server.request(method, path, body=body, **more)
+    assert caught.value.status == 422, caught.value.message
+    return [cause["field"] for cause in caught.value.wire()["details"]["causes"]]
+
+
+def requests(**exactly):
+    return {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", **exactly}}]}
+
+
+def alternatives(*names):
+    return {"requests": [{"name": "gpu", "firstAvailable": [{"name": n, "deviceClassName": "c"} for n in names]}]}
+
+
+OPAQUE = {"driver": "gpu.example.com", "parameters": {"kind": "X"}}
+LONG = {"a": "x" * 10241}
+FIRST = "spec.devices.requests[0]"
+
+BROKEN = [
+    ({"requests": [{"name": "gpu"}]}, FIRST),
+    ({"requests": [{"name": "gpu", "exactly": {"deviceClassName": "c"}, "firstAvailable": []}]}, FIRST),
+    ({"requests": [{"name": "g.u", "exactly": {"deviceClassName": "c"}}]}, f"{FIRST}.name"),
+    ({"requests": [{"name": "g", "exactly": {"deviceClassName": "c"}}] * 2}, "spec.devices.requests[1].name"),
+    (
+        {"requests": [{"name": f"g{i}", "exactly": {"deviceClassName": "c"}} for i in range(33)]},
+        "spec.devices.requests",
+    ),
+    ({"requests": [{"name": "g", "exactly": {}}]}, f"{FIRST}.exactly.deviceClassName"),
+    (requests(count=0), f"{FIRST}.exactly.count"),
+    (requests(count=-1), f"{FIRST}.exactly.count"),
+    (requests(allocationMode="All", count=2), f"{FIRST}.exactly.count"),
+    (requests(allocationMode="Some"), f"{FIRST}.exactly.allocationMode"),
+    (requests(selectors=[{}]), f"{FIRST}.exactly.selectors[0].cel"),
+    (requests(selectors=[{"cel": {"expression": ""}}]), f"{FIRST}.exactly.selectors[0].cel.expression"),
+    (
+        requests(selectors=[{"cel": {"expression": "true" + " " * 10240}}]),
+        f"{FIRST}.exactly.selectors[0].cel.expression",
+    ),
+    (requests(selectors=[{"cel": {"expression": "true"}}] * 33), f"{FIRST}.exactly.selectors"),
+    (requests(adminAccess=True), f"{FIRST}.exactly.adminAccess"),
+    (requests(tolerations=[{"operator": "Exists", "value": "x"}]), f"{FIRST}.exactly.tolerations[0].value"),
+    (requests(tolerations=[{"value": "x"}]), f"{FIRST}.exactly.tolerations[0].key"),
+    (requests(tolerations=[{"key": "a", "operator": "Like"}]), f"{FIRST}.exactly.tolerations[0].operator"),
+    (requests(tolerations=[{"key": "a", "effect": "Often"}]), f"{FIRST}.exactly.tolerations[0].effect"),
+    (requests(tolerations=[{"key": "a"}] * 17), f"{FIRST}.exactly.tolerations"),
+    (requests(capacity={"requests": {"a-b": "1"}}), f"{FIRST}.exactly.capacity.requests[a-b]"),
+    (alternatives(*[f"a{i}" for i in range(9)]), f"{FIRST}.firstAvailable"),
+    (alternatives("a", "a"), f"{FIRST}.firstAvailable[1].name"),
+    ({"constraints": [{}]}, "spec.devices.constraints[0]"),
+    ({"constraints": [{"matchAttribute": "a.b/c", "distinctAttribute": "a.b/c"}]}, "spec.devices.constraints[0]"),
+    ({"constraints": [{"matchAttribute": "model"}]}, "spec.devices.constraints[0].matchAttribute"),
+    ({"constraints": [{"matchAttribute": "a.b/c", "requests": ["no"]}]}, "spec.devices.constraints[0].requests[0]"),
+    ({"constraints": [{"matchAttribute": "a.b/c"}] * 33}, "spec.devices.constraints"),
+    ({"config": [{}]}, "spec.devices.config[0].opaque"),
+    ({"config": [{"opaque": {"driver": "d"}}]}, "spec.devices.config[0].opaque.parameters"),
+    ({"config": [{"opaque": {**OPAQUE, "parameters": []}}]}, "spec.devices.config[0].opaque.parameters"),
+    ({"config": [{"opaque": {**OPAQUE, "parameters": {}}}]}, "spec.devices.config[0].opaque.parameters"),
+    (
+        {"config": [{"opaque": {**OPAQUE, "parameters": {"a": "x" * 10241}}}]},
+        "spec.devices.config[0].opaque.parameters",
+    ),
+    ({"config": [{"opaque": OPAQUE, "requests": ["no"]}]}, "spec.devices.config[0].requests[0]"),
+    ({"config": [{"opaque": OPAQUE}] * 33}, "spec.devices.config"),
+]
+
+
+@pytest.mark.parametrize(("devices", "field"), BROKEN, ids=[f"{n:02}-{field}" for n, (_, field) in enumerate(BROKEN)])
+def test_a_broken_rule_is_a_cause_with_its_field(server, devices, field):
+    assert field in causes(server, "POST", CLAIMS, claim_wire(**devices))
+
+
+def test_templates_obey_the_same_rules_below_spec_spec(server):
+    body = {"metadata": {"name": "t"}, "spec": {"spec": claim_wire(**requests(count=-1))["spec"]}}
+    assert causes(server, "POST", TEMPLATES, body) == ["spec.spec.devices.requests[0].exactly.count"]
+
+
+def test_defaults_are_filled_in_and_status_is_ignored_at_creation(server):
+    body = claim_wire(**requests(tolerations=[{"key": "a"}]))
+    body["status"] = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
+    made = server.request("POST", CLAIMS, body=body)
+    exactly = made["spec"]["devices"]["requests"][0]["exactly"]
+    assert (exactly["allocationMode"], exactly["count"]) == ("ExactCount", 1)
+    assert exactly["tolerations"] == [{"key": "a", "operator": "Equal"}]
+    assert "status" not in made
+
+
+def test_a_spec_never_changes(server):
+    made = server.request("POST", CLAIMS, body=claim_wire())
+    made["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
+    assert causes(server, "PUT", f"{CLAIMS}/c", made) == ["spec"]
+
+
+def test_alpha_fields_of_requests_vanish_on_135():
+    server = EmbeddedApi(version="1.35")
+    exactly = {"tolerations": [{"key": "a", "operator": "Exists"}], "capacity": {"requests": {"memory": "1Gi"}}}
+    made = server.request("POST", CLAIMS, body=claim_wire(**requests(**exactly)))
+    assert made["spec"]["devices"]["requests"][0]["exactly"].keys() == {"deviceClassName", "allocationMode", "count"}
+
+
+@pytest.mark.parametrize(("label", "is_allowed"), [("true", True), ("True", False), ("false", False)])
+def test_admin_access_needs_the_label_of_the_namespace(server, label, is_allowed):
+    labels = {"resource.kubernetes.io/admin-access": label}
+    server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops", "labels": labels}})
+    path = CLAIMS.replace("default", "ops")
+    body = claim_wire(**requests(adminAccess=True))
+    if is_allowed:
+        assert server.request("POST", path, body=body)["metadata"]["namespace"] == "ops"
+    else:
+        assert causes(server, "POST", path, body) == [f"{FIRST}.exactly.adminAccess"]
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+RESULT = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "d"}
+POD = {"resource": "pods", "name": "p", "uid": "u"}
+
+
+def allocation(*results, **more):
+    return {"devices": {"results": list(results or [RESULT]), **more}}
+
+
+def put_status(server, **status):
+    stored = server.request("GET", f"{CLAIMS}/c")
+    return server.request("PUT", f"{CLAIMS}/c/status", body={**stored, "status": status})
+
+
+@pytest.fixture
+def claimed(server):
+    server.request("POST", CLAIMS, body=claim_wire())
+    return server
+
+
+def test_an_allocation_is_set_once_and_cleared_as_a_whole(claimed):
+    put_status(claimed, allocation=allocation(), reservedFor=[POD])
+    other = allocation({**RESULT, "device": "e"})
+    body = {**claimed.request("GET", f"{CLAIMS}/c"), "status": {"allocation": other}}
+    assert causes(claimed, "PUT", f"{CLAIMS}/c/status", body) == ["status.allocation"]
+    put_status(claimed)
+    assert put_status(claimed, allocation=other)["status"]["allocation"] == other
+
+
+def test_status_writes_change_nothing_else(claimed):
+    stored = claimed.request("GET", f"{CLAIMS}/c")
+    body = {**stored, "metadata": {**stored["metadata"], "labels": {"a": "b"}}, "status": {"allocation": allocation()}}
+    made = claimed.request("PUT", f"{CLAIMS}/c/status", body=body)
+    assert "labels" not in made["metadata"]
+    assert made["metadata"]["generation"] == 1
+    made["status"] = {}
+    assert "allocation" in claimed.request("PUT", f"{CLAIMS}/c", body=made)["status"]
+
+
+STATUS_BROKEN = [
+    ({"allocation": allocation({**RESULT, "request": "no"})}, "status.allocation.devices.results[0].request"),
+    ({"allocation": allocation({**RESULT, "device": "A"})}, "status.allocation.devices.results[0].device"),
+    ({"allocation": allocation({**RESULT, "pool": "a//b"})}, "status.allocation.devices.results[0].pool"),
+    ({"allocation": allocation({**RESULT, "driver": ""})}, "status.allocation.devices.results[0].driver"),
+    ({"allocation": allocation({**RESULT, "shareID": "x"})}, "status.allocation.devices.results[0].shareID"),
+    ({"allocation": allocation(*[RESULT] * 33)}, "status.allocation.devices.results"),
+    ({"allocation": allocation(config=[{"opaque": OPAQUE}])}, "status.allocation.devices.config[0].source"),
+    (
+        {"allocation": allocation(config=[{"source": "FromClass", "opaque": OPAQUE}] * 65)},
+        "status.allocation.devices.config",
+    ),
+    (
+        {"allocation": {**allocation(), "nodeSelector": {"nodeSelectorTerms": [{}, {}]}}},
+        "status.allocation.nodeSelector.nodeSelectorTerms",
+    ),
+    ({"reservedFor": [POD]}, "status.reservedFor"),
+    ({"allocation": allocation(), "reservedFor": [POD, POD]}, "status.reservedFor[1]"),
+    ({"allocation": allocation(), "reservedFor": [{"name": "p"}]}, "status.reservedFor[0].uid"),
+    (
+        {"allocation": allocation(), "reservedFor": [{**POD, "uid": f"u{i}"} for i in range(257)]},
+        "status.reservedFor",
+    ),
+    ({"allocation": allocation(), "devices": [{**RESULT, "device": "other"}]}, "status.devices[0]"),
+    ({"allocation": allocation(), "devices": [RESULT, RESULT]}, "status.devices[1]"),
+    ({"allocation": allocation(), "devices": [{**RESULT, "data": "text"}]}, "status.devices[0].data"),
+    ({"allocation": allocation(), "devices": [{**RESULT, "conditions": [{}] * 9}]}, "status.devices[0].conditions"),
+    (
+        {"allocation": allocation(), "devices": [{**RESULT, "networkData": {"ips": ["10.0.0.1"]}}]},
+        "status.devices[0].networkData.ips[0]",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "field"), STATUS_BROKEN, ids=[f"{n:02}-{field}" for n, (_, field) in enumerate(STATUS_BROKEN)]
+)
+def test_a_broken_rule_of_the_status_is_a_cause_with_its_field(claimed, status, field):
+    body = {**claimed.request("GET", f"{CLAIMS}/c"), "status": status}
+    assert field in causes(claimed, "PUT", f"{CLAIMS}/c/status", body)
+
+
+def test_results_of_alternatives_carry_both_names(server):
+    server.request("POST", CLAIMS, body=claim_wire(**alternatives("big", "small")))
+    body = {**server.request("GET", f"{CLAIMS}/c"), "status": {"allocation": allocation(RESULT)}}
+    assert causes(server, "PUT", f"{CLAIMS}/c/status", body) == ["status.allocation.devices.results[0].request"]
+    assert put_status(server, allocation=allocation({**RESULT, "request": "gpu/small"}))
+
+
+def test_device_status_goes_with_the_allocation(claimed):
+    put_status(claimed, allocation=allocation(), devices=[RESULT | {"data": {"a": 1}}])
+    stored = claimed.request("GET", f"{CLAIMS}/c")
+    del stored["status"]["allocation"]
+    assert "status" not in claimed.request("PUT", f"{CLAIMS}/c/status", body=stored)
+
+
+def test_a_claim_that_is_being_deleted_takes_no_new_user(server):
+    body = claim_wire()
+    body["metadata"]["finalizers"] = ["example.com/keep"]
+    server.request("POST", CLAIMS, body=body)
+    put_status(server, allocation=allocation(), reservedFor=[POD])
+    server.request("DELETE", f"{CLAIMS}/c")
+    stored = server.request("GET", f"{CLAIMS}/c")
+    stored["status"]["reservedFor"] += [{**POD, "uid": "v"}]
+    assert causes(server, "PUT", f"{CLAIMS}/c/status", stored) == ["status.reservedFor[1]"]
+
+
+def test_two_owners_apply_their_own_device_status(api, client):
+    first, second = RESULT, {**RESULT, "driver": "nic.example.com"}
+    client("POST", CLAIMS, claim_wire())
+    stored = client("GET", f"{CLAIMS}/c")[1]
+    client("PUT", f"{CLAIMS}/c/status", {**stored, "status": {"allocation": allocation(first, second)}})
+
+    def apply(owner, *entries):
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "status": {"devices": list(entries)}}
+        status, answer = Client(api)("PATCH", f"{CLAIMS}/c/status", body, content_type=APPLY, fieldManager=owner)
+        assert status == 200, answer
+        return [(e["driver"], e.get("data")) for e in answer["status"].get("devices", [])]
+
+    first, second = ({k: v for k, v in entry.items() if k != "request"} for entry in (first, second))
+    assert apply("gpu", {**first, "data": {"a": 1}}) == [("gpu.example.com", {"a": 1})]
+    assert len(apply("nic", {**second, "data": {"b": 1}})) == 2
+    assert apply("gpu", {**first, "data": {"a": 2}}) == [
+        ("gpu.example.com", {"a": 2}),
+        ("nic.example.com", {"b": 1}),
+    ]
+    assert apply("gpu") == [("nic.example.com", {"b": 1})]
+    assert client("PATCH", f"{CLAIMS}/c/status", {}, content_type=APPLY)[0] == 400
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+
+def class_wire(**spec):
+    return {"metadata": {"name": "gpu.example.com"}, "spec": spec}
+
+
+def test_classes_change_and_obey_their_rules(server):
+    server.request("POST", CLASSES, body=class_wire(selectors=[{"cel": {"expression": "true"}}]))
+    made = server.request("PUT", f"{CLASSES}/gpu.example.com", body=class_wire(config=[{"opaque": OPAQUE}]))
+    assert "selectors" not in made["spec"]
+    for spec, field in (
+        ({"selectors": [{"cel": {"expression": "true"}}] * 33}, "spec.selectors"),
+        ({"config": [{"opaque": OPAQUE}] * 33}, "spec.config"),
+        ({"config": [{"opaque": {"driver": "d"}}]}, "spec.config[0].opaque.parameters"),
+        ({"extendedResourceName": "gpu"}, "spec.extendedResourceName"),
+        ({"extendedResourceName": "a.kubernetes.io/gpu"}, "spec.extendedResourceName"),
+    ):
+        assert field in causes(server, "PUT", f"{CLASSES}/gpu.example.com", class_wire(**spec))
+
+
+def test_extended_resource_names_need_their_gate():
+    body = class_wire(extendedResourceName="example.com/gpu")
+    assert EmbeddedApi(version="1.36").request("POST", CLASSES, body=body)["spec"]
+    assert EmbeddedApi(version="1.35").request("POST", CLASSES, body=body)["spec"] == {}
