@@ -48,6 +48,7 @@ class Scanner:
         self._wake = threading.Event()
         self._stopping = False
         self._is_paused = False
+        self._is_let_go = False
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
@@ -97,8 +98,12 @@ class Scanner:
 
     def _step(self) -> None:
         if self._is_paused:
-            self._hardware.close()
+            if not self._is_let_go:
+                self._hardware.close()
+                self._is_let_go = True
+                log.info("vendor's library let go")
             return
+        self._is_let_go = False
         fingerprint = self._hardware.fingerprint()
         now = time.monotonic()
         if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:

@@ -1,0 +1,185 @@
+"""The real agent process over the NVIDIA vendor: a fake library, a fake node, an embedded cluster."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from dra_driver.embedded.kinds import CLAIMS, SLICES
+from dra_driver.embedded.plugin_calls import ClaimRef
+from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from tests.support.agent_process import NODE, stage
+from tests.support.fake_node import FakeNode
+from tests.support.fake_nvml import State, build, hgx_h100
+from tests.support.waiting import until as _until
+
+pytestmark = pytest.mark.gcc
+
+
+def until(condition, what, seconds=20):
+    _until(condition, timeout_s=seconds, what=what)
+
+
+class Machine:
+    """Two H100s behind the fake library, and an agent that looks at them."""
+
+    def __init__(self, here, folder):
+        self.here, self.folder = here, folder
+        self.node = FakeNode(folder / "node", null_nodes=True)
+        self.node.load_driver()
+        self.library = build(folder / "lib")
+        self.state = State()
+        self.gpus = hgx_h100(2)
+        for gpu in self.gpus:
+            self.node.add_gpu(gpu.pci, gpu.minor)
+        self.state.gpus.extend(self.gpus)
+        self.write()
+
+    def write(self):
+        self.state.write(self.folder / "state")
+
+    def start(self, *flags):
+        roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
+        environment = {"LD_LIBRARY_PATH": str(self.folder / "lib"), "FAKE_NVML_STATE": str(self.folder / "state")}
+        return self.here.start("auto", *roots, f"--dev-root={self.node.roots.dev}", *flags, environment=environment)
+
+    def claim(self, device, name="claim"):
+        """Create a claim that is allocated to a device."""
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        wire = self.here.api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            }
+        )
+        result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+        wire["status"] = {"allocation": {"devices": {"results": [result]}}}
+        path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
+        self.here.api.request("PUT", path, body=wire)
+        return ClaimRef("default", name, wire["metadata"]["uid"])
+
+
+@pytest.fixture
+def machine(tmp_path):
+    with stage() as here:
+        yield Machine(here, tmp_path)
+
+
+def names(gpus):
+    return [f"gpu-{gpu.pci.replace(':', '-').replace('.', '-')}" for gpu in gpus]
+
+
+def published(machine):
+    return set(machine.here.devices())
+
+
+def test_gpus_are_published_and_a_claim_gets_its_nodes(machine):
+    machine.start()
+    until(lambda: published(machine) == set(names(machine.gpus)), "two GPUs")
+    plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
+    claim = machine.claim(names(machine.gpus)[1])
+    ((device,),) = plugin.prepare([claim]).values()
+    assert device.cdi_ids == (f"k8s.gpu.nvidia.com/claim={claim.uid}-{names(machine.gpus)[1]}",)
+    (file,) = machine.here.kubelet.cdi_dir.glob("*.json")
+    document = json.loads(file.read_text())
+    nodes = {n["path"]: n for d in document["devices"] for n in d["containerEdits"]["deviceNodes"]}
+    assert nodes["/dev/nvidia1"]["hostPath"] == f"{machine.node.roots.dev}/nvidia1"
+    common = document["containerEdits"]
+    assert "/dev/nvidiactl" in {n["path"] for n in common["deviceNodes"]}
+    assert "NVIDIA_VISIBLE_DEVICES=void" in common["env"]
+    assert plugin.unprepare([claim]) == {claim.uid: ""}
+    assert not list(machine.here.kubelet.cdi_dir.iterdir())
+
+
+def test_a_lost_gpu_leaves_the_slices_in_one_write_within_five_seconds(machine):
+    machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    (before,) = machine.here.api.items(SLICES)
+    machine.gpus[0].is_lost = True
+    machine.write()
+    until(lambda: published(machine) == set(names(machine.gpus[1:])), "the lost GPU gone", 5)
+    (after,) = machine.here.api.items(SLICES)
+    assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
+
+
+def test_a_repartitioned_gpu_is_right_within_five_seconds(machine):
+    machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    machine.gpus[0].set_mig(enabled=True)
+    machine.gpus[0].partition("1g.10gb", 2)
+    machine.write()
+    name = f"{names(machine.gpus)[0]}-mig-1g10gb-19-2"
+    until(lambda: published(machine) == {names(machine.gpus)[1], name}, "the partition", 5)
+
+
+def test_a_hanging_gpu_costs_neither_another_gpu_nor_an_rpc_nor_the_exit(machine):
+    agent = machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
+    machine.gpus[0].hang("nvmlDeviceGetMigMode")
+    machine.write()
+    time.sleep(0.5)
+    claim = machine.claim(names(machine.gpus)[1])
+    started = time.monotonic()
+    (answer,) = plugin.prepare([claim]).values()
+    assert not isinstance(answer, str), answer
+    assert time.monotonic() - started < 2
+    until(lambda: published(machine) == {names(machine.gpus)[1]}, "the hanging GPU gone", 30)
+    started = time.monotonic()
+    assert machine.here.end(agent) == 0
+    assert time.monotonic() - started < 10
+
+
+def test_an_exchanged_driver_needs_no_pod_restart(machine):
+    agent = machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    machine.node.load_driver("590.44.01")
+    machine.state.driver_version = "590.44.01"
+    machine.write()
+
+    def versions():
+        return {
+            d["attributes"]["driverVersion"]["version"]
+            for s in machine.here.api.items(SLICES)
+            for d in s["spec"].get("devices", ())
+        }
+
+    until(lambda: versions() == {"590.44.1"}, "the new driver's version", 20)
+    assert agent.poll() is None, "the same process id goes on"
+    machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
+    assert machine.here.end(agent) == 0
+
+
+def test_the_library_is_let_go_on_request_and_taken_up_again(machine):
+    agent = machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    agent.send_signal(signal.SIGUSR1)
+    until(lambda: "vendor's library let go" in machine.here.log(), "the library let go")
+    agent.send_signal(signal.SIGUSR2)
+    machine.gpus[0].set_mig(enabled=True)
+    machine.write()
+    until(lambda: published(machine) == {names(machine.gpus)[1]}, "the change after resuming")
+
+
+def test_claims_are_unprepared_while_the_driver_is_away(machine):
+    agent = machine.start()
+    until(lambda: len(published(machine)) == 2, "two GPUs")
+    plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
+    claim = machine.claim(names(machine.gpus)[0])
+    plugin.prepare([claim])
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+    machine.node.unload_driver()
+    for gpu in machine.gpus:
+        machine.node.bind(gpu.pci, None)
+    machine.library.unlink()
+    machine.start()
+    until(lambda: "registered" in machine.here.log(1), "registration of the second agent")
+    plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
+    until(lambda: plugin.unprepare([claim]) == {claim.uid: ""}, "unprepare")
+    assert not list(machine.here.kubelet.cdi_dir.iterdir())
+    assert machine.here.api.items(CLAIMS)
