@@ -7,6 +7,7 @@ Never: a look inside the process; what it serves and leaves is all that counts.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -111,6 +112,16 @@ class Agent:
         """Return the slices of this driver on this node."""
         selector = f"spec.nodeName={self.node.name},spec.driver={self.driver}"
         return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
+
+    def writes(self) -> list[dict[str, Any]]:
+        """Return the accepted writes of slices of this node, by any agent, since the cluster is up."""
+        events = self.cluster.audited("create", "update", "patch", "delete")
+        ours = f'"nodeName":"{self.node.name}"'
+        return [
+            event
+            for event in events
+            if event["responseStatus"]["code"] < 300 and (ours in json.dumps(event, separators=(",", ":")))
+        ]
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Return the published devices by name."""

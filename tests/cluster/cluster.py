@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -130,6 +131,20 @@ class Cluster:
         """Write a kubeconfig with a node-bound token, for a process inside the sandbox."""
         token = self.node_token(node, account, namespace)
         return self.authority.kubeconfig(f"{account}-{node}", token, control_plane.SERVER)
+
+    def audited(self, *verbs: str, resource: str = "resourceslices") -> list[dict[str, Any]]:
+        """Return the finished requests of the driver's ServiceAccounts so far, in order."""
+        log = self.sandbox.root / control_plane.AUDIT
+        # The last line may still be in the writing.
+        lines = log.read_text().split("\n")[:-1] if log.exists() else []
+        events = [json.loads(line) for line in lines]
+        return [
+            event
+            for event in events
+            if event["stage"] == "ResponseComplete"
+            and event["verb"] in verbs
+            and event.get("objectRef", {}).get("resource") == resource
+        ]
 
     @staticmethod
     def remains() -> list[Sandbox]:

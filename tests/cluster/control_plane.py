@@ -6,6 +6,7 @@ what makes it small (no leader election, no fsync in etcd).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +27,9 @@ GATES = (
     "ResourceHealthStatus",
 )
 API_VERSIONS = ("v1", "v1beta1", "v1beta2", "v1alpha3")
+# Every request of a ServiceAccount of the driver's namespace, with what was sent and what was stored.
+AUDIT = "audit.log"
+AUDITED = "system:serviceaccounts:dra-driver"
 # Inside the network namespace every port is free.
 ETCD = "http://127.0.0.1:2379"
 SERVER = f"https://{CLUSTER_IP}:443"
@@ -76,10 +80,22 @@ def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, g
         "--allow-privileged=true",
         "--enable-aggregator-routing=true",
         "--profiling=false",
+        f"--audit-policy-file={_audit_policy(sandbox.root)}",
+        f"--audit-log-path={sandbox.root / AUDIT}",
         *([f"--runtime-config={runtime}"] if gates else []),
         *gate_flags(gates),
     ]
     return Daemon(sandbox, "kube-apiserver", argv)
+
+
+def _audit_policy(root: Path) -> Path:
+    rules = [
+        {"level": "RequestResponse", "userGroups": [AUDITED], "omitStages": ["RequestReceived"]},
+        {"level": "None"},
+    ]
+    path = root / "audit-policy.json"
+    path.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+    return path
 
 
 def controller_manager(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: bool) -> Daemon:

@@ -109,9 +109,9 @@ class Stage:
         """Return the names of the devices allocated to a pod."""
         return [result["device"] for claim in self.claims(pod).values() for result in results(claim)]
 
-    def check(self, name: str) -> Object:
+    def check(self, name: str, seconds: float = 60) -> Object:
         """Wait until a pod runs; show that kubelet, allocation, CDI files and containers agree; return the pod."""
-        pod = self.running(name)
+        pod = self.running(name, seconds)
         claims = self.claims(pod)
         # The kubelet tells every device of a claim that a container uses, also when the container names one request.
         wanted = {
@@ -120,9 +120,8 @@ class Stage:
             for used in container["resources"].get("claims", [])
             for result in results(claims[used["name"]])
         }
-        held = podresources.held(self.node.kubelet_root, self.namespace, name)
-        told = {(item.container, item.claim, item.driver, item.pool, item.device) for item in held}
-        assert told == wanted, f"the kubelet holds {told}, allocated is {wanted}"
+        # A kubelet that was just started does not know its pods at once.
+        held = until(f"the kubelet holds what is allocated to {name}", lambda: self._held(name, wanted), 15)
         edits = self.cdi_edits()
         for container in pod["spec"]["containers"]:
             asked = {
@@ -136,6 +135,12 @@ class Stage:
             assert ids <= set(edits), f"no CDI file defines {ids - set(edits)}"
             self.check_edits(name, container["name"], [edits[one] for one in ids])
         return pod
+
+    def _held(self, name: str, wanted: set[tuple[str, ...]]) -> list[podresources.Held]:
+        held = podresources.held(self.node.kubelet_root, self.namespace, name)
+        told = {(item.container, item.claim, item.driver, item.pool, item.device) for item in held}
+        assert told == wanted, f"the kubelet holds {told}, allocated is {wanted}"
+        return held
 
     def check_edits(self, name: str, container: str, edits: list[dict[str, Any]]) -> None:
         """Show that a container got every variable, device node and mount that CDI promises it."""

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cluster.agent import ACCOUNT, NAMESPACE, Agent
 from tests.cluster.api import Refused
 from tests.cluster.cluster import REPOSITORY, Cluster
 from tests.cluster.node import Node
+from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 
@@ -96,6 +98,18 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
 def agent(start_agent: Callable[..., Agent]) -> Agent:
     """The agent of a simulated machine with eight H100, two of them cut by MIG; published."""
     started = start_agent()
+    started.published()
+    return started
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def either_agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
+    """The same machine twice: simulated, and the real NVIDIA vendor over a fake library."""
+    if request.param == "simulated":
+        started = start_agent()
+    else:
+        machine = NvmlMachine(tmp_path)
+        started = start_agent(hardware="nvidia", flags=machine.flags, environment=machine.environment)
     started.published()
     return started
 

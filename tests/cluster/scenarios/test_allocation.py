@@ -20,16 +20,16 @@ def attribute(agent: Agent, device: str, name: str) -> object:
 
 
 @pytest.mark.smoke
-def test_static_mig_partitions_are_claimed_by_profile(agent: Agent, stage: Stage) -> None:
-    profile = next(filter(None, (attribute(agent, name, "profile") for name in sorted(agent.devices()))))
+def test_static_mig_partitions_are_claimed_by_profile(either_agent: Agent, stage: Stage) -> None:
+    profile = next(filter(None, (attribute(either_agent, name, "profile") for name in sorted(either_agent.devices()))))
     wanted = f'device.attributes["{DOMAIN}"].profile == "{profile}"'
     stage.create(
         template(stage.namespace, "partition", devices(request("mig", "mig.nvidia.com", wanted))),
         pod(stage.namespace, "user", container("main", "mig"), templates={"mig": "partition"}),
     )
     (device,) = stage.devices(stage.check("user"))
-    assert attribute(agent, device, "profile") == profile
-    assert attribute(agent, device, "type") == "mig"
+    assert attribute(either_agent, device, "profile") == profile
+    assert attribute(either_agent, device, "type") == "mig"
 
 
 def test_partitions_of_one_parent_by_match_attribute(agent: Agent, stage: Stage) -> None:

@@ -1,0 +1,59 @@
+"""Hardware for a node's agent that is the real NVIDIA vendor over a fake library: eight H100, two of them cut by MIG.
+
+In: a folder. Out: flags and environment for the agent, and the machine's state to change under it.
+Never: a device that a container could not open; every node is the null device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.fake_node import FakeNode
+from tests.support.fake_nvml import Gpu, State, build, environment, hgx_h100
+
+CUT = (0, 1)
+PROFILE, STARTS = "1g.10gb", range(7)
+
+
+class NvmlMachine:
+    """A fake node and a fake library in `folder`; change `state` or `node`, then `write`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.node = FakeNode(folder / "machine", null_nodes=True)
+        self.node.load_driver()
+        self.library = build(folder / "lib")
+        self.state = State(gpus=hgx_h100(8))
+        for gpu in self.state.gpus:
+            self.node.add_gpu(gpu.pci, gpu.minor)
+        for index in CUT:
+            self._cut(self.state.gpus[index])
+        self.write()
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the agent's flags that put this machine in place of the real one."""
+        roots = self.node.roots
+        return ["--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what the agent needs to load the fake library."""
+        return environment(self.library, self.folder / "state")
+
+    def write(self) -> None:
+        """Let the library see the state."""
+        self.state.write(self.folder / "state")
+
+    def heal(self) -> None:
+        """Take every fault away."""
+        self.state.faults.clear()
+        for gpu in self.state.gpus:
+            gpu.heal()
+        self.write()
+
+    def _cut(self, gpu: Gpu) -> None:
+        for start in STARTS:
+            (made,) = gpu.partition(PROFILE, start)
+            capability = 100 * (gpu.minor + 1) + 2 * made.gi
+            self.node.add_mig_capability(gpu.minor, made.gi, capability, {made.id: capability + 1})

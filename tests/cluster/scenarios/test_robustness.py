@@ -1,0 +1,199 @@
+"""Crashes, upgrades, outages, reboots: no claim is lost, nothing is left, no device is in two hands."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.agent import Agent
+from tests.cluster.nvml_machine import NvmlMachine
+from tests.cluster.sandbox import until
+from tests.cluster.scenarios.test_registration import PROFILES
+from tests.cluster.stage import Stage
+from tests.cluster.workload import SHOW, STUBBORN, claim, container, devices, pod, request, template
+
+ONE_GPU = devices(request("gpu"))
+PARTITION = devices(request("part", "mig.nvidia.com"))
+
+
+def machine(folder: Path, name: str = "machine", **changes: object) -> str:
+    """Write a variant of the demo machine, and return the flag's value that puts it in place."""
+    content = yaml.safe_load((PROFILES / "demo-h100.yaml").read_text()) | changes
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return f"simulated:{path}"
+
+
+def all_cut(folder: Path) -> str:
+    """Return a machine whose eight GPUs are cut in seven parts each."""
+    content = yaml.safe_load((PROFILES / "demo-h100.yaml").read_text())
+    parts = [{"profile": "1g.10gb", "start": start} for start in range(7)]
+    return machine(folder, gpus=[{**gpu, "mig": parts} for gpu in content["gpus"]])
+
+
+def test_an_agent_killed_among_fifty_pod_starts_loses_no_claim(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    agent = start_agent(hardware=all_cut(tmp_path))
+    agent.published()
+    stage.create(template(stage.namespace, "part", PARTITION))
+    names = [f"pod-{number}" for number in range(50)]
+    for name in names:
+        stage.create(pod(stage.namespace, name, container("main", "part"), templates={"part": "part"}, grace=1))
+    for prepared in (10, 25):
+        until(f"{prepared} claims prepared", lambda count=prepared: len(agent.cdi_files()) >= count, 60, every=0.01)
+        agent.kill()
+        agent.start()
+    found = [stage.check(name, 180) for name in names]
+    taken = [device for one in found for device in stage.devices(one)]
+    assert len(set(taken)) == len(names), "one device in two claims"
+
+
+@pytest.mark.smoke
+def test_an_upgrade_is_seamless_while_pods_start_and_stop(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    old = start_agent(hardware=machine(tmp_path, "old"), pod_uid=str(uuid.uuid4()))
+    old.published()
+    writes = len(old.writes())
+    stage.create(template(stage.namespace, "one-gpu", ONE_GPU))
+    stage.create(pod(stage.namespace, "kept", container("main", "gpu"), templates={"gpu": "one-gpu"}))
+    stage.check("kept")
+    new = start_agent(hardware=machine(tmp_path, "new", driverVersion="580.200.1"), pod_uid=str(uuid.uuid4()))
+    overlap = time.monotonic() + (60 if stage.cluster.gates else 15)
+    count = 0
+    while time.monotonic() < overlap:
+        name = f"pod-{count}"
+        stage.create(pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": "one-gpu"}))
+        stage.check(name)
+        stage.delete_pod(name)
+        count += 1
+    old.stop()
+    until(
+        "the new agent has published its attributes",
+        lambda: {it["attributes"]["driverVersion"]["version"] for it in new.devices().values()} == {"580.200.1"},
+        15,
+    )
+    stage.check("kept")
+    stage.create(pod(stage.namespace, "last", container("main", "gpu"), templates={"gpu": "one-gpu"}))
+    stage.check("last")
+    # A kubelet that saw the old instance go must not have wiped what the new one published.
+    assert len(new.writes()) - writes <= 2
+    assert not [name for name in new.sockets() if old.daemon.argv[old.daemon.argv.index("--pod-uid") + 1] in name]
+
+
+def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage) -> None:
+    stage.create(template(stage.namespace, "one-gpu", ONE_GPU))
+    names = [f"pod-{number}" for number in range(4)]
+    for name in names:
+        used = container("main", "gpu", script=SHOW + STUBBORN)
+        stage.create(pod(stage.namespace, name, used, templates={"gpu": "one-gpu"}, grace=20))
+    for name in names:
+        stage.check(name)
+    for name in names:
+        stage.cluster.api.delete("Pod", name, stage.namespace)
+    stage.cluster.api_server.kill()
+    away = time.monotonic()
+    assert len(agent.cdi_files()) == len(names)
+    agent.wait_empty(55)
+    until("the outage has lasted a minute", lambda: time.monotonic() - away > 60, 61)
+    stage.cluster.api_server.start()
+    stage.cluster.api_server.until("ready", stage.cluster.api.ready, 60)
+    for name in names:
+        stage.cluster.api.wait_gone("Pod", name, stage.namespace, seconds=60)
+    agent.published()
+    stage.create(pod(stage.namespace, "after", container("main", "gpu"), templates={"gpu": "one-gpu"}))
+    stage.check("after")
+
+
+def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stage: Stage) -> None:
+    beats = stage.node.base / "beats"
+    beats.mkdir()
+    chosen = next(name for name, it in sorted(agent.devices().items()) if it["attributes"]["type"]["string"] == "gpu")
+    only = f'device.attributes["gpu.nvidia.com"].uuid == "{agent.devices()[chosen]["attributes"]["uuid"]["string"]}"'
+    spec = devices(request("gpu", selector=only))
+    for name in ("old", "new"):
+        stage.create(claim(stage.namespace, name, spec))
+        script = f'{SHOW} trap "" TERM; while true; do echo {name} >>/beats/log; sleep 0.2; done'
+        used = container("main", "gpu", script=script)
+        used["volumeMounts"] = [{"name": "beats", "mountPath": "/beats"}]
+        volume = {"name": "beats", "hostPath": {"path": str(beats)}}
+        stage.create(pod(stage.namespace, name, used, claims={"gpu": name}, grace=30, volumes=[volume]))
+        if name == "old":
+            stage.check("old")
+            stage.cluster.api.delete("Pod", "old", stage.namespace, grace=0)
+            stage.cluster.api.delete("ResourceClaim", "old", stage.namespace)
+            forced = time.monotonic()
+    found = stage.check("new", 150)
+    assert stage.devices(found) == [chosen]
+    lines = (beats / "log").read_text().split()
+    first_new = lines.index("new")
+    assert set(lines[:first_new]) == {"old"}
+    assert set(lines[first_new:]) == {"new"}, "two containers had the device at one time"
+    print(f"the second pod ran {time.monotonic() - forced:.0f} s after the first was force-deleted")
+
+
+def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None:
+    stage.create(template(stage.namespace, "one-gpu", ONE_GPU), template(stage.namespace, "part", PARTITION))
+    for name, used in (("whole", "one-gpu"), ("part", "part")):
+        stage.create(
+            pod(stage.namespace, name, container("main", "it"), templates={"it": used}, restartPolicy="Always", grace=1)
+        )
+    before = {name: stage.devices(stage.check(name)) for name in ("whole", "part")}
+    boot = stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"]
+    stage.node.reboot()
+    assert agent.cdi_files() == []
+    agent.start()
+    for name, allocated in before.items():
+        stage.cluster.api.wait(
+            *("Pod", name, stage.namespace, "started again"),
+            lambda it: it["status"]["containerStatuses"][0]["restartCount"] > 0,
+            seconds=150,
+        )
+        assert stage.devices(stage.check(name)) == allocated
+    assert stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"] != boot
+    agent.published()
+
+
+def test_a_hanging_library_call_stops_neither_pods_nor_the_agents_end(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    hanging = NvmlMachine(tmp_path)
+    agent = start_agent(hardware="nvidia", flags=hanging.flags, environment=hanging.environment)
+    agent.published()
+    stage.create(template(stage.namespace, "one-gpu", ONE_GPU))
+    stage.create(pod(stage.namespace, "before", container("main", "gpu"), templates={"gpu": "one-gpu"}))
+    stage.check("before")
+    bad = hanging.state.gpus[-1]
+    bad.hang("nvmlDeviceGetUUID")
+    bad.hang("nvmlDeviceGetVbiosVersion")
+    hanging.state.faults["nvmlEventSetWait_v2"] = "hang"
+    hanging.write()
+    stage.create(pod(stage.namespace, "after", container("main", "gpu"), templates={"gpu": "one-gpu"}))
+    stage.check("after")
+    for name in ("before", "after"):
+        stage.delete_pod(name)
+    agent.wait_empty(1)
+    # Its end must not wait for the library either.
+    agent.stop()
+
+
+@pytest.mark.soak
+def test_three_hundred_pods_run_through_one_node(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    agent = start_agent(hardware=all_cut(tmp_path))
+    agent.published()
+    writes = len(agent.writes())
+    stage.create(template(stage.namespace, "part", PARTITION))
+    names = [f"pod-{number}" for number in range(300)]
+    for name in names:
+        stage.create(pod(stage.namespace, name, container("main", "part", script=SHOW), templates={"part": "part"}))
+    for name in names:
+        stage.succeeded(name, 600)
+    assert len(agent.writes()) == writes
