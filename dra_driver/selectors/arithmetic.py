@@ -146,6 +146,7 @@ MULTIPLY: _Table = {
 DIVIDE: _Table = {(int, int): _divide_int, (Uint, Uint): _divide_uint, (float, float): _divide_double}
 MODULO: _Table = {(int, int): _modulo_int, (Uint, Uint): _modulo_uint}
 
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer any call themselves, with the short text
 OPERATORS: dict[str, _Table] = {
     "_+_": ADD,
     "_-_": SUBTRACT,
@@ -157,7 +158,7 @@ OPERATORS: dict[str, _Table] = {
 
 def refuse(operator: str, left: Any) -> CelError:
     """Make the error of an operator whose operands don't fit: plain if the left type has the operator at all."""
-    if any(kind is type(left) for kind, _ in OPERATORS[operator]):
+    if type(left) in _RECEIVERS or any(kind is type(left) for kind, _ in OPERATORS[operator]):
         return CelError(NO_SUCH_OVERLOAD)
     return CelError(f"{NO_SUCH_OVERLOAD}: {operator}")
 
@@ -171,4 +172,4 @@ def negate(value: Any) -> Any:
         return -value
     if kind is Duration:
         return to_duration(-value.ns)
-    raise CelError(f"{NO_SUCH_OVERLOAD}: -_")
+    raise CelError(NO_SUCH_OVERLOAD if kind in _RECEIVERS else f"{NO_SUCH_OVERLOAD}: -_")

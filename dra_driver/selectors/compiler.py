@@ -1,5 +1,341 @@
-"""stub"""
+"""The quick evaluator: a program as a nest of Python closures.
+
+In: a program. Out: a function from `DeviceView` to a value, or None where the cost has to be counted because the estimate
+does not bound it. Common shapes (an attribute, an attribute compared with a constant, a method with a constant argument)
+become one closure each. Verdicts equal those of `interpreter.py`; tests hold the two against each other.
+
+A closure takes the frame: the view itself where the expression has no local variables, else a list of the view and a slot
+for each variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.selectors.access import index, index_optional, test
+from dra_driver.selectors.closures_calls import emit_binary, emit_call, emit_equality, emit_membership, emit_order
+from dra_driver.selectors.closures_folds import Folds
+from dra_driver.selectors.closures_logic import all_of, any_of, choose, negation
+from dra_driver.selectors.construction import make_list, make_map, make_message
+from dra_driver.selectors.device_view import DeviceView
+from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.nodes import (
+    Call,
+    Comprehension,
+    Ident,
+    ListLiteral,
+    MapLiteral,
+    Message,
+    Node,
+    Select,
+    children,
+)
+from dra_driver.selectors.program import Program
+from dra_driver.selectors.values import CelError, Optional
+
+Closure = Callable[[Any], Any]
+
+# Functions whose results can be larger than the estimate assumes: what follows them must be counted.
+_UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry"})
+_MAPS = frozenset({"attributes", "capacity"})
 
 
-def compile_program(program, *, shows_sharing):
-    return None
+def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[DeviceView], Any] | None:
+    """Compile a program; None if its cost must be counted."""
+    pending, locals_ = [program.root], 0
+    while pending:
+        node = pending.pop()
+        if type(node) is Call and node.function in _UNBOUNDED:
+            return None
+        if type(node) is Comprehension:
+            if node.macro in _UNBOUNDED:
+                return None
+            locals_ += 3
+        pending.extend(children(node))
+    compiler = _Compiler(program, shows_sharing=shows_sharing, framed=locals_ > 0)
+    closure = compiler.emit(program.root)
+    if not locals_:
+        return closure
+    size = compiler.frame_size()
+
+    def evaluate(view: DeviceView) -> Any:
+        frame: list[Any] = [None] * size
+        frame[0] = view
+        return closure(frame)
+
+    return evaluate
+
+
+class _Compiler(Folds):
+    """Turns nodes into closures."""
+
+    def __init__(self, program: Program, *, shows_sharing: bool, framed: bool) -> None:
+        super().__init__()
+        self._program = program
+        self._constants = program.constants
+        self._shows_sharing = shows_sharing
+        self._framed = framed
+
+    def emit(self, node: Node) -> Closure:
+        """Make the closure of a node."""
+        if node in self._constants:
+            value = self._constants[node]
+            return lambda _: value
+        kind = type(node)
+        if kind is Call:
+            return self._call(node)  # type: ignore[arg-type]
+        if kind is Select:
+            return self._select(node)  # type: ignore[arg-type]
+        if kind is Ident:
+            return self._ident(node)  # type: ignore[arg-type]
+        if kind is Comprehension:
+            return self.comprehension(node)  # type: ignore[arg-type]
+        if kind is ListLiteral:
+            return self._list(node)  # type: ignore[arg-type]
+        if kind is MapLiteral:
+            return self._map(node)  # type: ignore[arg-type]
+        assert isinstance(node, Message)  # noqa: S101
+        return self._message(node)
+
+    def emit_all(self, nodes: list[Node]) -> list[Closure]:
+        """Make the closures of several nodes."""
+        closures = []
+        for node in nodes:
+            closures.append(self.emit(node))  # noqa: PERF401  (no extra frame)
+        return closures
+
+    # Names and fields.
+
+    def _is_device(self, node: Node) -> bool:
+        return type(node) is Ident and node.name == "device" and not self.is_local("device")
+
+    def _ident(self, node: Ident) -> Closure:
+        if self.is_local(node.name):
+            return self.local(node.name)
+        shows = self._shows_sharing
+        if self._framed:
+            return lambda frame: frame[0].root(shows_sharing=shows)
+        return lambda view: view.root(shows_sharing=shows)
+
+    def _device_field(self, name: str) -> Closure:
+        if name == "allowMultipleAllocations":
+            shows = self._shows_sharing
+            if self._framed:
+                return lambda frame: frame[0].shared and shows
+            return lambda view: view.shared and shows
+        if self._framed:
+            return {
+                "driver": lambda frame: frame[0].driver,
+                "attributes": lambda frame: frame[0].attributes,
+                "capacity": lambda frame: frame[0].capacity,
+            }[name]
+        return {
+            "driver": lambda view: view.driver,
+            "attributes": lambda view: view.attributes,
+            "capacity": lambda view: view.capacity,
+        }[name]
+
+    def domain(self, node: Node) -> tuple[str, str] | None:
+        """Recognise `device.attributes["d"]` and `device.attributes.d`; give field and domain."""
+        if type(node) is Call and node.function == "_[_]":
+            holder, key = node.args[0], self._constants.get(node.args[1])
+        elif type(node) is Select and not node.test:
+            holder, key = node.operand, node.field
+        else:
+            return None
+        if type(key) is not str or type(holder) is not Select or holder.field not in _MAPS:
+            return None
+        return (holder.field, key) if self._is_device(holder.operand) and not holder.test else None
+
+    def _domain_closure(self, field: str, domain: str) -> Closure:
+        if field == "attributes":
+            if self._framed:
+                return lambda frame: frame[0].attributes[domain]
+            return lambda view: view.attributes[domain]
+        if self._framed:
+            return lambda frame: frame[0].capacity[domain]
+        return lambda view: view.capacity[domain]
+
+    def _value_closure(self, field: str, domain: str, name: str) -> Closure:
+        """Make the closure of one attribute or capacity."""
+        if self._framed:
+            domain_of = self._domain_closure(field, domain)
+
+            def framed(frame: Any) -> Any:
+                try:
+                    return domain_of(frame)[name]
+                except KeyError:
+                    raise CelError(f"no such key: {name}") from None
+
+            return framed
+
+        def attribute(view: Any) -> Any:
+            try:
+                return view.attributes[domain][name]
+            except KeyError:
+                raise CelError(f"no such key: {name}") from None
+
+        def capacity(view: Any) -> Any:
+            try:
+                return view.capacity[domain][name]
+            except KeyError:
+                raise CelError(f"no such key: {name}") from None
+
+        return attribute if field == "attributes" else capacity
+
+    def _select(self, node: Select) -> Closure:
+        operand, field = node.operand, node.field
+        known = self.domain(operand)
+        if node.test:
+            if known is not None:
+                domain_of = self._domain_closure(*known)
+                return lambda frame: field in domain_of(frame)
+            holder = self.emit(operand)
+            return lambda frame: test(holder(frame), field)
+        if self._is_device(operand):
+            return self._device_field(field)
+        if known is not None:
+            return self._value_closure(*known, field)
+        itself = self.domain(node)
+        if itself is not None:
+            return self._domain_closure(*itself)
+        holder = self.emit(operand)
+
+        def select(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is dict:
+                try:
+                    return found[field]
+                except KeyError:
+                    raise CelError(f"no such key: {field}") from None
+            return index(found, field)
+
+        return select
+
+    def _index(self, node: Call) -> Closure:
+        itself = self.domain(node)
+        if itself is not None:
+            return self._domain_closure(*itself)
+        key = self._constants.get(node.args[1])
+        known = self.domain(node.args[0])
+        if known is not None and type(key) is str:
+            return self._value_closure(*known, key)
+        holder, position = self.emit(node.args[0]), self.emit(node.args[1])
+        return lambda frame: index(holder(frame), position(frame))
+
+    def _index_optional(self, node: Call) -> Closure:
+        holder, key = self.emit(node.args[0]), self.emit(node.args[1])
+        return lambda frame: index_optional(holder(frame), key(frame))
+
+    # Calls.
+
+    def _call(self, node: Call) -> Closure:
+        function = node.function
+        if function == "_[_]":
+            return self._index(node)
+        if function in {"_[?_]", "_?._"}:
+            return self._index_optional(node)
+        if function in {"_&&_", "_||_"}:
+            terms = self.emit_all(_terms(node, function))
+            return all_of(terms) if function == "_&&_" else any_of(terms)
+        if function == "_?_:_":
+            return choose(*self.emit_all(node.args))
+        if function in {"or", "orValue"}:
+            return self._alternative(node)
+        if function == "!_":
+            return negation(self.emit(node.args[0]))
+        members = self._program.members.get(node)
+        if members is not None:
+            return emit_membership(self.emit(node.args[0]), members)
+        operands = node.args if node.target is None else [node.target, *node.args]
+        closures = self.emit_all(operands)
+        constants = [(operand in self._constants, self._constants.get(operand)) for operand in operands]
+        if function in {"_==_", "_!=_"}:
+            return emit_equality(closures, constants, negated=function == "_!=_")
+        return (
+            emit_order(function, closures, constants)
+            or emit_binary(function, closures)
+            or emit_call(function, closures, constants, self._program.patterns.get(node))
+        )
+
+    def _alternative(self, node: Call) -> Closure:
+        """Make or() and orValue(); a look-up in a domain with a fallback needs no optional."""
+        assert node.target is not None  # noqa: S101
+        first, other = self.emit(node.target), self.emit(node.args[0])
+        unwraps = node.function == "orValue"
+        target = node.target
+        if unwraps and type(target) is Call and target.function in {"_?._", "_[?_]"}:
+            name = self._constants.get(target.args[1])
+            if target.function == "_?._":
+                name = target.args[1].value  # type: ignore[attr-defined]
+            if type(name) is str:
+                return _fallback(self.emit(target.args[0]), name, other)
+
+        def alternative(frame: Any) -> Any:
+            found = first(frame)
+            if type(found) is not Optional:
+                raise CelError(NO_SUCH_OVERLOAD)
+            if found.present:
+                return found.value if unwraps else found
+            return other(frame)
+
+        return alternative
+
+    # Containers.
+
+    def _list(self, node: ListLiteral) -> Closure:
+        closures, optional = self.emit_all(node.elements), node.optional
+        return lambda frame: make_list([closure(frame) for closure in closures], optional)
+
+    def _map(self, node: MapLiteral) -> Closure:
+        parts = []
+        for entry in node.entries:
+            assert entry.key is not None  # noqa: S101
+            parts.append((self.emit(entry.key), self.emit(entry.value), entry.optional))
+        return lambda frame: make_map([(key(frame), value(frame), optional) for key, value, optional in parts])
+
+    def _message(self, node: Message) -> Closure:
+        name, parts = node.name, []
+        for entry in node.entries:
+            parts.append((entry.field, self.emit(entry.value), entry.optional))
+
+        def message(frame: Any) -> Any:
+            fields: dict[str, Any] = {}
+            for field, closure, optional in parts:
+                value = closure(frame)
+                if optional and type(value) is Optional:
+                    if not value.present:
+                        continue
+                    value = value.value
+                fields[field] = value
+            return make_message(name, fields)
+
+        return message
+
+
+def _terms(node: Call, function: str) -> list[Node]:
+    """List the terms of a chain of one logical operator, left to right."""
+    terms: list[Node] = []
+    pending: list[Node] = [node]
+    while pending:
+        one = pending.pop()
+        if type(one) is Call and one.function == function:
+            pending.append(one.args[1])
+            pending.append(one.args[0])
+        else:
+            terms.append(one)
+    return terms
+
+
+def _fallback(holder: Closure, name: str, other: Closure) -> Closure:
+    """Make `holder.?name.orValue(other)`."""
+
+    def fallback(frame: Any) -> Any:
+        found = holder(frame)
+        if type(found) is dict:
+            return found[name] if name in found else other(frame)
+        optional = index_optional(found, name)
+        return optional.value if optional.present else other(frame)
+
+    return fallback

@@ -157,13 +157,18 @@ class Interpreter:
         if node.test:
             # The server charges the step, and gives one back for the root.
             return test(holder, node.field)
-        found = index(holder, node.field) if type(holder) is not Optional else index_optional(holder, node.field)
-        self._charge(0 if type(found) is Optional and not found.present else 1)
-        return found
+        if type(holder) is Optional:
+            found = index_optional(holder, node.field)
+            self._charge(1 if found.present else 0)
+            return found
+        self._charge(1)
+        return index(holder, node.field)
 
     def _access(self, node: Call) -> Any:
         holder = self._operand(node.args[0])
         key = self.eval(node.args[1])
+        if node.args[1] not in self._constants and _is_chain(node.args[1]):
+            self.cost -= 1  # the root of a chain that is a key goes free
         if node.function == "_[_]" and type(holder) is not Optional:
             self._charge(1)
             return index(holder, key)
