@@ -93,7 +93,7 @@ def test_a_fingerprint_takes_less_than_a_second_whatever_hangs(machine: Machine)
     machine.write()
     began = time.monotonic()
     hardware.fingerprint()
-    assert time.monotonic() - began < 1.5, "0.8 s, and what a busy machine adds"
+    assert time.monotonic() - began < 1.5, "half a second, and what a busy machine adds"
     eventually(lambda: hardware.fingerprint() != before)
     for gpu in gpus:
         gpu.heal()
@@ -125,6 +125,34 @@ def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(
     hardware.close()
     assert time.monotonic() - began < 5
     assert machine.calls("nvmlShutdown") == 0
+    gpus[0].heal()
+    machine.write()
+
+    def is_shut_down() -> bool:
+        hardware.close()
+        return machine.calls("nvmlShutdown") == 1
+
+    eventually(is_shut_down)
+    hardware.close()
+    assert machine.calls("nvmlShutdown") == 1
+
+
+def test_a_count_that_hangs_is_waited_for_and_the_session_goes_on(machine: Machine) -> None:
+    machine.add(*hgx_h100(2))
+    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    before = hardware.discover()
+    machine.state.faults["nvmlDeviceGetCount_v2"] = "hang"
+    machine.write()
+    for _ in range(2):
+        facts = hardware.discover()
+        assert "nvmlDeviceGetCount" in facts.waiting_for
+        assert codes(facts) == {"hardware.library-not-answering"}
+    seen = hardware.fingerprint()
+    machine.state.faults.clear()
+    machine.write()
+    eventually(lambda: hardware.fingerprint() != seen)
+    eventually(lambda: hardware.discover() == before)
+    assert machine.calls("nvmlInitWithFlags") == 1
 
 
 def test_processes_of_a_hanging_gpu_are_refused_in_time(machine: Machine) -> None:

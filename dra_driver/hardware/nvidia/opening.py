@@ -32,14 +32,21 @@ class Opened:
         return found is not None and found != self.file
 
 
+LATE = "library-not-answering"
+
+
 class NotOpen(Exception):
-    """The library can't be used now. `code` is a problem's code, the text what to wait for."""
+    """The library can't be used now. `code` is a problem's code, the text what to wait for.
+
+    `is_late` is true while a call has not returned: it may yet.
+    """
 
     def __init__(self, code: str, text: str, loaded: Opened | None = None) -> None:
         super().__init__(text)
         self.code = f"hardware.{code}"
         self.text = text
         self.loaded = loaded
+        self.is_late = code == LATE
 
 
 def open_library(roots: Roots, driver: Worker) -> Opened:

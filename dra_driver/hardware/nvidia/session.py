@@ -146,6 +146,7 @@ class Session:
         self._gpus: list[GpuWorker] = []
         self._growing = threading.Lock()  # discovery and probe may count at the same time
         self._counting: Job[DriverState] | None = None
+        self._closing: Job[None] | None = None
         self.bus = bus  # what was on the bus when the library was initialised: it looks only then
         self.state = DriverState(0, None, None)
 
@@ -208,12 +209,19 @@ class Session:
         return any(gpu.worker.is_busy for gpu in self._gpus)
 
     def close(self, timeout_s: float) -> bool:
-        """Shut the library down and end the workers; False when calls in flight forbid or outlast it."""
-        for gpu in self._gpus:
-            gpu.worker.stop()
-        if self.has_calls_in_flight():
-            return False
-        return self._driver.submit(self._shut_down).wait(timeout_s)
+        """Shut the library down and end the workers.
+
+        False when a GPU's call in flight forbids it, or while it hangs itself: to be called again.
+        """
+        if self._closing is None:
+            if self.has_calls_in_flight():
+                return False
+            for gpu in self._gpus:
+                gpu.worker.stop()
+            timeout_s = 0 if self._driver.is_busy else timeout_s
+            self._closing = self._driver.submit(self._shut_down)
+            return self._closing.wait(timeout_s)
+        return self._closing.is_done
 
     def _shut_down(self) -> None:
         try:

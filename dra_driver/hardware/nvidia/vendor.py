@@ -19,7 +19,7 @@ from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, unreported
 from dra_driver.hardware.nvidia.links import Edge
 from dra_driver.hardware.nvidia.nvml import NvmlFault
-from dra_driver.hardware.nvidia.opening import NotOpen, Opened, open_library
+from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.reading import GpuReading
 from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, Session
 from dra_driver.hardware.nvidia.worker import Job, Worker
@@ -30,7 +30,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-PROBE_S = 0.8  # a fingerprint takes no longer, whatever hangs
+PROBE_S = 0.5  # a fingerprint takes no longer, whatever hangs
 RETRY_S = 3.0  # a library that could not be opened is tried again so often
 
 
@@ -46,7 +46,7 @@ class NvidiaHardware:
 
     vendor = "nvidia"
 
-    def __init__(self, roots: Roots, *, call_timeout_s: float = 10.0, patience_s: float = 2.0) -> None:
+    def __init__(self, roots: Roots, *, call_timeout_s: float = 10.0, patience_s: float = 1.0) -> None:
         self._roots = roots
         self._overdue_s = call_timeout_s
         self._patience_s = min(patience_s, call_timeout_s)
@@ -55,6 +55,7 @@ class NvidiaHardware:
         self._opening: Job[Opened] | None = None
         self._opened: Opened | None = None
         self._session: Session | None = None
+        self._leaving: list[Session] = []
         self._is_waiting = False
         self._edges: set[Edge] = set()
         self._lost: frozenset[str] = frozenset()
@@ -92,7 +93,8 @@ class NvidiaHardware:
             try:
                 facts = self._discover()
             except NotOpen as reason:
-                self._let_go()
+                if not reason.is_late:
+                    self._let_go()
                 self._is_waiting = True
                 return self._waiting_facts(reason)
             self._is_waiting = False
@@ -113,17 +115,16 @@ class NvidiaHardware:
             self.driver_changed(),
         )
         session = self._session
-        if session is not None:
-            return files, session.probe(PROBE_S, self._overdue_s)
-        if self._is_waiting:
-            found = tuple(library.look_at(path) for path in library.candidates(self._roots))
-            return files, found, int(time.monotonic() / RETRY_S)
-        return files
+        probed = session.probe(PROBE_S, self._overdue_s) if session is not None else None
+        if not self._is_waiting:
+            return files, probed
+        found = tuple(library.look_at(path) for path in library.candidates(self._roots))
+        return files, probed, found, int(time.monotonic() / RETRY_S)
 
     def close(self) -> None:
         """Let go of the library and of every device node, so that the driver can be unloaded."""
         if not self._discovering.acquire(timeout=self._overdue_s):
-            log.warning("library not let go: discovery hangs", extra=fields(vendor=self.vendor, code="hardware.busy"))
+            log.warning("library not let go: discovery hangs", extra=fields(vendor=self.vendor))
             return
         try:
             self._is_waiting = False
@@ -184,7 +185,7 @@ class NvidiaHardware:
         except NvmlFault as fault:
             raise NotOpen("library-failed", f"NVML to answer; it says {fault}") from fault
         if state is None:
-            raise NotOpen("library-not-answering", f"NVML, which does not answer {self._driver.waits_for()[0]}")
+            raise NotOpen(LATE, f"NVML, which does not answer {self._driver.waits_for()[0]}")
         session.read_gpus(self._patience_s, self._overdue_s)
         return self._facts(session, state)
 
@@ -203,7 +204,7 @@ class NvidiaHardware:
         if self._opening is None:
             self._opening = self._driver.submit(partial(open_library, self._roots, self._driver))
         if not self._opening.wait(self._overdue_s):
-            raise NotOpen("library-not-answering", f"NVML, which has not returned from {self._driver.waits_for()[0]}")
+            raise NotOpen(LATE, f"NVML, which has not returned from {self._driver.waits_for()[0]}")
         opening, self._opening = self._opening, None
         try:
             self._opened = opening.take()
@@ -258,9 +259,11 @@ class NvidiaHardware:
         )
 
     def _let_go(self) -> None:
-        session, self._session = self._session, None
+        """Shut the library down as often as it was initialised; what a call in flight forbids is left for next time."""
+        if self._session is not None:
+            self._leaving.append(self._session)
+        self._session = None
         self._lost = frozenset()
-        if session is not None and not session.close(self._overdue_s):
-            log.warning(
-                "library not let go: a call has not returned", extra=fields(vendor=self.vendor, code="hardware.busy")
-            )
+        self._leaving = [session for session in self._leaving if not session.close(self._overdue_s)]
+        if self._leaving:
+            log.warning("library not let go: a call is in flight", extra=fields(vendor=self.vendor))
