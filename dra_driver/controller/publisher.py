@@ -252,7 +252,6 @@ class Publisher:
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
         own = [s for s in stored if s["spec"]["pool"].get("name") == self._pool]
         current = max(map(generation_of, own), default=0)
-        self._highest_generation = max(self._highest_generation, current)
         specs = lay_out(
             offered.devices,
             pool=self._pool,
@@ -262,7 +261,9 @@ class Publisher:
             counter_sets=offered.counter_sets,
             placement=[keys_of(s) for s in own if generation_of(s) == current],
         )
-        return plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
+        plan = plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
+        self._highest_generation = max(self._highest_generation, plan.generation)
+        return plan
 
     def _carry_out(self, plan: WritePlan) -> None:
         with self._changed:

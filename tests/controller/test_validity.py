@@ -1,0 +1,58 @@
+import pytest
+
+from dra_driver.controller.layout import PoolContent
+from dra_driver.controller.validity import find_faults, without_dropped
+from tests.support.slices import consumes, counter_set, device_wire, taint
+
+
+def faults(devices=(), counter_sets=(), minor=36):
+    return find_faults(PoolContent(tuple(devices), tuple(counter_sets)), server_minor=minor)
+
+
+def test_a_right_pool_has_no_faults():
+    assert faults([device_wire("a", consumesCounters=consumes("s"), taints=[taint()])], [counter_set("s")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("devices", "counter_sets", "minor", "fragment"),
+    [
+        ([device_wire("a"), device_wire("a")], [], 36, "device 'a' stands 2 times"),
+        ([device_wire("a.b")], [], 36, "'a.b' is no DNS label"),
+        ([device_wire("a", attributes={f"x{i}": {"int": i} for i in range(32)})], [], 36, "has 33 attributes"),
+        ([device_wire("a", taints=[taint(f"k{i}") for i in range(17)])], [], 36, "17 taints, at most 16"),
+        ([device_wire("a", taints=[taint(f"k{i}") for i in range(5)])], [], 34, "5 taints, at most 4"),
+        ([device_wire("a", consumesCounters=consumes("s"))], [], 36, "consumes from counter set 's', which is not"),
+        ([device_wire("a", consumesCounters=consumes("s", "x"))], [counter_set("s")], 36, "does not have: ['x']"),
+        ([], [counter_set("s"), counter_set("s")], 36, "counter set 's' stands 2 times"),
+        ([], [{"name": "s", "counters": {}}], 36, "has 0 counters"),
+    ],
+)
+def test_each_fault_is_named(devices, counter_sets, minor, fragment):
+    (fault,) = faults(devices, counter_sets, minor)
+    assert fragment in fault
+
+
+def test_three_consumptions_are_too_many_from_1_35_on():
+    sets = [counter_set(name) for name in "abc"]
+    device = device_wire("d", consumesCounters=consumes("a") + consumes("b") + consumes("c"))
+    assert faults([device], sets, 34) == ()
+    assert "3 counter sets" in faults([device], sets, 35)[0]
+
+
+def test_without_counters_no_device_that_shares_some_is_offered():
+    content = PoolContent(
+        (device_wire("whole"), device_wire("part", consumesCounters=consumes("s"))), (counter_set("s"),)
+    )
+    for field in ("sharedCounters", "devices.consumesCounters"):
+        assert without_dropped(content, {field}) == PoolContent((device_wire("whole"),))
+
+
+def test_without_taints_no_device_with_a_blocking_one_is_offered():
+    note = device_wire("noted", taints=[taint(effect="None")])
+    content = PoolContent((device_wire("good"), device_wire("bad", taints=[taint()]), note))
+    assert without_dropped(content, {"devices.taints"}) == PoolContent((device_wire("good"), note))
+
+
+def test_other_losses_change_nothing():
+    content = PoolContent((device_wire("a"),))
+    assert without_dropped(content, {"devices.attributes", "devices.capacity"}) == content
