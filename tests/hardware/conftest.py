@@ -22,6 +22,14 @@ from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the fake library: it has to be compiled."""
+    for item in items:
+        is_ours = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
+        if is_ours and "machine" in item.fixturenames:
+            item.add_marker(pytest.mark.gcc)
+
+
 def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """Wait until a condition holds; fail when it does not in time."""
     deadline = time.monotonic() + within_s

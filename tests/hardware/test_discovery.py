@@ -222,6 +222,16 @@ def test_a_pci_domain_of_more_than_four_digits_keeps_them(machine: Machine) -> N
     assert (found.pci_address, found.numa_node, found.pcie_root) == ("00010000:e1:00.0", 1, "pci10000:e0")
 
 
+def test_a_name_that_is_no_text_is_left_out_and_reported(machine: Machine) -> None:
+    (gpu,) = machine.add(h100("0000:65:00.0", 0))
+    gpu.facts["name"] = "NVIDIA \udcff\udcfe"
+    gpu.facts["serial"] = "\udc80"
+    machine.write()
+    facts = machine.discover()
+    assert (facts.gpus[0].product_name, facts.gpus[0].serial) == (None, None)
+    assert codes(facts) == {"hardware.fact-unreadable"}
+
+
 FUNCTIONS = [*OPTIONAL, *REQUIRED, "nvmlDeviceGetMinorNumber", "nvmlDeviceGetHandleByIndex_v2"]
 FUNCTIONS += [
     "nvmlDeviceGetGpuFabricInfoV",

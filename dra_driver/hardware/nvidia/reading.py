@@ -7,6 +7,7 @@ None and a problem; without UUID, PCI address, minor or memory there are no fact
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,6 +19,9 @@ from dra_driver.hardware.nvidia.mig import read_partitions
 from dra_driver.hardware.nvidia.nvml import Handle, Nvml, NvmlFault
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _BITS_PER_BYTE = 8
@@ -38,8 +42,13 @@ class GpuReading:
 
 
 def read_gpu(nvml: Nvml, index: int, roots: Roots) -> GpuReading:
-    """Read the GPU at `index`. Never raises for what the library says of it."""
-    return _Reader(nvml, index, roots).read()
+    """Read the GPU at `index`. Never raises: even a fault of ours must not cost the other GPUs."""
+    reader = _Reader(nvml, index, roots)
+    try:
+        return reader.read()
+    except Exception as error:
+        log.exception("reading a gpu failed", extra=fields(vendor="nvidia", count=index))
+        return reader.dropped(NvmlFault("reading", repr(error)))
 
 
 class _Reader:
@@ -65,12 +74,12 @@ class _Reader:
             facts = self._facts(gpu, uuid, minor, memory_bytes)
             links = self._links(gpu)
         except NvmlFault as fault:
-            return self._dropped(fault)
+            return self.dropped(fault)
         except ValueError as fault:  # no PCI address
-            return self._dropped(NvmlFault("nvmlDeviceGetPciInfo", str(fault)))
+            return self.dropped(NvmlFault("nvmlDeviceGetPciInfo", str(fault)))
         return GpuReading(self._index, self._address, facts, links, tuple(self._problems))
 
-    def _dropped(self, fault: NvmlFault) -> GpuReading:
+    def dropped(self, fault: NvmlFault) -> GpuReading:
         """Give a reading without facts."""
         which = "GPU" if self._address else f"GPU at index {self._index}"
         code, what = ("gpu-lost", "is lost") if fault.is_lost else ("gpu-unreadable", "is left out")

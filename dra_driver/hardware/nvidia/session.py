@@ -107,8 +107,8 @@ class GpuWorker:
         reading = self._reading
         if reading is None or not reading.wait(timeout_s):
             return None
-        self.last = reading.take()
         self._reading = None
+        self.last = reading.take()
         return self.last
 
     @property
@@ -126,8 +126,8 @@ class GpuWorker:
         """Give what the probe found (in time, or else the last time), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
         if probe is not None and probe.wait(0 if is_overdue else timeout_s):
-            self._probed = probe.take()
             self._probe = None
+            self._probed = probe.take()
         reading = self._reading
         return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
 

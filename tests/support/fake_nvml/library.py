@@ -12,6 +12,7 @@ import pytest
 
 SONAME = "libnvidia-ml.so.1"
 SOURCE = Path(__file__).with_name("nvml.c")
+HEADER = Path(__file__).with_name("state.h")
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
@@ -24,7 +25,9 @@ def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
     if compiler is None:
         pytest.skip("no C compiler: the fake libnvidia-ml.so.1 can't be built")
     missing = sorted(without)
-    key = hashlib.sha256(SOURCE.read_bytes() + "\n".join([*FLAGS, *missing]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        SOURCE.read_bytes() + HEADER.read_bytes() + "\n".join([*FLAGS, *missing]).encode()
+    ).hexdigest()[:16]
     kept = Path(tempfile.gettempdir(), f"fake-nvml-{os.getuid()}", key, SONAME)
     if not kept.exists():
         _compile(compiler, kept, missing)

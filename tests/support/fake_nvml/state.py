@@ -169,6 +169,7 @@ class State:
         for gpu in self.gpus:
             lines += gpu.lines()
         temporary = self.path.with_name(f"{self.path.name}.new")
-        temporary.write_text("\n".join(lines) + "\n")
+        text = "\n".join(lines) + "\n"
+        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))  # so that a test can write what is no text
         temporary.replace(self.path)
         return self.path

@@ -1,0 +1,253 @@
+/*
+ * What stands behind the functions of nvml.c: the structures of nvml.h, the state file (its words are explained in
+ * nvml.c), the faults that it asks for, and the handles that are given out.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define API __attribute__((visibility("default"))) int
+#define MAX_GPUS 16
+#define MAX_FACTS 48
+#define MAX_PROFILES 18
+#define MAX_INSTANCES 16
+#define MAX_LINKS 36
+#define MAX_FAULTS 32
+#define MAX_PROCESSES 64
+#define MAX_HANDLES 8192
+#define TEXT 128
+
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, GPU_NOT_FOUND = 28, UNKNOWN_ERROR = 999
+};
+
+/* Structures of nvml.h. */
+typedef struct {
+    char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32];
+} PciInfo;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned start, size; } Placement;
+typedef struct {
+    unsigned id, p2p, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; unsigned long long memory_mib;
+} GiProfile;
+typedef struct {
+    unsigned version, id, p2p, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
+    unsigned long long memory_mib; char name[96];
+} GiProfileV2;
+typedef struct { void *device; unsigned id, profile_id; Placement placement; } GiInfo;
+typedef struct { void *device, *gpu_instance; unsigned id, profile_id; Placement placement; } CiInfo;
+typedef struct {
+    unsigned sms, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices; unsigned long long memory_mib;
+} Attributes;
+typedef struct { unsigned pid; unsigned long long bytes; unsigned gi, ci; } Process;
+typedef struct { unsigned version, value; } AddressingMode;
+typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } Fabric;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+} FabricV2;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+    unsigned char summary;
+} FabricV3;
+#define VERSION(type, number) ((unsigned)(sizeof(type) | ((number) << 24)))
+
+/* The state file. */
+typedef struct { char key[40], value[TEXT]; } Fact;
+typedef struct { char function[64]; int code, is_hang, slow_ms; } Fault;
+typedef struct { unsigned constant; GiProfile info; char name[40]; } Profile;
+typedef struct { int id, profile_id; Placement placement; } Gi;
+typedef struct { int gi, id, index; unsigned slices, sms; Placement placement; char uuid[96], name[40]; } Ci;
+typedef struct { int is_there; unsigned active, type; char remote[32]; } Link;
+typedef struct { char kind[16]; Process process; } Running;
+typedef struct {
+    char pci[32]; int is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n;
+    Fact facts[MAX_FACTS]; Profile profiles[MAX_PROFILES]; Gi gis[MAX_INSTANCES]; Ci cis[MAX_INSTANCES];
+    Link links[MAX_LINKS]; Fault faults[MAX_FAULTS]; Running running[MAX_PROCESSES];
+} Gpu;
+typedef struct { int facts_n, faults_n, gpus_n; Fact facts[MAX_FACTS]; Fault faults[MAX_FAULTS]; Gpu gpus[MAX_GPUS]; } State;
+
+/* What the pointers handed out stand for: kept for good, so that an old one is recognised and never dangles. */
+enum { GPU = 1, MIG, GPU_INSTANCE, COMPUTE_INSTANCE };
+typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static State state;
+static struct stat seen;
+static int is_read, users, known_n, handles_n, held = -1;
+static char known[MAX_GPUS][32]; /* GPUs on the bus when the library was initialised */
+static Handle handles[MAX_HANDLES];
+
+static const char *fact(const Fact *facts, int n, const char *key) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(facts[i].key, key)) return facts[i].value;
+    return NULL;
+}
+
+static void parse_fault(Fault *faults, int *n, const char *rest) {
+    char what[32] = "";
+    if (*n == MAX_FAULTS) return;
+    Fault *fault = &faults[*n];
+    memset(fault, 0, sizeof *fault);
+    int ms = 0;
+    if (sscanf(rest, "%63s %31s %d", fault->function, what, &ms) < 2) return;
+    if (!strcmp(what, "hang")) fault->is_hang = 1;
+    else if (!strcmp(what, "slow")) fault->slow_ms = ms;
+    else fault->code = atoi(what);
+    ++*n;
+}
+
+static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
+    if (!strcmp(key, "lost")) gpu->is_lost = 1;
+    else if (!strcmp(key, "fault")) parse_fault(gpu->faults, &gpu->faults_n, rest);
+    else if (!strcmp(key, "profile") && gpu->profiles_n < MAX_PROFILES) {
+        Profile *p = &gpu->profiles[gpu->profiles_n++];
+        GiProfile *i = &p->info;
+        sscanf(rest, "%u %u %u %u %u %u %u %u %u %u %llu %39s", &p->constant, &i->id, &i->slices, &i->instances,
+               &i->sms, &i->copy, &i->decoders, &i->encoders, &i->jpeg, &i->ofa, &i->memory_mib, p->name);
+    } else if (!strcmp(key, "gi") && gpu->gis_n < MAX_INSTANCES) {
+        Gi *gi = &gpu->gis[gpu->gis_n++];
+        sscanf(rest, "%d %d %u %u", &gi->id, &gi->profile_id, &gi->placement.start, &gi->placement.size);
+    } else if (!strcmp(key, "ci") && gpu->cis_n < MAX_INSTANCES) {
+        Ci *ci = &gpu->cis[gpu->cis_n++];
+        sscanf(rest, "%d %d %d %u %u %u %u %95s %39s", &ci->gi, &ci->id, &ci->index, &ci->slices, &ci->placement.start,
+               &ci->placement.size, &ci->sms, ci->uuid, ci->name);
+    } else if (!strcmp(key, "link")) {
+        Link link = {.is_there = 1};
+        int index = -1;
+        sscanf(rest, "%d %u %u %31s", &index, &link.active, &link.type, link.remote);
+        if (index >= 0 && index < MAX_LINKS) gpu->links[index] = link;
+    } else if (!strcmp(key, "process") && gpu->running_n < MAX_PROCESSES) {
+        Running *r = &gpu->running[gpu->running_n++];
+        sscanf(rest, "%15s %u %u %u %llu", r->kind, &r->process.pid, &r->process.gi, &r->process.ci, &r->process.bytes);
+    } else if (gpu->facts_n < MAX_FACTS) {
+        snprintf(gpu->facts[gpu->facts_n].key, 40, "%s", key);
+        snprintf(gpu->facts[gpu->facts_n++].value, TEXT, "%s", rest);
+    }
+}
+
+/* Read the state file if it is not the one read last. The lock is held. */
+static void refresh(void) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    struct stat now;
+    if (!path || stat(path, &now)) {
+        memset(&state, 0, sizeof state);
+        is_read = 0;
+        return;
+    }
+    if (is_read && now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
+        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec) return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    memset(&state, 0, sizeof state);
+    Gpu *gpu = NULL;
+    for (char line[512]; fgets(line, sizeof line, file);) {
+        char key[40] = "";
+        int end = 0;
+        line[strcspn(line, "\n")] = 0;
+        if (sscanf(line, " %39s %n", key, &end) < 1 || key[0] == '#') continue;
+        const char *rest = line + end;
+        if (!strcmp(key, "gpu") && state.gpus_n < MAX_GPUS) {
+            gpu = &state.gpus[state.gpus_n++];
+            snprintf(gpu->pci, sizeof gpu->pci, "%s", rest);
+        } else if (gpu) parse_gpu_line(gpu, key, rest);
+        else if (!strcmp(key, "fault")) parse_fault(state.faults, &state.faults_n, rest);
+        else if (state.facts_n < MAX_FACTS) {
+            snprintf(state.facts[state.facts_n].key, 40, "%s", key);
+            snprintf(state.facts[state.facts_n++].value, TEXT, "%s", rest);
+        }
+    }
+    fclose(file);
+    seen = now;
+    is_read = 1;
+}
+
+static void log_call(const char *function) {
+    const char *path = getenv("FAKE_NVML_LOG");
+    if (!path) return;
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (file < 0) return;
+    char line[96];
+    int n = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), function);
+    if (write(file, line, n) < 0) { /* a log is only a log */ }
+    close(file);
+}
+
+static Gpu *gpu_at(const char *pci) {
+    for (int i = 0; i < state.gpus_n; i++)
+        if (!strcasecmp(state.gpus[i].pci, pci)) return &state.gpus[i];
+    return NULL;
+}
+
+static const Fault *fault_of(const Fault *faults, int n, const char *function) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(faults[i].function, function)) return &faults[i];
+    return NULL;
+}
+
+static void pause_ms(int ms) {
+    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+    pthread_mutex_unlock(&lock);
+    nanosleep(&t, NULL);
+    pthread_mutex_lock(&lock);
+    refresh();
+}
+
+/* Take the lock and do what the state says of this function: hang until it says otherwise, be slow, fail. */
+static int enter(const char *function, const char *pci, int needs_init) {
+    log_call(function);
+    pthread_mutex_lock(&lock);
+    refresh();
+    int was_slow = 0;
+    for (;;) {
+        if (needs_init && !users) return UNINITIALIZED;
+        Gpu *gpu = pci ? gpu_at(pci) : NULL;
+        const Fault *fault = gpu ? fault_of(gpu->faults, gpu->faults_n, function) : NULL;
+        if (!fault) fault = fault_of(state.faults, state.faults_n, function);
+        if (fault && fault->is_hang) { pause_ms(10); continue; }
+        if (fault && fault->slow_ms && !was_slow) { was_slow = 1; pause_ms(fault->slow_ms); continue; }
+        if (pci && (!gpu || gpu->is_lost)) return GPU_IS_LOST;
+        return fault ? fault->code : SUCCESS;
+    }
+}
+
+static int leave(int code) {
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static Handle *handle(int kind, const char *pci, int gi, int ci) {
+    for (int i = 0; i < handles_n; i++)
+        if (handles[i].kind == kind && handles[i].gi == gi && handles[i].ci == ci && !strcmp(handles[i].pci, pci))
+            return &handles[i];
+    if (handles_n == MAX_HANDLES) return NULL;
+    Handle *h = &handles[handles_n++];
+    h->kind = kind; h->gi = gi; h->ci = ci;
+    snprintf(h->pci, sizeof h->pci, "%s", pci);
+    return h;
+}
+
+static Ci *ci_of(Gpu *gpu, const Handle *h) {
+    for (int i = 0; i < gpu->cis_n; i++)
+        if (gpu->cis[i].gi == h->gi && gpu->cis[i].id == h->ci) return &gpu->cis[i];
+    return NULL;
+}
+static Gi *gi_of(Gpu *gpu, int id) {
+    for (int i = 0; i < gpu->gis_n; i++)
+        if (gpu->gis[i].id == id) return &gpu->gis[i];
+    return NULL;
+}
+static Profile *profile_of(Gpu *gpu, unsigned id) {
+    for (int i = 0; i < gpu->profiles_n; i++)
+        if (gpu->profiles[i].info.id == id) return &gpu->profiles[i];
+    return NULL;
+}
+
