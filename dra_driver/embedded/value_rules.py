@@ -118,12 +118,10 @@ def _check_compiles(expression: str, path: str, circumstances: Circumstances, fa
         del gates["DRAListTypeAttributes"]
     try:
         selector = compile_selector(expression, kubernetes=f"1.{circumstances.minor}", gates=gates, environment="new")
-    except ModuleNotFoundError:  # until the engine has landed
-        return
     except SelectorCompileError as fault:
         faults.invalid(path, expression, fault.text)
         return
-    if selector.max_cost is not None and selector.max_cost > limits.CEL_COST:
+    if not selector.admissible:
         faults.forbidden(path, "too complex, exceeds cost limit")
 
 

@@ -34,6 +34,7 @@ def alternatives(*names):
 
 
 OPAQUE = {"driver": "gpu.example.com", "parameters": {"kind": "X"}}
+COSTLY = "device.attributes.all(a, device.attributes.all(b, device.attributes.all(c, device.attributes.all(d, a < d))))"
 LONG = {"a": "x" * 10241}
 FIRST = "spec.devices.requests[0]"
 
@@ -58,6 +59,9 @@ BROKEN = [
         f"{FIRST}.exactly.selectors[0].cel.expression",
     ),
     (requests(selectors=[{"cel": {"expression": "true"}}] * 33), f"{FIRST}.exactly.selectors"),
+    (requests(selectors=[{"cel": {"expression": "1 +"}}]), f"{FIRST}.exactly.selectors[0].cel.expression"),
+    (requests(selectors=[{"cel": {"expression": "1"}}]), f"{FIRST}.exactly.selectors[0].cel.expression"),
+    (requests(selectors=[{"cel": {"expression": COSTLY}}]), f"{FIRST}.exactly.selectors[0].cel.expression"),
     (requests(adminAccess=True), f"{FIRST}.exactly.adminAccess"),
     (requests(tolerations=[{"operator": "Exists", "value": "x"}]), f"{FIRST}.exactly.tolerations[0].value"),
     (requests(tolerations=[{"value": "x"}]), f"{FIRST}.exactly.tolerations[0].key"),
@@ -279,6 +283,16 @@ def test_classes_change_and_obey_their_rules(server):
         ({"extendedResourceName": "a.kubernetes.io/gpu"}, "spec.extendedResourceName"),
     ):
         assert field in causes(server, "PUT", f"{CLASSES}/gpu.example.com", class_wire(**spec))
+
+
+@pytest.mark.parametrize("minor", [34, 35, 36, 37])
+def test_selectors_are_compiled_as_the_version_does(minor):
+    server = EmbeddedApi(version=f"1.{minor}")
+    shared = class_wire(selectors=[{"cel": {"expression": "device.allowMultipleAllocations"}}])
+    if minor < 36:
+        assert causes(server, "POST", CLASSES, shared) == ["spec.selectors[0].cel.expression"]
+    else:
+        assert server.request("POST", CLASSES, body=shared)
 
 
 def test_extended_resource_names_need_their_gate():

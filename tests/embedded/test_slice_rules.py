@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.embedded.apiserver import EmbeddedApi
@@ -312,6 +312,7 @@ VALUES = st.one_of(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=32), max_size=8))
 def test_what_is_within_the_limits_comes_back_as_it_was_sent(attributes):
     devices = [

@@ -1,0 +1,220 @@
+"""Example files: what is read of them, and that nothing wrong in them goes unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.embedded.container_view import ContainerView, SeenNode
+from dra_driver.embedded.example_run import ClaimReport, ExampleReport, Held, PodReport
+from dra_driver.embedded.examples import (
+    ClaimAgrees,
+    ClaimHolds,
+    ContainerHasEnv,
+    ContainerHasNodes,
+    ContainersSee,
+    PodPends,
+    PodRuns,
+    load_example,
+    load_examples,
+)
+from dra_driver.embedded.expectations import unmet
+from dra_driver.embedded.first_fit import Choice
+from dra_driver.model.errors import InputError
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "resourceclaims"
+
+BODY = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared}
+spec: {devices: {requests: []}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  resourceClaims:
+    - {name: own, resourceClaimTemplateName: t}
+    - {name: given, resourceClaimName: shared}
+  containers: [{name: one}, {name: two}]
+"""
+
+
+def write(tmp_path, *lines, body=BODY):
+    path = tmp_path / "example.yaml"
+    path.write_text("# The intent,\n# in two lines.\n#\n# More.\n" + "".join(f"# {line}\n" for line in lines) + body)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("pod p runs", PodRuns("p")),
+        ("pod p stays pending", PodPends("p", "")),
+        ("pod p stays pending: 0 match", PodPends("p", "0 match")),
+        ("claim shared holds 2", ClaimHolds("shared", 2, ())),
+        (
+            "claim p/own holds 1 where type=gpu memory>=40Gi",
+            ClaimHolds("p/own", 1, (("type", "=", "gpu"), ("memory", ">=", "40Gi"))),
+        ),
+        ("claim shared agrees on a.b/c", ClaimAgrees("shared", "a.b/c")),
+        ("container p/one has 1 node /dev/x*", ContainerHasNodes("p/one", 1, "/dev/x*")),
+        ("container p/one has 0 nodes /dev/x*", ContainerHasNodes("p/one", 0, "/dev/x*")),
+        ("container p/one has env A=b c", ContainerHasEnv("p/one", "A", "b c")),
+        ("containers p/one p/two see the same nodes", ContainersSee("p/one", "p/two", is_same=True)),
+        ("containers p/one p/two see different nodes", ContainersSee("p/one", "p/two", is_same=False)),
+    ],
+)
+def test_every_sentence_is_understood(tmp_path, text, meaning):
+    example = load_example(write(tmp_path, f"expect: {text}"))
+    (sentence,) = example.expects
+    assert (sentence.text, sentence.line, sentence.meaning) == (text, 5, meaning)
+    assert example.intent == "The intent, in two lines."
+    assert [pod["metadata"]["name"] for pod in example.pods] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pod p runs well", "not an expectation"),
+        ("", "not an expectation"),
+        ("claim shared holds two", "not an expectation"),
+        ("claim shared holds 1 where type", "neither ATTRIBUTE=VALUE"),
+        ("claim shared agrees on name", "not an expectation"),
+        ("pod q runs", "no pod q"),
+        ("claim q holds 1", "no claim q"),
+        ("claim p/given holds 1", "no claim p/given"),
+        ("container p/three has 1 node x", "no container p/three"),
+        ("containers p/one q/two see the same nodes", "no container q/two"),
+    ],
+)
+def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
+    with pytest.raises(InputError, match=r"example\.yaml:6: ") as caught:
+        load_example(write(tmp_path, "expect: pod p runs", f"expect: {text}"))
+    assert why in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("a: [", "example.yaml:"),
+        ("- 1", "document 1 is not a Kubernetes object"),
+        ("kind: Pod\napiVersion: v1", "document 1 is not a Kubernetes object"),
+        ("kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}", "apps/v1 Deployment is not served"),
+    ],
+)
+def test_objects_that_are_wrong_are_refused(tmp_path, body, why):
+    with pytest.raises(InputError) as caught:
+        load_example(write(tmp_path, "expect: pod p runs", body=body))
+    assert why in caught.value.message
+
+
+def test_a_file_without_an_expectation_and_an_empty_folder_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no line begins with"):
+        load_example(write(tmp_path))
+    with pytest.raises(InputError, match="no YAML file"):
+        load_examples(tmp_path / "absent")
+
+
+def test_the_shipped_examples_are_many_and_each_says_what_it_is_for():
+    examples = load_examples(SHIPPED)
+    assert len(examples) >= 8
+    for example in examples:
+        assert example.intent.endswith("."), example.path
+        assert example.pods, example.path
+        assert all(wire["apiVersion"] in ("v1", "resource.k8s.io/v1") for wire in example.objects)
+
+
+# -- holding expectations against what became of an example -----------------------------------------------------------
+
+GPU = {
+    "name": "g",
+    "attributes": {"type": {"string": "gpu"}, "ok": {"bool": True}},
+    "capacity": {"m": {"value": "2Gi"}},
+}
+CHOICE = Choice("r", ("d.example.com", "p", "g"), False, "")
+
+
+def node(path):
+    return SeenNode(path, path, "c", 1, 3, "rw")
+
+
+@pytest.fixture
+def report():
+    views = {
+        "one": ContainerView(env=("A=b",), device_nodes=(node("/dev/x0"), node("/dev/ctl"))),
+        "two": ContainerView(device_nodes=(node("/dev/ctl"), node("/dev/x0"))),
+        "three": ContainerView(device_nodes=(node("/dev/x1"),)),
+        "bare": ContainerView(),
+    }
+    made = ExampleReport(None)
+    made.pods = [
+        PodReport("p", is_placed=True, containers=views),
+        PodReport("q", failure="r: nothing fits"),
+        PodReport("s", is_placed=True, failure="prepare failed"),
+    ]
+    other = {"name": "h", "attributes": {"type": {"string": "gpu"}, "ok": {"bool": False}}}
+    made.claims = [
+        ClaimReport("p/c", "p-c-x", "u", (Held(CHOICE, GPU), Held(CHOICE, other))),
+        ClaimReport("q/c", "q-c-x", "v", (), "nothing fits"),
+    ]
+    return made
+
+
+MET = [
+    PodRuns("p"),
+    PodPends("q", "fits"),
+    ClaimHolds("p/c", 2, (("type", "=", "gpu"),)),
+    ClaimAgrees("p/c", "d.example.com/type"),
+    ContainerHasNodes("p/one", 1, "/dev/x*"),
+    ContainerHasNodes("p/bare", 0, "*"),
+    ContainerHasEnv("p/one", "A", "?"),
+    ContainersSee("p/one", "p/two", is_same=True),
+    ContainersSee("p/one", "p/three", is_same=False),
+]
+UNMET = [
+    (PodRuns("q"), "nothing fits"),
+    (PodRuns("s"), "prepare failed"),
+    (PodRuns("z"), "never started"),
+    (PodPends("p", ""), "it was placed"),
+    (PodPends("s", ""), "it was placed"),
+    (PodPends("q", "taint"), "but because of"),
+    (PodPends("z", ""), "never started"),
+    (ClaimHolds("p/c", 1, ()), "it holds 2"),
+    (ClaimHolds("p/c", 2, (("ok", "=", "true"),)), "has not ok=true"),
+    (ClaimHolds("p/c", 2, (("m", ">=", "1Gi"),)), "has not m>=1Gi"),
+    (ClaimHolds("p/c", 2, (("m", ">=", "lots"),)), "has not m>=lots"),
+    (ClaimHolds("q/c", 1, ()), "nothing fits"),
+    (ClaimHolds("z/c", 1, ()), "never made"),
+    (ClaimAgrees("p/c", "d.example.com/ok"), "have"),
+    (ClaimAgrees("p/c", "d.example.com/none"), "have"),
+    (ClaimAgrees("q/c", "d.example.com/type"), "have"),
+    (ContainerHasNodes("p/one", 2, "/dev/x*"), "1 of them"),
+    (ContainerHasNodes("z/one", 1, "/dev/x*"), "sees none"),
+    (ContainerHasEnv("p/one", "A", "c"), "environment"),
+    (ContainerHasEnv("p/one", "B", "*"), "environment"),
+    (ContainersSee("p/one", "p/two", is_same=False), "they see"),
+    (ContainersSee("p/one", "p/three", is_same=True), "they see"),
+    (ContainersSee("p/bare", "z/bare", is_same=True), "they see"),
+]
+
+
+@pytest.mark.parametrize("expectation", MET, ids=str)
+def test_an_expectation_that_is_met_says_nothing(report, expectation):
+    assert unmet(expectation, report) == ""
+
+
+@pytest.mark.parametrize(("expectation", "why"), UNMET, ids=str)
+def test_an_expectation_that_is_not_met_says_what_was_seen(report, expectation, why):
+    assert why in unmet(expectation, report)
+
+
+def test_a_report_is_good_only_without_findings_and_leftovers():
+    report = ExampleReport(None)
+    assert report.is_good
+    report.left = ["CDI file"]
+    assert not report.is_good
+    report.left, report.unmet = [], ["line 1"]
+    assert not report.is_good
