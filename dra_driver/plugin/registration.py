@@ -32,7 +32,7 @@ class Registration:
     def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
         self._server: grpc.Server | None = None
-        self._inode = 0
+        self._made: tuple[int, int] | None = None  # inode and time of the socket that is ours
         self._stop = threading.Event()
         self._refused = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="registration", daemon=True)
@@ -80,7 +80,7 @@ class Registration:
         server.add_generic_rpc_handlers((registration_methods(self),))
         bind_privately(self._path, lambda: add_port(server, self._path))
         server.start()
-        self._server, self._inode = server, self._path.lstat().st_ino
+        self._server, self._made = server, self._identity()
 
     def _close(self) -> None:
         if self._server is not None:
@@ -89,11 +89,15 @@ class Registration:
             if self._is_ours():
                 self._path.unlink(missing_ok=True)
 
-    def _is_ours(self) -> bool:
+    def _identity(self) -> tuple[int, int] | None:
         try:
-            return self._path.lstat().st_ino == self._inode
+            status = self._path.lstat()
         except FileNotFoundError:
-            return False
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _is_ours(self) -> bool:
+        return self._made is not None and self._identity() == self._made
 
     def _keep(self) -> None:
         pause = RETRY_FIRST_SECONDS

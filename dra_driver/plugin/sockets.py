@@ -102,7 +102,10 @@ def sweep(driver: str, paths: SocketPaths) -> int:
 def is_refused(path: Path) -> bool:
     """Say whether nobody listens: connecting is refused. A full queue or a missing permission is somebody."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+        try:
+            return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+        except OSError:  # a path that is too long to connect to
+            return False
 
 
 def bind_privately(path: Path, bind: Callable[[], T]) -> T:

@@ -1,5 +1,7 @@
 """A whole plugin on real files, without sockets."""
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,3 +15,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
     rig.close()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose sockets' paths fit into 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="dra-"))
+    yield folder
+    shutil.rmtree(folder)

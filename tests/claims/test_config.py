@@ -1,0 +1,145 @@
+"""Opaque configs: what is accepted, and every way to be wrong, with the field's path."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.claims.config import API_VERSION, DeviceConfig, decode_config
+from dra_driver.inventory.device import DeviceType
+from dra_driver.model.errors import ClaimError
+
+
+def parameters(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": kind, **fields}
+
+
+def faults(wire: Any) -> tuple[str, str]:
+    with pytest.raises(ClaimError) as caught:
+        decode_config(wire)
+    return caught.value.code, caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "type_"), [("GpuConfig", DeviceType.GPU), ("MigDeviceConfig", DeviceType.MIG)])
+@pytest.mark.parametrize("more", [{}, {"sharing": None}])
+def test_an_empty_config_is_accepted(kind: str, type_: DeviceType, more: dict[str, Any]) -> None:
+    config = decode_config(parameters(kind, **more))
+    assert config == DeviceConfig(kind)
+    assert config.device_type is type_
+    assert decode_config(config.record()) == config
+
+
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        {"strategy": "TimeSlicing"},
+        {"strategy": "TimeSlicing", "timeSlicingConfig": {}},
+        {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+        {"strategy": "MPS"},
+        {
+            "strategy": "MPS",
+            "mpsConfig": {
+                "defaultActiveThreadPercentage": 50,
+                "defaultPinnedDeviceMemoryLimit": "10Gi",
+                "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
+                "multiUser": True,
+            },
+        },
+    ],
+)
+def test_sharing_is_refused_as_not_supported_yet(sharing: dict[str, Any]) -> None:
+    code, message = faults(parameters(sharing=sharing))
+    assert code == "claim.config-not-supported"
+    assert "parameters.sharing.strategy" in message
+    assert "not supported yet" in message
+
+
+@pytest.mark.parametrize("kind", ["VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"])
+def test_kinds_of_other_features_are_refused_as_not_supported_yet(kind: str) -> None:
+    code, message = faults(parameters(kind, iommu={}))
+    assert code == "claim.config-not-supported"
+    assert f"parameters.kind: {kind} is not supported yet" in message
+
+
+@pytest.mark.parametrize(
+    ("wire", "path"),
+    [
+        (None, "parameters: must be an object, is null"),
+        ([], "parameters: must be an object, is a list"),
+        ({}, "parameters.kind: must be one of GpuConfig"),
+        ({"kind": "GpuConfig"}, "parameters.apiVersion: must be resource.nvidia.com/v1beta1, is missing"),
+        ({"apiVersion": "resource.nvidia.com/v1", "kind": "GpuConfig"}, "is 'resource.nvidia.com/v1'"),
+        (parameters("gpuconfig"), "parameters.kind: must be one of GpuConfig"),
+        (parameters(sharring={}), "parameters.sharring: unknown field; known are apiVersion, kind, sharing"),
+        (parameters(metadata={}), "parameters.metadata: unknown field"),
+        (parameters(sharing=[]), "parameters.sharing: must be an object, is a list"),
+        (parameters(sharing={}), "parameters.sharing.strategy: must be one of TimeSlicing, MPS, is missing"),
+        (parameters(sharing={"strategy": "mps"}), "parameters.sharing.strategy: must be one of"),
+        (
+            parameters(sharing={"strategy": 1}),
+            "parameters.sharing.strategy: must be one of TimeSlicing, MPS, is a number",
+        ),
+        (
+            parameters(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}}),
+            "parameters.sharing.timeSlicingConfig.interval: must be one of Default, Short, Medium, Long, is 'Forever'",
+        ),
+        (
+            parameters(sharing={"strategy": "TimeSlicing", "mpsConfig": {}}),
+            "parameters.sharing.mpsConfig: only goes with strategy MPS",
+        ),
+        (
+            parameters("MigDeviceConfig", sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {}}),
+            "parameters.sharing.timeSlicingConfig: unknown field",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}}),
+            "parameters.sharing.mpsConfig.defaultActiveThreadPercentage: must be between 0 and 100, is 101",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": True}}),
+            "defaultActiveThreadPercentage: must be an integer, is a boolean",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Ki"}}),
+            "defaultPinnedDeviceMemoryLimit: must be at least 1Mi, is 1Ki",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "lots"}}),
+            "defaultPinnedDeviceMemoryLimit: must be a quantity such as 10Gi, is 'lots'",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": 1.5}}}),
+            "defaultPerDevicePinnedMemoryLimit[0]: must be a quantity such as 10Gi, is a number",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"multiUser": "yes"}}),
+            "mpsConfig.multiUser: must be true or false, is a string",
+        ),
+    ],
+)
+def test_a_fault_names_the_field(wire: Any, path: str) -> None:
+    code, message = faults(wire)
+    assert code == "claim.bad-config"
+    assert path in message
+
+
+def test_all_faults_are_told_at_once() -> None:
+    _, message = faults(parameters(colour="red", sharing={"strategy": "x", "mpsConfig": {"multiUser": 1, "size": 2}}))
+    for path in ("parameters.colour", "sharing.strategy", "mpsConfig.multiUser", "mpsConfig.size"):
+        assert path in message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_no_json_breaks_the_decoder(whole: Any, sharing: Any) -> None:
+    for wire in (whole, parameters(sharing=sharing), parameters(sharing={"strategy": "MPS", "mpsConfig": sharing})):
+        with suppress(ClaimError):
+            decode_config(wire)

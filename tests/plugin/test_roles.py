@@ -1,0 +1,70 @@
+"""One of two live instances holds the node's role."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from dra_driver.plugin.roles import NodeRole
+from tests.plugin.kubelet import eventually
+
+HOLD = """
+import sys, threading
+from dra_driver.plugin.roles import NodeRole
+NodeRole(sys.argv[1], gained=lambda: print("gained", flush=True), lost=lambda: None).start()
+threading.Event().wait()
+"""
+
+
+class Watcher:
+    def __init__(self, path: Path) -> None:
+        self.said: list[str] = []
+        self.role = NodeRole(path, gained=lambda: self.said.append("gained"), lost=lambda: self.said.append("lost"))
+
+
+def test_the_role_changes_hands_when_its_holder_lets_go(tmp_path: Path) -> None:
+    older, newer = Watcher(tmp_path / "role.lock"), Watcher(tmp_path / "role.lock")
+    older.role.start()
+    eventually(lambda: older.said == ["gained"])
+    newer.role.start()
+    assert not newer.role.is_held
+    older.role.stop()
+    assert older.said == ["gained", "lost"]
+    eventually(lambda: newer.said == ["gained"])
+    assert newer.role.is_held
+    assert not older.role.is_held
+    newer.role.stop()
+
+
+def test_a_waiting_instance_stops_without_the_role(tmp_path: Path) -> None:
+    older, newer = Watcher(tmp_path / "role.lock"), Watcher(tmp_path / "role.lock")
+    older.role.start()
+    eventually(lambda: older.role.is_held)
+    newer.role.start()
+    newer.role.stop()
+    assert newer.said == []
+    older.role.stop()
+
+
+def test_a_killed_holder_loses_the_role(tmp_path: Path) -> None:
+    path = tmp_path / "role.lock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout.readline() == "gained\n"
+    waiter = Watcher(path)
+    waiter.role.start()
+    process.kill()
+    process.communicate(timeout=10)
+    eventually(lambda: waiter.said == ["gained"])
+    waiter.role.stop()
+
+
+def test_a_role_that_fails_to_start_is_still_given_up(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no API")
+
+    role = NodeRole(tmp_path / "role.lock", gained=fail, lost=fail)
+    role.start()
+    eventually(lambda: role.is_held)
+    role.stop()
+    assert not role.is_held

@@ -1,0 +1,240 @@
+"""The plugin over real unix sockets, called as a kubelet calls: registration, both versions, errors, drain."""
+
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dra_driver.model.errors import ApiError, NodeError, Retry
+from dra_driver.plugin import registration as registration_module
+from dra_driver.plugin.server import PluginServer
+from tests.plugin.kubelet import FakeKubelet, claim, eventually
+from tests.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
+
+UID = "0f9f7b1c-1111-2222-3333-444455556666"
+
+
+class Served:
+    """A rig with its sockets open and a kubelet that knows them."""
+
+    def __init__(self, root: Path) -> None:
+        self.rig = Rig(root)
+        self.answered: list[tuple[str, float, str]] = []
+        self.kubelet = FakeKubelet(root / "registry")
+        self.servers: list[PluginServer] = []
+
+    def start(self, pod_uid: str = "") -> PluginServer:
+        server = PluginServer(
+            driver=DRIVER,
+            registrar_dir=self.rig.root / "registry",
+            plugins_dir=self.rig.root / "plugins",
+            pod_uid=pod_uid,
+            preparer=self.rig.preparer,
+            answered=lambda *values: self.answered.append(values),
+        )
+        server.start()
+        self.servers.append(server)
+        return server
+
+
+@pytest.fixture
+def served(short_path: Path) -> Iterator[Served]:
+    served = Served(short_path)
+    yield served
+    for server in served.servers:
+        server.stop(1.0)
+    served.rig.close()
+
+
+def test_the_kubelet_registers_and_is_told_where_and_what(served: Served) -> None:
+    server = served.start()
+    assert not server.registered
+    info = served.kubelet.register()
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert info.endpoint == str(served.rig.data / "dra.sock")
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert server.registered
+    assert server.last_error == ""
+
+
+@pytest.mark.parametrize("version", ["v1.DRAPlugin", "v1beta1.DRAPlugin"])
+def test_both_versions_prepare_and_unprepare(served: Served, version: str) -> None:
+    share = "11111111-2222-3333-4444-555555555555"
+    served.rig.api.put(claim_wire("u1", result("gpu-0", "a/b"), result("gpu-1", "c", shareID=share)))
+    served.start()
+    served.kubelet.register()
+    answer = served.kubelet.prepare(claim("u1"), version=version)["u1"]
+    assert answer.error == ""
+    assert [list(d.request_names) for d in answer.devices] == [["a"], ["c"]]
+    assert answer.devices[0].cdi_device_ids == [f"k8s.{DRIVER}/claim=u1-gpu-0"]
+    if version == "v1.DRAPlugin":
+        assert [d.share_id for d in answer.devices] == ["", share]
+        assert not answer.devices[0].HasField("share_id")
+    assert served.kubelet.unprepare(claim("u1"), version=version)["u1"].error == ""
+    served.rig.assert_empty()
+    assert [(rpc, code) for rpc, _, code in served.answered] == [("prepare", "ok"), ("unprepare", "ok")]
+
+
+def test_each_claim_of_a_call_gets_its_own_answer(served: Served) -> None:
+    for uid, device in (("good", "gpu-0"), ("also", "gpu-1"), ("gone", "gpu-2")):
+        served.rig.allocate(uid, device)
+    served.rig.api.delete("gone")
+    served.start()
+    served.kubelet.register()
+    answers = served.kubelet.prepare(claim("good"), claim("gone"), claim("also"), claim("../bad"), claim("good"))
+    assert set(answers) == {"good", "gone", "also", "../bad"}
+    assert {uid for uid, answer in answers.items() if not answer.error} == {"good", "also"}
+    assert "claim.not-found" in answers["gone"].error
+    assert "claim.bad-uid" in answers["../bad"].error
+    answers = served.kubelet.unprepare(claim("good"), claim("gone"), claim("also"), claim("never"))
+    assert {uid: answer.error for uid, answer in answers.items()} == dict.fromkeys(
+        ("good", "gone", "also", "never"), ""
+    )
+
+
+def test_claims_of_one_call_are_worked_on_at_the_same_time(served: Served) -> None:
+    """Both wait for one inventory; one after the other they would need twice the time."""
+    served.rig.allocate("u1", "gpu-0")
+    served.rig.allocate("u2", "gpu-1")
+    served.rig.hardware.missing = {0, 1}
+    served.start()
+    served.kubelet.register()
+    started = time.monotonic()
+    answers = served.kubelet.prepare(claim("u1"), claim("u2"), seconds=2.0)
+    assert all("hardware.node-missing" in answer.error for answer in answers.values())
+    assert time.monotonic() - started < 1.9
+
+
+def test_a_bug_becomes_the_error_of_its_claim(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    served.rig.allocate("u2", "gpu-1")
+    good = served.rig.hardware.device_edits
+
+    def edits(facts, partition):
+        if facts.minor == 0:
+            raise ZeroDivisionError("oops")
+        return good(facts, partition)
+
+    monkeypatch.setattr(served.rig.hardware, "device_edits", edits)
+    served.start()
+    served.kubelet.register()
+    answers = served.kubelet.prepare(claim("u1"), claim("u2"))
+    assert "ZeroDivisionError: oops" in answers["u1"].error
+    assert answers["u2"].error == ""
+
+
+def test_an_answer_comes_before_the_callers_deadline(served: Served) -> None:
+    served.rig.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)] * 100
+    served.start()
+    served.kubelet.register()
+    answer = served.kubelet.prepare(claim("u1"), seconds=1.0)["u1"]
+    assert "no route" in answer.error
+
+
+def test_sockets_and_folders_are_private(served: Served) -> None:
+    server = served.start()
+    for path in (server.paths.registration, server.paths.service):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) & 0o027 == 0
+
+
+def test_two_instances_with_pod_uids_live_side_by_side(served: Served) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    first = served.start(UID)
+    second = served.start(UID[:-1] + "7")
+    assert len(served.kubelet.sockets()) == 2
+    served.kubelet.register(first.paths.registration)
+    assert served.kubelet.prepare(claim("u1"))["u1"].error == ""
+    served.kubelet.register(second.paths.registration)
+    first.stop(1.0)
+    assert served.kubelet.sockets() == [second.paths.registration]
+    assert not first.paths.service.exists()
+    assert served.kubelet.unprepare(claim("u1"))["u1"].error == ""
+    served.rig.assert_empty()
+
+
+def test_a_second_instance_without_a_pod_uid_takes_nothing(served: Served) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    served.start()
+    with pytest.raises(NodeError, match="another process answers"):
+        served.start()
+    served.kubelet.register()
+    assert served.kubelet.prepare(claim("u1"))["u1"].error == ""
+
+
+def test_stop_takes_the_registration_away_first_and_lets_a_running_call_finish(served: Served) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    served.rig.hardware.missing = {0}
+    server = served.start()
+    served.kubelet.register()
+    call, answers = in_thread(served.kubelet.prepare, claim("u1"))
+    eventually(lambda: served.rig.api.requests["get"])
+    stop, _ = in_thread(server.stop, 20.0)
+    eventually(lambda: not served.kubelet.sockets())
+    assert call.is_alive()
+    with pytest.raises(grpc.RpcError):
+        served.kubelet.prepare(claim("u1"), seconds=2)
+    served.rig.hardware.missing = set()
+    call.join(10)
+    stop.join(10)
+    assert answers[0]["u1"].error == ""
+    assert not server.paths.service.exists()
+
+
+def test_stop_does_not_wait_for_a_call_that_waits_for_something_else(served: Served) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    served.rig.hardware.missing = {0}
+    server = served.start()
+    served.kubelet.register()
+    call, answers = in_thread(served.kubelet.prepare, claim("u1"))
+    eventually(lambda: served.rig.api.requests["get"])
+    started = time.monotonic()
+    server.stop(2.0)
+    call.join(10)
+    assert time.monotonic() - started < 4
+    assert "hardware.node-missing" in answers[0]["u1"].error
+
+
+def test_a_removed_registration_socket_is_made_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration_module, "KEEPER_SECONDS", 0.05)
+    server = served.start()
+    served.kubelet.register()
+    server.paths.registration.unlink()
+    eventually(server.paths.registration.exists)
+    assert served.kubelet.register().name == DRIVER
+
+
+def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration_module, "RETRY_FIRST_SECONDS", 0.05)
+    server = served.start()
+    before = server.paths.registration.stat().st_mtime_ns
+    served.kubelet.register(error="no room")
+    assert not server.registered
+    assert server.last_error == "no room"
+
+    def made_anew() -> bool:
+        return server.paths.registration.exists() and server.paths.registration.stat().st_mtime_ns != before
+
+    eventually(made_anew)
+    served.kubelet.register()
+    assert server.registered
+    assert server.last_error == ""
+
+
+def test_many_claims_at_once_are_all_prepared(served: Served) -> None:
+    from tests.plugin.parts import inventory
+
+    served.rig.inventory = inventory(64)
+    served.start()
+    served.kubelet.register()
+    calls = []
+    for number in range(64):
+        served.rig.allocate(f"u{number}", f"gpu-{number}")
+        calls.append(in_thread(served.kubelet.prepare, claim(f"u{number}")))
+    for thread, _ in calls:
+        thread.join(20)
+    assert [answers[0][f"u{n}"].error for n, (_, answers) in enumerate(calls)] == [""] * 64
+    assert len(served.rig.files()) == 64
