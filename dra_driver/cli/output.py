@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 import click
 
-PIPE_WIDTH = 200
+PIPE_WIDTH = 500
 
 
 def console(*, stderr: bool = False) -> Any:
     """Give a rich console for this terminal, or for a pipe."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
-    return made
+    is_watched = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if is_watched or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)
 
 
 def write_document(document: Any, form: str) -> None:

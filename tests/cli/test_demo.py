@@ -1,0 +1,140 @@
+"""`dra-driver demo` as a person runs it: a process, with the real agent under it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.embedded.examples import load_objects
+from dra_driver.embedded.node import EmbeddedNode
+from dra_driver.model.errors import NodeError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "resourceclaims"
+
+
+def demo(*words, **environment):
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver", "demo", *words],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return done, time.monotonic() - began
+
+
+def test_the_demo_meets_every_expectation_and_leaves_nothing():
+    done, took = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert took < 15
+    names = [path.name for path in sorted(EXAMPLES.glob("*.yaml"))]
+    assert [name for name in names if name not in done.stdout] == []
+    assert f"{len(names)} of {len(names)} examples came out as their files say." in done.stdout
+    assert done.stdout.count("after unprepare nothing is left") == len(names)
+    assert "published: 14 devices in 1 ResourceSlice" in done.stdout
+    assert re.search(r"why: first that fits \(22 devices here, 6 of class gpu\.nvidia\.com\)", done.stdout)
+    assert "env   NVIDIA_VISIBLE_DEVICES=void" in done.stdout
+    assert "node  /dev/nvidia0 c 1:3 rw" in done.stdout
+    assert '"kind": "k8s.gpu.nvidia.com/claim"' in done.stdout
+
+
+def test_an_expectation_that_is_not_met_is_a_1_and_says_what_was_seen(tmp_path):
+    text = (EXAMPLES / "01-one-gpu.yaml").read_text()
+    (tmp_path / "wrong.yaml").write_text(text.replace("holds 1 where type=gpu", "holds 2 where type=gpu"))
+    (tmp_path / "right.yaml").write_text(text)
+    done, _ = demo("--examples", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "not as expected: line 8: claim one-gpu/gpu holds 2 where type=gpu: it holds 1" in done.stdout
+    assert "1 of 2 examples came out as their files say" in done.stdout
+
+
+def test_a_file_that_is_wrong_is_a_3_before_anything_starts(tmp_path):
+    (tmp_path / "bad.yaml").write_text("# expect: pod x flies\n")
+    done, _ = demo("--examples", str(tmp_path))
+    assert done.returncode == 3
+    assert "bad.yaml:1: " in done.stderr
+    assert "starting" not in done.stdout
+
+
+def test_an_object_that_the_api_refuses_is_a_3_and_everything_is_ended(tmp_path):
+    text = (EXAMPLES / "01-one-gpu.yaml").read_text()
+    (tmp_path / "bad.yaml").write_text(text.replace("deviceClassName: gpu.nvidia.com", "deviceClassName: Not_A_Name"))
+    done, _ = demo("--examples", str(tmp_path))
+    assert done.returncode == 3
+    assert "deviceClassName" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_profile_that_is_not_there_is_a_3():
+    done, _ = demo("--profile", "no-such-profile")
+    assert done.returncode == 3
+    assert "no-such-profile" in done.stderr
+
+
+def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "dra_driver", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"\(process (\d+),", line):
+            agent = int(found[1])
+            words = Path(f"/proc/{agent}/cmdline").read_text().split("\0")
+            folder = Path(words[words.index("--kubeconfig") + 1]).parent
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert not Path(f"/proc/{agent}").exists()
+    assert not folder.exists()
+
+
+# -- the node under it ------------------------------------------------------------------------------------------------
+
+
+def classes():
+    paths = sorted((ROOT / "deviceclasses").glob("*.yaml"))
+    return [wire for path in paths for wire in load_objects(path, path.read_text())]
+
+
+def test_an_agent_that_dies_is_told_with_the_end_of_its_log():
+    code = "import sys; print('it broke', file=sys.stderr); sys.exit(5)"
+    node = EmbeddedNode("t4", classes=[], command=[sys.executable, "-c", code])
+    with pytest.raises(NodeError, match="the agent ended with status 5") as caught:
+        node.start()
+    assert "it broke" in caught.value.hint
+    node.stop()
+    assert not node.folder.exists()
+
+
+def test_an_agent_that_does_nothing_is_told_after_the_deadline():
+    node = EmbeddedNode("t4", classes=[], command=[sys.executable, "-c", "import time; time.sleep(60)"])
+    with pytest.raises(NodeError, match="not ready in time"):
+        node.start(timeout_s=0.5)
+    node.stop()
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
+def test_the_agent_publishes_and_prepares_on_every_version(version):
+    from dra_driver.embedded.examples import load_example
+
+    node = EmbeddedNode("demo-h100", classes=classes(), version=version)
+    try:
+        node.start()
+        assert sum(len(one["spec"]["devices"]) for one in node.slices()) == 14
+        *_, report = node.runner().run(load_example(EXAMPLES / "06-mig-profile.yaml"))
+        assert report.is_good, (report.unmet, report.left)
+    finally:
+        status = node.stop()
+    assert status == 0

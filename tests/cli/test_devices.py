@@ -1,0 +1,139 @@
+"""`dra-driver devices` on simulated hardware: the same devices in every form, flags and twins, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from dra_driver.cli import main
+from dra_driver.hardware.facts import Facts, GpuFacts, Problem
+from dra_driver.hardware.simulated import profile_names
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.flags import FLAGS
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for flag in FLAGS:
+        monkeypatch.delenv(flag.twin, raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+class FakeHardware:
+    """Says what a test wants."""
+
+    vendor = "nvidia"
+
+    def __init__(self, facts=None, problems=()):
+        self.facts = facts or Facts("nvidia")
+        self.problems = problems
+        self.is_closed = False
+
+    def discover(self):
+        return self.facts
+
+    def edit_problems(self):
+        return self.problems
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def hardware(monkeypatch):
+    made = FakeHardware()
+    monkeypatch.setattr("dra_driver.cli.hardware_options.choose", lambda *_, **__: made)
+    return made
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_every_shipped_profile_is_shown(profile, capsys):
+    assert main.run(["devices", "--hardware", f"simulated:{profile}", "--node-name", "n1"]) == ExitCode.OK
+    table = capsys.readouterr().out
+    assert main.run(["devices", "--hardware", f"simulated:{profile}", "--node-name", "n1", "-o", "json"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["pool"] == "n1/gpu.nvidia.com"
+    assert document["devices"]
+    for device in document["devices"]:
+        assert device["name"] in table
+        assert device["attributes"]["uuid"]["string"] in table
+
+
+def test_json_and_yaml_say_the_same(capsys):
+    main.run(["devices", "--hardware", "simulated:mixed", "-o", "json"])
+    as_json = json.loads(capsys.readouterr().out)
+    main.run(["devices", "--hardware", "simulated:mixed", "-o", "yaml"])
+    assert yaml.safe_load(capsys.readouterr().out) == as_json
+    assert any(gpu["migEnabled"] for gpu in as_json["gpus"])
+    assert as_json["leftOut"]
+
+
+def test_a_flag_beats_its_twin_and_the_twin_the_default(monkeypatch, capsys):
+    monkeypatch.setenv("HARDWARE", "simulated:t4")
+    monkeypatch.setenv("NODE_NAME", "from-twin")
+    main.run(["devices", "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["node"] == "from-twin"
+    main.run(["devices", "-o", "json", "--node-name", "from-flag", "--driver-name", "gpu.example.com"])
+    assert json.loads(capsys.readouterr().out)["pool"] == "from-flag/gpu.example.com"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--hardware", "quantum"], ExitCode.USAGE),
+        (["--hardware", "simulated:no-such-profile"], ExitCode.BAD_INPUT),
+        (["--hardware", "simulated:t4", "--node-name", "Not A Name"], ExitCode.USAGE),
+        (["--hardware", "simulated:t4", "--driver-name", "Not A Name"], ExitCode.USAGE),
+    ],
+)
+def test_wrong_flags_and_profiles_have_their_own_status(words, status, capsys):
+    assert main.run(["devices", *words]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dra-driver: ")
+    assert "Traceback" not in err
+
+
+def test_nothing_to_publish_is_a_1(hardware, capsys):
+    assert main.run(["devices", "--node-name", "n1"]) == ExitCode.NO_MATCH
+    assert "Nothing to publish on n1." in capsys.readouterr().out
+    assert hardware.is_closed
+
+
+def test_hardware_that_does_not_answer_is_a_5_and_says_what_it_waits_for(hardware, capsys):
+    hardware.facts = Facts("nvidia", waiting_for="the nvidia kernel module is not loaded")
+    assert main.run(["devices"]) == ExitCode.ENVIRONMENT
+    assert "waiting for: the nvidia kernel module is not loaded" in capsys.readouterr().out
+
+
+def test_problems_and_what_is_left_out_are_listed(hardware, capsys):
+    gpu = GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 30)
+    problem = Problem("hardware.fact-unreadable", "0000:65:00.0", "serial [can't] be read")
+    hardware.facts, hardware.problems = Facts("nvidia", (gpu,), problems=(problem,)), ("no hook binary",)
+    assert main.run(["devices"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert "0000:65:00.0: serial [can't] be read [hardware.fact-unreadable]" in text
+    assert "no hook binary" in text
+    main.run(["devices", "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["problems"][0]["code"] == "hardware.fact-unreadable"
+    assert document["leftOut"] == ["no hook binary"]
+
+
+def test_away_from_a_terminal_there_is_no_colour_and_no_folding(capsys, monkeypatch):
+    main.run(["devices", "--hardware", "simulated:demo-h100"])
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert any("gpu-0000-df-00-0-mig-1g10gb-me-20-0" in line and "MIG-" in line for line in text.splitlines())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main.run(["devices", "--hardware", "simulated:demo-h100"])
+    text = capsys.readouterr().out
+    assert "\x1b" in text
+    assert any("gpu-0000-df-00-0-mig-1g10gb-me-20-0" in line and "MIG-" in line for line in text.splitlines())
+    monkeypatch.setenv("NO_COLOR", "1")
+    main.run(["devices", "--hardware", "simulated:demo-h100"])
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", capsys.readouterr().out)

@@ -1,0 +1,114 @@
+"""The command line as a process: exit statuses, help, errors that are one line, bugs that are not; what is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from dra_driver import __version__
+from dra_driver.cli import main
+from dra_driver.model import errors
+from dra_driver.model.errors import ExitCode
+
+
+def process(*words, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "dra_driver", *words], capture_output=True, text=True, timeout=60, check=False, **more
+    )
+
+
+def test_the_version_is_told():
+    done = process("--version")
+    assert (done.returncode, done.stdout) == (0, f"dra-driver {__version__}\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_lists_every_command_and_every_exit_status(words, capsys):
+    assert main.run(words) == ExitCode.OK
+    text = capsys.readouterr().out
+    for name in ("agent", *main.COMMANDS):
+        assert f"\n  {name} " in text
+    for status in ExitCode:
+        assert f"  {int(status):<4}" in text
+
+
+def test_without_a_command_help_is_shown_and_the_status_is_usage(capsys):
+    assert main.run([]) == ExitCode.USAGE
+    assert "Commands:" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["devices", "--nonsense"], ["devices", "--output", "xml"]])
+def test_a_wrong_command_line_is_a_2_without_a_traceback(words, capsys):
+    assert main.run(words) == ExitCode.USAGE
+    text = capsys.readouterr().err
+    assert "Error: " in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_every_command_has_help_of_its_own(name, capsys):
+    assert main.run([name, "--help"]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith(f"Usage: dra-driver {name}")
+
+
+FAULTS = [
+    (errors.UsageError("x", "wrong flag", hint="try this"), 2),
+    (errors.InputError("x", "wrong file"), 3),
+    (errors.SelectorError("x", "wrong selector"), 3),
+    (errors.NodeError("x", "no folder"), 5),
+    (errors.ApiError("x", "no server"), 5),
+    (errors.HardwareError("x", "no answer"), 5),
+]
+
+
+@pytest.mark.parametrize(("fault", "status"), FAULTS, ids=str)
+def test_a_foreseen_fault_is_one_line_with_its_code_and_its_own_status(fault, status, monkeypatch, capsys):
+    def fail():
+        raise fault
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    assert main.run(["x"]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == f"dra-driver: {fault.message} [{fault.code}]"
+    assert err.splitlines()[1:] == ([f"  {fault.hint}"] if fault.hint else [])
+
+
+def test_a_bug_is_a_70_with_a_traceback_and_a_pointer(monkeypatch, capsys):
+    def fail():
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    assert main.run(["x"]) == ExitCode.BUG
+    text = capsys.readouterr().err
+    assert "ZeroDivisionError: oh" in text
+    assert "this is a bug" in text
+
+
+def test_an_interrupt_is_what_shells_expect(monkeypatch, capsys):
+    def fail():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    assert main.run(["x"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_command_is_imported_only_when_it_is_called():
+    code = (
+        "import sys; from dra_driver.cli import main; main.run(['--help']);"
+        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.cli.demo', 'dra_driver.cli.devices', 'dra_driver.embedded'};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_reader_that_goes_away_early_is_no_error():
+    devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100 -o yaml"
+    command = devices + " | head -1; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
