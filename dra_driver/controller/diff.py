@@ -51,8 +51,8 @@ def plan_writes(
     """
     first = desired[0]
     ours = [s for s in stored if is_ours(s, driver=first.driver, node=first.node)]
-    stale = [s for s in ours if _pool(s).get("name") != first.pool]
-    pool = sorted((s for s in ours if _pool(s).get("name") == first.pool), key=lambda s: (-generation_of(s), _name(s)))
+    stale = [s for s in ours if pool_of(s) != first.pool]
+    pool = sorted((s for s in ours if pool_of(s) == first.pool), key=lambda s: (-generation_of(s), _name(s)))
     current = generation_of(pool[0]) if pool else 0
     pairs, new, surplus = _match(desired, pool)
     added = _times_added(pool)
@@ -190,6 +190,11 @@ def _timed(device: DeviceWire, added: Mapping[Any, str]) -> DeviceWire:
 def _timed_taint(device: str, taint: Wire, added: Mapping[Any, str]) -> Wire:
     known = added.get((device, taint_key(taint)))
     return taint if known is None or taint.get("timeAdded") else {**taint, "timeAdded": known}
+
+
+def pool_of(stored: SliceWire) -> str:
+    """Give the name of the pool that a slice says it belongs to."""
+    return str(_pool(stored).get("name", ""))
 
 
 def _pool(stored: SliceWire) -> Wire:

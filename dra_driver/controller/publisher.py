@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.controller.compare import COUNTER_FIELDS
-from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes
+from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
 from dra_driver.controller.layout import PoolContent, lay_out
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
@@ -85,6 +85,7 @@ class Publisher:
         self._is_published = False
         self._is_writing = False
         self._echoes: dict[str, str] = {}  # slices that changed while we write: perhaps by us; name -> resourceVersion
+        self._deleted: set[str] = set()  # UIDs of slices that we delete ourselves
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
@@ -100,7 +101,8 @@ class Publisher:
         with self._changed:
             if self._threads:
                 return
-            self._is_stopping = False
+            self._is_stopping = self._is_published = self._is_doubtful = False
+            self._fault = None
             self._stored = StoredSlices(driver=self._driver, node=self._node)
             self._schedule = Schedule(settle_s=self._settle_s)
             self._schedule.at_once()
@@ -148,7 +150,7 @@ class Publisher:
     def status(self) -> PublisherStatus:
         """Tell where publishing stands."""
         with self._changed:
-            slices = [s for s in self._stored.all() if s["spec"]["pool"].get("name") == self._pool]
+            slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
             return PublisherStatus(
                 pool=self._pool,
@@ -170,7 +172,10 @@ class Publisher:
         for event in watch.events():
             connections += isinstance(event, Connected)
             with self._changed:
-                self._take(event, is_reconnect=connections > 1)
+                try:
+                    self._take(event, is_reconnect=connections > 1)
+                except Exception:
+                    log.exception("watch event not understood", extra=fields(pool=self._pool))
                 self._changed.notify_all()
 
     def _take(self, event: Event, *, is_reconnect: bool) -> None:
@@ -190,6 +195,8 @@ class Publisher:
             is_news = stored.deleted(event.wire)
         if is_news and self._is_writing and isinstance(event, Changed):
             self._echoes[event.wire["metadata"]["name"]] = event.wire["metadata"]["resourceVersion"]
+        elif isinstance(event, Deleted) and event.wire["metadata"].get("uid") in self._deleted:
+            self._deleted.discard(event.wire["metadata"]["uid"])
         elif was_complete and is_news:
             if isinstance(event, Deleted | Listed):  # a node that was made anew under its old name has another UID
                 self._server.forget_node()
@@ -250,7 +257,7 @@ class Publisher:
             offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
         if faults := find_faults(offered, server_minor=minor):
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
-        own = [s for s in stored if s["spec"]["pool"].get("name") == self._pool]
+        own = [s for s in stored if pool_of(s) == self._pool]
         current = max(map(generation_of, own), default=0)
         specs = lay_out(
             offered.devices,
@@ -286,6 +293,8 @@ class Publisher:
     def _delete(self, slices: Iterable[SliceWire]) -> None:
         for stored in slices:
             self._check_running()
+            with self._changed:
+                self._deleted.add(stored["metadata"]["uid"])
             self._writer.delete(stored)
             with self._changed:
                 self._stored.deleted(stored)

@@ -467,7 +467,7 @@ def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster):
     publisher = cluster.publisher()
     put_content(publisher, device_wire("a", allowMultipleAllocations=True))
     assert publisher.wait_published(10)
-    settled(cluster)
+    until(lambda: cluster.server.open_watches == 1)
     cluster.server.drop_watches()
     settled(cluster, 0.6)
     assert cluster.writes() == ["POST"]

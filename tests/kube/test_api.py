@@ -303,3 +303,25 @@ def test_no_secret_stands_in_an_error(tmp_path):
     with pytest.raises(ApiError) as caught:
         api.request("GET", "/x")
     assert "very-secret" not in str(caught.value)
+
+
+def test_a_server_at_an_ipv6_address_is_reached_by_requests_and_streams():
+    class OverIpv6(ScriptedServer):
+        address_family = socket.AF_INET6
+        host = "::1"
+
+    def script(exchange):
+        exchange.answer(200, b'{"a": 1}\n')
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    with OverIpv6(script) as server:
+        api = plain(f"http://[::1]:{server.server_address[1]}")
+        assert api.request("GET", "/x") == {"a": 1}
+        stream = api.stream("/x", query={}, read_timeout_s=5)
+        stream.open()
+        assert list(stream.lines()) == [b'{"a": 1}']
+        stream.release()

@@ -95,6 +95,7 @@ def test_a_stream_that_ends_is_resumed_without_a_new_list(api, embedded, follow)
     follower = follow(api)
     follower.next(Listed)
     follower.next(Connected)
+    until(lambda: embedded.open_watches == 1)
     embedded.drop_watches()
     follower.next(Connected)
     embedded.create(slice_wire("a"))
@@ -111,6 +112,7 @@ def test_history_that_is_gone_is_replaced_by_a_list(api, embedded, follow, as_ht
     follower.next(Connected)
     embedded.create(slice_wire("a"))
     follower.next(Changed)
+    until(lambda: embedded.open_watches == 1)
     embedded.expire_watches()
     listed = follower.next(Listed)
     assert [o["metadata"]["name"] for o in listed.objects] == ["a"]
@@ -125,6 +127,7 @@ def test_a_bookmark_moves_our_place_in_the_history_and_is_no_event(api, embedded
     embedded.create(slice_wire("elsewhere", node="n2"))
     revision = embedded.store.revision
     until(lambda: follower.watch._version == str(revision))
+    until(lambda: embedded.open_watches == 1)
     embedded.drop_watches()
     follower.next(Connected)
     watches = [e.query["resourceVersion"] for e in embedded.log.entries(contains=SLICES) if "watch" in e.query]
@@ -163,6 +166,7 @@ def test_the_server_is_asked_to_end_each_stream_after_a_jittered_while(api, embe
     follower.next(Connected)
     assert asked == [(240.0, 540.0)]
     assert embedded.open_watches == 1
+    until(lambda: embedded.open_watches == 1)
     embedded.drop_watches()
     follower.next(Connected)
     query = next(e.query for e in embedded.log.entries(contains=SLICES) if "watch" in e.query)
@@ -311,6 +315,7 @@ def test_a_refused_token_is_read_again_when_a_stream_is_opened(embedded, follow,
     follower.next(Connected)
     embedded.token = "rotated"
     (tmp_path / "token").write_text("rotated")
+    until(lambda: embedded.open_watches == 1)
     embedded.drop_watches()
     follower.next(Connected)
     assert [e.status for e in embedded.log.entries(contains=SLICES)][-2:] == [401, 200] or embedded.open_watches == 1

@@ -49,9 +49,10 @@ class ScriptedServer(ThreadingHTTPServer):
     """Serves on the loopback interface; `script` answers each exchange. `stopping` is set when the test is over."""
 
     daemon_threads = True
+    host = "127.0.0.1"
 
     def __init__(self, script: Callable[[Exchange], None], tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Exchange)
+        super().__init__((self.host, 0), Exchange)
         self.script, self.seen, self.stopping = script, [], threading.Event()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.server_address[1]}"
         self.tls = tls
