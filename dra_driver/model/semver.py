@@ -49,9 +49,12 @@ class Semver:
 
     def compare(self, other: Semver) -> int:
         """Give -1, 0 or 1. A pre-release is lower than its release, numbers are lower than words."""
-        mine, theirs = (self.major, self.minor, self.patch), (other.major, other.minor, other.patch)
-        if mine != theirs:
-            return 1 if mine > theirs else -1
+        if self.major != other.major:
+            return 1 if self.major > other.major else -1
+        if self.minor != other.minor:
+            return 1 if self.minor > other.minor else -1
+        if self.patch != other.patch:
+            return 1 if self.patch > other.patch else -1
         return _compare_prerelease(self.prerelease, other.prerelease)
 
     def __eq__(self, other: object) -> bool:

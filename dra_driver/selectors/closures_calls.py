@@ -38,7 +38,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "_>_": operator.gt,
     "_>=_": operator.ge,
 }
-_PURE = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver", "isIP", "isCIDR", "isURL"})
+PURE = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver", "isIP", "isCIDR", "isURL"})
 
 
 def emit_equality(operands: list[Closure], constants: Constants, *, negated: bool) -> Closure:
@@ -134,7 +134,7 @@ def emit_membership(needle: Closure, members: frozenset[Any]) -> Closure:
 
 def emit_call(function: str, operands: list[Closure], constants: Constants, pattern: Pattern | None) -> Closure:
     """Make a call of a library function."""
-    if function in _PURE and all(known for known, _ in constants):
+    if function in PURE and all(known for known, _ in constants):
         return _evaluated(function, [value for _, value in constants])
     if pattern is not None:
         return _with_pattern(function, operands, pattern)
@@ -145,6 +145,9 @@ def emit_call(function: str, operands: list[Closure], constants: Constants, patt
     if len(operands) == 1:
         return _unary(function, operands[0], {types[0]: use for types, use in table.items() if len(types) == 1})
     if len(operands) == 2:
+        known, constant = constants[1]
+        if known:
+            return _binary_constant(function, operands[0], constant, table)
         return _binary(function, operands[0], operands[1], table)
 
     def call_many(frame: Any) -> Any:
@@ -200,6 +203,21 @@ def _unary(function: str, operand: Closure, table: dict[type, Callable[..., Any]
         if use is None:
             raise refusal(function, (value,))
         return use(value)
+
+    return call
+
+
+def _binary_constant(
+    function: str, first: Closure, constant: Any, table: dict[tuple[type, ...], Callable[..., Any]]
+) -> Closure:
+    fitting = {types[0]: use for types, use in table.items() if len(types) == 2 and types[1] is type(constant)}
+
+    def call(frame: Any) -> Any:
+        value = first(frame)
+        use = fitting.get(type(value))
+        if use is None:
+            raise refusal(function, (value, constant))
+        return use(value, constant)
 
     return call
 

@@ -15,6 +15,7 @@ from typing import Any
 from dra_driver.selectors.access import iterate, iterate_pairs
 from dra_driver.selectors.construction import insert
 from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.macros import BINDINGS
 from dra_driver.selectors.nodes import Call, Comprehension, ListLiteral, Node
 from dra_driver.selectors.values import CelError, CelMap
 
@@ -72,7 +73,7 @@ class Folds:
 
     def comprehension(self, node: Comprehension) -> Closure:
         """Make the closure of a macro."""
-        if node.macro in {"bind", "optMap", "optFlatMap", "sortBy"}:
+        if node.macro in BINDINGS:
             return self._bind(node)
         holder = self.emit(node.range)
         first = self._declare(node.var)

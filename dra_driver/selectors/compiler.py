@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.selectors.access import index, index_optional, test
-from dra_driver.selectors.closures_calls import emit_binary, emit_call, emit_equality, emit_membership, emit_order
+from dra_driver.selectors.closures_calls import PURE, emit_binary, emit_call, emit_equality, emit_membership, emit_order
 from dra_driver.selectors.closures_folds import Folds
 from dra_driver.selectors.closures_logic import all_of, any_of, choose, negation
 from dra_driver.selectors.construction import make_list, make_map, make_message
 from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.functions import FUNCTIONS
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -230,6 +231,19 @@ class _Compiler(Folds):
 
     # Calls.
 
+    def _constant(self, node: Node) -> tuple[bool, Any]:
+        """Tell whether a node's value is known, and the value. Constructors of constants count, unless they fail."""
+        if node in self._constants:
+            return True, self._constants[node]
+        if type(node) is Call and node.function in PURE and node.target is None:
+            values = [self._constants.get(arg, node) for arg in node.args]
+            if node not in values:
+                try:
+                    return True, FUNCTIONS[node.function](*values)
+                except CelError:
+                    return False, None
+        return False, None
+
     def _call(self, node: Call) -> Closure:
         function = node.function
         if function == "_[_]":
@@ -250,7 +264,7 @@ class _Compiler(Folds):
             return emit_membership(self.emit(node.args[0]), members)
         operands = node.args if node.target is None else [node.target, *node.args]
         closures = self.emit_all(operands)
-        constants = [(operand in self._constants, self._constants.get(operand)) for operand in operands]
+        constants = [self._constant(operand) for operand in operands]
         if function in {"_==_", "_!=_"}:
             return emit_equality(closures, constants, negated=function == "_!=_")
         return (

@@ -23,6 +23,11 @@ class _Shared:
     before = 0
 
 
+def needs_room(frames: int) -> bool:
+    """Tell whether so many frames may not fit without help."""
+    return frames > _SMALL
+
+
 class room_for:  # noqa: N801  (reads as a statement: `with room_for(frames)`)
     """Make room for so many frames while the block runs."""
 
@@ -32,7 +37,7 @@ class room_for:  # noqa: N801  (reads as a statement: `with room_for(frames)`)
         self._frames = frames
 
     def __enter__(self) -> None:
-        if self._frames <= _SMALL:
+        if not needs_room(self._frames):
             return
         with _Shared.lock:
             if _Shared.holders == 0:
@@ -43,7 +48,7 @@ class room_for:  # noqa: N801  (reads as a statement: `with room_for(frames)`)
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._frames <= _SMALL:
+        if not needs_room(self._frames):
             return
         with _Shared.lock:
             _Shared.holders -= 1

@@ -23,6 +23,7 @@ from dra_driver.selectors.equality import (
     refuse_unhashable,
 )
 from dra_driver.selectors.functions import FUNCTIONS
+from dra_driver.selectors.macros import BINDINGS
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -324,7 +325,7 @@ class Interpreter:
     def _comprehension(self, node: Comprehension) -> Any:
         outer = self._scope
         accu = _Lazy(node.init, outer)
-        if node.is_bind:
+        if node.macro in BINDINGS:
             self._scope = {**outer, node.accu: accu}
             try:
                 return self.eval(node.result)

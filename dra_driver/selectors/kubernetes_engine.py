@@ -15,14 +15,15 @@ from dra_driver.selectors.checker import check
 from dra_driver.selectors.compiler import compile_program
 from dra_driver.selectors.cost import estimate
 from dra_driver.selectors.declarations import Declarations, declare
-from dra_driver.selectors.depth import room_for
+from dra_driver.selectors.depth import needs_room, room_for
 from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.equality import Work
 from dra_driver.selectors.interpreter import BUDGET, Interpreter
-from dra_driver.selectors.nodes import Node
+from dra_driver.selectors.nodes import Node, height
 from dra_driver.selectors.parser import parse
 from dra_driver.selectors.program import BadProgram, Program, construct
+from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.source import Fault, Source
 from dra_driver.selectors.validators import validate
 from dra_driver.selectors.values import CelAbort, CelError
@@ -33,6 +34,7 @@ MAX_COST = 1_000_000  # Source: Kubernetes API resource/v1 CELSelectorExpression
 _SHALLOW = 200  # characters; expressions up to here can't nest deep enough to need room on the stack
 _FRAMES_PER_CHARACTER = 8
 _MOST_FRAMES = 40_000
+_FRAMES_PER_LEVEL = 4
 
 
 def _frames(expression: str) -> int:
@@ -42,7 +44,17 @@ def _frames(expression: str) -> int:
 class KubernetesSelector:
     """A compiled selector of one Kubernetes version."""
 
-    __slots__ = ("_admissible", "_declarations", "_engine", "_evaluate", "_program", "_room", "expression", "max_cost")
+    __slots__ = (
+        "_admissible",
+        "_declarations",
+        "_engine",
+        "_evaluate",
+        "_frames",
+        "_program",
+        "_read_set",
+        "expression",
+        "max_cost",
+    )
 
     def __init__(self, engine: KubernetesEngine, expression: str, declarations: Declarations, program: Program) -> None:
         self.expression = expression
@@ -50,9 +62,10 @@ class KubernetesSelector:
         self._engine = engine
         self._declarations = declarations
         self._program = program
-        self._room = _frames(expression)
+        self._frames: int | None = None
         self._evaluate: Any = None
         self._admissible: bool | None = None
+        self._read_set: ReadSet | None = None
 
     @property
     def output_type(self) -> str:
@@ -78,6 +91,14 @@ class KubernetesSelector:
     def declarations(self) -> Declarations:
         """What the expression could refer to."""
         return self._declarations
+
+    @property
+    def read_set(self) -> ReadSet:
+        """What of a device the expression reads."""
+        if self._read_set is None:
+            with room_for(self._room()):
+                self._read_set = read_set(self._program.root)
+        return self._read_set
 
     @property
     def admissible(self) -> bool:
@@ -126,6 +147,12 @@ class KubernetesSelector:
         root = view.root(shows_sharing=self._declarations.shows_sharing)
         return Interpreter(self._program, root, budget=BUDGET, record=record)
 
+    def _room(self) -> int:
+        """Count the frames that an evaluation can need."""
+        if self._frames is None:
+            self._frames = _FRAMES_PER_LEVEL * height(self._program.root)
+        return self._frames
+
     def evaluate_carefully(self, view: DeviceView) -> Any:
         """Evaluate with the budget counted; the quick way is equal wherever the estimate bounds the cost.
 
@@ -134,22 +161,23 @@ class KubernetesSelector:
             CelAbort: The budget is spent.
         """
         Work.done = 0
-        with room_for(self._room):
+        with room_for(self._room()):
             return self.interpreter(view).run()
 
     def _choose(self) -> Any:
         """Choose between the quick evaluator and the careful one."""
         if self.max_cost > MAX_COST:
             return self.evaluate_carefully
-        with room_for(self._room):
+        room = self._room()
+        with room_for(room):
             quick = compile_program(self._program, shows_sharing=self._declarations.shows_sharing)
         if quick is None:
             return self.evaluate_carefully
-        return self._roomy(quick) if self._room else quick
+        if not needs_room(room):
+            return quick
 
-    def _roomy(self, quick: Any) -> Any:
         def evaluate(view: DeviceView) -> Any:
-            with room_for(self._room):
+            with room_for(room):
                 return quick(view)
 
         return evaluate

@@ -23,6 +23,7 @@ from dra_driver.selectors.nodes import (
     Select,
 )
 
+BINDINGS = frozenset({"bind", "optMap", "optFlatMap", "sortBy"})  # macros that name a value instead of looping
 ACCUMULATOR = "@result"  # not writable in source
 UNUSED = "#unused"
 _LEGACY_ACCUMULATOR = "__result__"

@@ -1,7 +1,7 @@
 """The tree of an expression.
 
 The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the column
-that messages point at, as a code-point offset; `visits` is how many counted visits the deepest path below (and with) the
+that messages point at, as a code-point offset; `start` and `end` delimit the text; `visits` is how many counted visits the deepest path below (and with) the
 node opens, for the depth limit.
 """
 
@@ -15,8 +15,10 @@ from dra_driver.selectors.types import DYN, Type
 class Node:
     """What all nodes share."""
 
-    __slots__ = ("offset", "type", "visits")
+    __slots__ = ("end", "offset", "start", "type", "visits")
 
+    start: int  # the text of the node, as code-point offsets; unset in nodes that a macro made
+    end: int
     offset: int
     type: Type
     visits: int
@@ -159,6 +161,18 @@ class Comprehension(Node):
             and self.cond.value is False
             and self.accu != "__result__"
         )
+
+
+def height(root: Node) -> int:
+    """Count the levels of a tree."""
+    highest = 0
+    pending = [(root, 1)]
+    while pending:
+        node, level = pending.pop()
+        highest = max(highest, level)
+        for child in children(node):
+            pending.append((child, level + 1))  # noqa: PERF401  (plain appends are quicker for few children)
+    return highest
 
 
 def children(node: Node) -> list[Node]:

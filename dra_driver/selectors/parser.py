@@ -99,6 +99,13 @@ class _Parser:
         )
         raise _Stop
 
+    def _span(self, node: Node, start: int) -> Node:
+        """Note the text of a node: from `start` to the end of the last token taken."""
+        node.start = start
+        _, text, offset = self._tokens[self._at - 1]
+        node.end = offset + len(text)
+        return node
+
     def _too_deep(self) -> None:
         self.faults[:] = [Fault(NOWHERE, f"expression recursion limit exceeded: {_MAX_NESTING}")]
         raise _Stop
@@ -122,7 +129,7 @@ class _Parser:
             self._relations += 1
             self._calcs += 1
             visits = max(node.visits, then.visits, otherwise.visits) + 1
-            node = Call("_?_:_", None, [node, then, otherwise], offset, visits)
+            node = self._span(Call("_?_:_", None, [node, then, otherwise], offset, visits), node.start)
         self._exprs -= 1
         self._relations -= 1
         self._calcs -= 1
@@ -157,7 +164,8 @@ class _Parser:
                 self._too_deep()
             right = self._sum()
             self._relations -= 1
-            node = Call(_RELATIONS[kind], None, [node, right], offset, max(node.visits, right.visits) + 1)
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(_RELATIONS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _sum(self) -> Node:
@@ -169,7 +177,8 @@ class _Parser:
                 self._too_deep()
             right = self._product()
             self._calcs -= 1
-            node = Call(_SUMS[kind], None, [node, right], offset, max(node.visits, right.visits) + 1)
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(_SUMS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _product(self) -> Node:
@@ -181,7 +190,8 @@ class _Parser:
                 self._too_deep()
             right = self._unary()
             self._calcs -= 1
-            node = Call(_PRODUCTS[kind], None, [node, right], offset, max(node.visits, right.visits) + 1)
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(_PRODUCTS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _unary(self) -> Node:
@@ -190,7 +200,7 @@ class _Parser:
             return self._postfix(self._primary())
         if kind == "-" and self._tokens[self._at + 1][0] in {"int", "float"}:
             offset = self._advance()[2]
-            return self._postfix(self._number(offset, negative=True))
+            return self._postfix(self._span(self._number(offset, negative=True), offset))
         offset = self._advance()[2]
         count = 1
         while self._kind == kind:
@@ -199,7 +209,7 @@ class _Parser:
         operand = self._postfix(self._primary())
         if count % 2 == 0:
             return operand
-        return Call("!_" if kind == "!" else "-_", None, [operand], offset, operand.visits)
+        return self._span(Call("!_" if kind == "!" else "-_", None, [operand], offset, operand.visits), offset)
 
     def _postfix(self, node: Node) -> Node:
         while True:
@@ -214,7 +224,8 @@ class _Parser:
                     function = "_[?_]"
                 index = self._expr()
                 self._expect("]")
-                node = Call(function, None, [node, index], offset, max(node.visits, index.visits) + 1)
+                visits = max(node.visits, index.visits) + 1
+                node = self._span(Call(function, None, [node, index], offset, visits), node.start)
             else:
                 return node
 
@@ -232,15 +243,22 @@ class _Parser:
         name, name_offset = self._advance()[1:]
         if optional:
             field = Literal(name, name_offset)
-            return Call("_?._", None, [node, field], offset, node.visits + 1)
+            return self._span(Call("_?._", None, [node, field], offset, node.visits + 1), node.start)
         if self._kind != "(":
-            return Select(node, name, offset)
-        offset = self._advance()[2]
+            return self._span(Select(node, name, offset), node.start)
+        start, offset = node.start, self._advance()[2]
         args = self._arguments()
         visits = 1 + max([node.visits, *[arg.visits for arg in args]])
-        return self._call(name, node, args, offset, visits)
+        return self._span(self._call(name, node, args, offset, visits), start)
 
     def _primary(self) -> Node:
+        start = self._tokens[self._at][2]
+        node = self._operand()
+        if not hasattr(node, "start"):
+            self._span(node, start)
+        return node
+
+    def _operand(self) -> Node:
         kind = self._kind
         if kind == "ident":
             return self._named("")
@@ -421,4 +439,6 @@ def _balance(function: str, terms: list[Node], offsets: list[int], low: int, hig
     middle = (low + high + 1) // 2
     left = terms[middle] if middle == low else _balance(function, terms, offsets, low, middle - 1)
     right = terms[middle + 1] if middle == high else _balance(function, terms, offsets, middle + 1, high)
-    return Call(function, None, [left, right], offsets[middle], max(left.visits, right.visits))
+    node = Call(function, None, [left, right], offsets[middle], max(left.visits, right.visits))
+    node.start, node.end = left.start, right.end
+    return node

@@ -1,0 +1,208 @@
+"""Many devices, few verdicts: devices grouped by what an expression reads.
+
+In: devices as wire dicts with their drivers, and a read-set. Out: groups with one converted representative each; a selector
+is evaluated once per group. Only representatives are converted; memory grows with the groups, plus one number per device
+that says which group it is in.
+
+Never group by all attributes: UUIDs and bus addresses make each device its own group.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.semver import Semver, SemverError
+from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.readset import Read, ReadSet
+
+Verdict = bool | SelectorRuntimeError
+_KeyPart = Callable[[Mapping[str, Any], str], Any]
+
+_PLAIN = {"int": int, "bool": bool, "string": str}
+_MOST_KNOWN = 4096
+_NOTHING: Mapping[str, Any] = {}
+
+
+class DeviceGroups:
+    """Devices, grouped. `index[i]` is the group of device i, `views[g]` the representative of group g."""
+
+    __slots__ = ("index", "read_set", "views")
+
+    def __init__(self, devices: Iterable[tuple[Mapping[str, Any], str]], read_set: ReadSet) -> None:
+        self.read_set = read_set
+        self.index = array("L")
+        self.views: list[DeviceView] = []
+        self._build(devices)
+
+    def _build(self, devices: Iterable[tuple[Mapping[str, Any], str]]) -> None:
+        makers: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        known: dict[Any, int] = {}
+        append, views = self.index.append, self.views
+        for device, driver in devices:
+            make = makers.get(driver)
+            if make is None:
+                make = makers[driver] = _key_maker(self.read_set, driver)
+            key = make(device)
+            group = known.get(key)
+            if group is None:
+                group = known[key] = len(views)
+                views.append(prepare_device(device, driver))
+            append(group)
+
+    def verdicts(self, selector: KubernetesSelector) -> list[Verdict]:
+        """Evaluate a selector once per group; an error stands for itself.
+
+        Raises:
+            ValueError: The selector reads something that the groups were not made by.
+        """
+        if not self.read_set.covers(selector.read_set):
+            raise ValueError("the selector reads attributes that the devices were not grouped by")
+        return [_verdict(selector, view) for view in self.views]
+
+    def matches(self, selector: KubernetesSelector) -> list[Verdict]:
+        """Give the verdict of each device, in the order they were given."""
+        verdicts = self.verdicts(selector)
+        return [verdicts[group] for group in self.index]
+
+    def counts(self) -> list[int]:
+        """Count the devices of each group."""
+        found = [0] * len(self.views)
+        for group in self.index:
+            found[group] += 1
+        return found
+
+
+def _verdict(selector: KubernetesSelector, view: DeviceView) -> Verdict:
+    try:
+        return selector.matches_view(view)
+    except SelectorRuntimeError as error:
+        return error
+
+
+def _key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Make the function that gives the key of a device of one driver."""
+    single: dict[str, list[tuple[str, str | None]]] = {"attributes": [], "capacity": []}
+    parts: list[_KeyPart] = []
+    for read in sorted(read_set.reads, key=repr):
+        if read.name is not None and read.domain is not None:
+            short = read.name if read.domain == driver else None
+            single[read.field].append((f"{read.domain}/{read.name}", short))
+        elif read.field in single:
+            parts.append(_whole(read))
+        elif read.field == "allowMultipleAllocations":
+            parts.append(lambda device, _: bool(device.get("allowMultipleAllocations")))
+    attributes, capacity = single["attributes"], single["capacity"]
+
+    def key(device: Mapping[str, Any]) -> Any:
+        held = device.get("attributes") or _NOTHING
+        amounts = device.get("capacity") or _NOTHING
+        made: list[Any] = [driver, None]
+        if not _is_sound(held) or not _is_measured(amounts):
+            view = prepare_device(device, driver)
+            if view.problem is not None:
+                return driver, view.problem
+            made[1] = view.list_problem
+        for full, short in attributes:
+            value = held.get(full)
+            if value is None and short is not None:
+                value = held.get(short)
+            made.append(_frozen(value))
+        for full, short in capacity:
+            value = amounts.get(full)
+            if value is None and short is not None:
+                value = amounts.get(short)
+            made.append(_frozen(value))
+        if parts:
+            made.extend([part(device, driver) for part in parts])
+        return tuple(made)
+
+    return key
+
+
+def _whole(read: Read) -> _KeyPart:
+    """Make the key part for a whole map or a whole domain."""
+    field, domain = read.field, read.domain
+
+    def part(device: Mapping[str, Any], driver: str) -> Any:
+        held = device.get(field) or {}
+        chosen = []
+        for name, value in held.items():
+            before, slash, _ = name.partition("/")
+            if domain is None or (before if slash else driver) == domain:
+                chosen.append((name, _frozen(value)))
+        chosen.sort(key=lambda one: one[0])
+        return tuple(chosen)
+
+    return part
+
+
+def _frozen(value: Any) -> Any:
+    """Give a hashable stand-in for a wire value that keeps types apart (true is not 1)."""
+    if value is None:
+        return None
+    if isinstance(value, dict) and len(value) == 1:
+        for kind, inner in value.items():
+            return (kind, inner) if type(inner) is not list else (kind, repr(inner))
+    return repr(value)
+
+
+class _Known:
+    """Texts that are known to be good versions and quantities: bounded memos of pure functions."""
+
+    versions: set[str] = set()  # noqa: RUF012
+    quantities: set[str] = set()  # noqa: RUF012
+
+
+def _is_sound(attributes: Mapping[str, Any]) -> bool:
+    """Tell quickly whether all attributes are plain and valid; odd ones get a closer look."""
+    good = _Known.versions
+    for attribute in attributes.values():
+        if type(attribute) is not dict or len(attribute) != 1:
+            return False
+        for kind, value in attribute.items():
+            if kind == "version":
+                if value in good:
+                    continue
+                if not _is_version(value):
+                    return False
+            elif type(value) is not _PLAIN.get(kind):
+                return False
+    return True
+
+
+def _is_version(text: Any) -> bool:
+    if type(text) is not str:
+        return False
+    try:
+        Semver.parse(text)
+    except SemverError:
+        return False
+    _remember(_Known.versions, text)
+    return True
+
+
+def _is_measured(amounts: Mapping[str, Any]) -> bool:
+    """Tell quickly whether all capacities are good quantities."""
+    good = _Known.quantities
+    for amount in amounts.values():
+        value = amount.get("value") if type(amount) is dict else None
+        if type(value) is not str:
+            return False
+        if value not in good:
+            try:
+                Quantity.parse(value)
+            except QuantityError:
+                return False
+            _remember(good, value)
+    return True
+
+
+def _remember(memo: set[str], text: str) -> None:
+    if len(memo) >= _MOST_KNOWN:
+        memo.clear()
+    memo.add(text)
