@@ -206,12 +206,14 @@ def test_many_writers_of_one_file_never_show_half_of_it(store):
         thread.start()
     deadline = time.monotonic() + 0.5
     seen = 0
-    while time.monotonic() < deadline:
-        assert json.loads((store.root / NAME).read_bytes()) in documents
-        seen += 1
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        while time.monotonic() < deadline:
+            assert json.loads((store.root / NAME).read_bytes()) in documents
+            seen += 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not faults
     assert seen > 0
     assert names_in(store.root) == [NAME]
