@@ -3,7 +3,7 @@
 An intent is recorded before the first effect, the commit after the last. `user_version` is major * 1000 + minor of the
 schema. Within a major the schema only grows (new columns have defaults), so that an older agent can work on it; a newer
 major is opened read-only. A corrupt or vanished file is moved aside and begun again from what `recover` finds.
-Source: docs/decisions/0003.
+Source: docs/decisions/0004.
 """
 
 from __future__ import annotations

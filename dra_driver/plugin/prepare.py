@@ -221,6 +221,11 @@ class Preparer:
 
         Raises: ClaimError("claim.device-in-use") naming device and holder when patience ends.
         """
+        for rival in rivals:
+            log.info(
+                "device held by another claim, waiting",
+                extra=fields(claim_uid=claim.uid, device=rival.device, holder=rival.record.full_name),
+            )
         looked_at = 0.0
         while rivals:
             if time.monotonic() - looked_at >= HOLDER_LOOK_SECONDS:

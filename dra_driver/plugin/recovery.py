@@ -7,6 +7,7 @@ tells more (`abandoned`), the claim is prepared again, or it is unprepared.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,9 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.plan import CdiFileStep
 from dra_driver.plugin.record import Record, State
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 
@@ -30,6 +34,8 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
         if uid is None:
             continue
         claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
+        if not claim.devices:
+            log.warning("CDI file names no device: the claim will hold none", extra=fields(file=file, claim_uid=uid))
         yield Record(
             uid=uid,
             namespace="",

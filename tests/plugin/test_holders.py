@@ -9,6 +9,7 @@ from dra_driver.plugin.abandoned import GONE_SECONDS
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.record import State
+from tests.plugin.kubelet import eventually
 from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 
 
@@ -58,7 +59,9 @@ def test_waiting_for_one_device_holds_up_no_other_claim(held: Rig) -> None:
 
 
 def test_a_claim_that_changed_while_it_waited_is_read_again(held: Rig) -> None:
+    asked = held.api.requests["get"]
     thread, outcome = in_thread(held.prepare, "new")
+    eventually(lambda: held.api.requests["get"] >= asked + 2)  # it read its claim and asked after the holder
     held.allocate("new", "gpu-1")
     held.unprepare("old")
     thread.join(5)

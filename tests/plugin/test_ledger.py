@@ -193,6 +193,29 @@ def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
     assert set(two.states()) == {"u2"}
 
 
+def test_a_recovered_share_is_told_from_a_whole_device(rig: Rig) -> None:
+    share = "11111111-2222-3333-4444-555555555555"
+    rig.api.put(claim_wire("u1", result("gpu-0", shareID=share)))
+    answer = rig.prepare("u1")
+    rig.ledger.close()
+    damage(rig.ledger.path)
+    rig.restart()
+    assert rig.ledger.get("u1").allocation["devices"] == [
+        {"request": "", "pool": "", "device": "gpu-0", "shareID": share}
+    ]
+    assert rig.prepare("u1") == answer
+    assert rig.states() == {"u1": "prepared"}
+
+
+def test_an_unreadable_cdi_file_is_recovered_as_far_as_it_goes(two: Rig) -> None:
+    (two.cdi / two.file_of("u1")).write_text("half a docu")
+    damage(two.ledger.path)
+    two.restart()
+    assert two.states() == {"u1": "recovered", "u2": "recovered"}
+    two.unprepare("u1")
+    assert list(two.files()) == [two.file_of("u2")]
+
+
 def test_a_recovered_claim_of_other_devices_is_prepared_anew(two: Rig) -> None:
     damage(two.ledger.path)
     two.allocate("u1", "gpu-3")
