@@ -6,8 +6,8 @@
     selector.output_type, selector.max_cost, selector.admissible
     selector.matches(device, driver="gpu.example.com")   # device: a resource.k8s.io/v1 Device as a plain dict
 
-In: CEL text and devices as wire dicts. Out: verdicts, compile errors with Kubernetes' wording, cost estimates, and the
-tree of values behind a verdict. It reads no cluster and no files but its own tables.
+In: CEL text and devices as wire dicts. Out: verdicts, compile errors with Kubernetes' wording, cost estimates, and
+the tree of values behind a verdict. It reads no cluster and no files but its own tables.
 """
 
 from __future__ import annotations

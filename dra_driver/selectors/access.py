@@ -1,7 +1,7 @@
 """Field access: selection, indexing, presence, iteration.
 
-In: a value and a field name or key. Out: what is there, or a `CelError`. Domains of a device answer an unknown name with
-an empty map; optionals pass the access on to their content.
+In: a value and a field name or key. Out: what is there, or a `CelError`. Domains of a device answer an unknown name
+with an empty map; optionals pass the access on to their content.
 
 The rule: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
 """

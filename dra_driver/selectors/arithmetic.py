@@ -1,7 +1,7 @@
 """The arithmetic operators.
 
-In: two values. Out: their sum, difference and so on, or a `CelError`. Integers are 64-bit and checked, doubles follow IEEE
-754, times stay within the years 1 to 9999.
+In: two values. Out: their sum, difference and so on, or a `CelError`. Integers are 64-bit and checked, doubles follow
+IEEE 754, times stay within the years 1 to 9999.
 
 The rule: cel-go's common/types (overflow checks, which types add to which).
 """

@@ -1,7 +1,7 @@
 """The batch check for machines: one JSON object in, one out.
 
-In: a line of `dra-driver cel check --batch` as a dict, and the defaults that a first line without `expression` gave. Out:
-the verdict as a dict. Reading and writing lines is the command's business.
+In: a line of `dra-driver cel check --batch` as a dict, and the defaults that a first line without `expression` gave.
+Out: the verdict as a dict. Reading and writing lines is the command's business.
 
 The rule: the fields of the batch format (`docs/selectors.md`).
 """

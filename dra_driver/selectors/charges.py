@@ -5,18 +5,20 @@ In: a call's name, overload, operands and result. Out: its cost. The evaluator s
 The rule: cel-go's run-time cost tracker; Kubernetes' actual-cost rules; the trackers of the list and set extensions.
 """
 
+# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+from dra_driver.model.semver import Semver
 from dra_driver.selectors.equality import is_map, map_items, map_size
 from dra_driver.selectors.library_lists import is_list
 from dra_driver.selectors.library_named_formats import pattern_size
 from dra_driver.selectors.sizes import REGEX, TRAVERSAL
 from dra_driver.selectors.values import CelQuantity, Cidr, Concat, Ip, NamedFormat, Optional, Url, list_size, unfold
-from dra_driver.model.semver import Semver
 
 _CALL, _ALLOCATION = 1, 10
 _CHEAP = frozenset({CelQuantity, Semver, Ip, Cidr, Url, NamedFormat})
@@ -29,17 +31,17 @@ _Rule = Callable[[_Args, Any], int]
 def size_of(value: Any) -> int:
     """Give the size that a value is charged by."""
     kind = type(value)
-    if kind is str or kind is bytes:
+    if isinstance(value, str | bytes):
         return len(value)
     if kind is list or kind is Concat:
         return list_size(value)
     if is_map(value):
         return map_size(value)
-    if kind is Ip:
+    if isinstance(value, Ip):
         return 4 if value.address.version == 4 else 16
-    if kind is Cidr:
+    if isinstance(value, Cidr):
         return math.ceil(value.prefix / 8)
-    if kind is Optional and value.present:
+    if isinstance(value, Optional) and value.present:
         return size_of(value.value)
     return 1
 
@@ -55,7 +57,7 @@ def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any) 
         return rule(args, result)
     if function == "ip" and overload != "cidr_ip":
         return _scaled(args[0])
-    if function == "containsIP" or function == "containsCIDR":
+    if function in {"containsIP", "containsCIDR"}:
         return _contains_network(function, overload, args)
     rule = _BY_OVERLOAD.get(overload)
     return rule(args, result) if rule is not None else 1

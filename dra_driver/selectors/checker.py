@@ -1,7 +1,7 @@
 """The type checker.
 
-In: a parsed tree and the declarations. Out: types and candidate overloads written into the nodes, or faults. It evaluates
-nothing and does not judge literals (`validators.py`).
+In: a parsed tree and the declarations. Out: types and candidate overloads written into the nodes, or faults. It
+evaluates nothing and does not judge literals (`validators.py`).
 
 The rule: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
 """
@@ -282,7 +282,7 @@ class _Checker:
 
     # Literals of containers.
 
-    def _join(self, node: Node, previous: Type | None, current: Type) -> Type:
+    def _join(self, previous: Type | None, current: Type) -> Type:
         if previous is None:
             return current
         if self._bindings.assignable(previous, current):
@@ -304,7 +304,7 @@ class _Checker:
             self.check(element)
             found = self._unwrapped(element) if index in node.optional else element.type
             if found is not joined:
-                joined = self._join(element, joined, found)
+                joined = self._join(joined, found)
         node.type = list_of(joined if joined is not None else self._bindings.fresh())
 
     def _map(self, node: MapLiteral) -> None:
@@ -313,10 +313,10 @@ class _Checker:
         for entry in node.entries:
             assert entry.key is not None  # noqa: S101
             self.check(entry.key)
-            keys = self._join(entry.key, keys, entry.key.type)
+            keys = self._join(keys, entry.key.type)
             self.check(entry.value)
             found = self._unwrapped(entry.value) if entry.optional else entry.value.type
-            values = self._join(entry.value, values, found)
+            values = self._join(values, found)
         if keys is None or values is None:
             keys, values = self._bindings.fresh(), self._bindings.fresh()
         node.type = map_of(keys, values)

@@ -1,7 +1,8 @@
 """Closures of comparisons, arithmetic, membership and functions.
 
-In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are looked at here, once:
-the type of a constant picks the implementation, a pure constructor of constants is evaluated, a pattern is bound.
+In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are looked at here,
+once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, a pattern is
+bound.
 
 The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this file only saves look-ups.
 """

@@ -82,19 +82,19 @@ class Folds:
             if node.macro in {"all", "exists"}:
                 assert isinstance(node.step, Call)  # noqa: S101
                 return _quantifier(
-                    _loop(holder, first, second), self.emit(node.step.args[1]), decisive=node.macro == "exists"
+                    _Loop(holder, first, second), self.emit(node.step.args[1]), decisive=node.macro == "exists"
                 )
             condition, step = _parts(node)
             predicate = self.emit(condition) if condition is not None else None
             if node.macro in {"exists_one", "existsOne"}:
                 assert predicate is not None  # noqa: S101
-                return _count_one(_loop(holder, first, second), predicate)
+                return _count_one(_Loop(holder, first, second), predicate)
             assert isinstance(step, Call)  # noqa: S101
             if node.macro == "transformMap":
-                return _map_builder(_loop(holder, first, second), predicate, self.emit(step.args[2]), first)
+                return _map_builder(_Loop(holder, first, second), predicate, self.emit(step.args[2]), first)
             added = step.args[1]
             assert isinstance(added, ListLiteral)  # noqa: S101
-            return _list_builder(_loop(holder, first, second), predicate, self.emit(added.elements[0]))
+            return _list_builder(_Loop(holder, first, second), predicate, self.emit(added.elements[0]))
         finally:
             if node.var2:
                 self._forget(node.var2)
@@ -122,34 +122,40 @@ def _parts(node: Comprehension) -> tuple[Node | None, Node]:
     return None, step
 
 
-_Loop = Callable[[Any], Any]
+class _Loop:
+    """What a loop goes through, and the slots that its variables have (slot 0 for a second variable means none)."""
 
+    __slots__ = ("first", "items", "second")
 
-def _loop(holder: Closure, first: int, second: int) -> _Loop:
-    """Make a generator-free loop driver: it gives the elements, and says where they go."""
-    if not second:
-        return lambda frame: [((first,), (element,)) for element in iterate(holder(frame))]
-    return lambda frame: [((first, second), pair) for pair in iterate_pairs(holder(frame))]
+    def __init__(self, holder: Closure, first: int, second: int) -> None:
+        self.first = first
+        self.second = second
+        walk: Callable[[Any], list[Any]] = iterate_pairs if second else iterate
+        self.items: Callable[[Any], list[Any]] = lambda frame: walk(holder(frame))
 
-
-def _place(frame: list[Any], slots: tuple[int, ...], values: tuple[Any, ...]) -> None:
-    for slot, value in zip(slots, values, strict=True):
-        frame[slot] = value
+    def place(self, frame: list[Any], item: Any) -> None:
+        """Put one element, or one pair, into the frame."""
+        if self.second:
+            frame[self.first], frame[self.second] = item
+        else:
+            frame[self.first] = item
 
 
 def _quantifier(loop: _Loop, predicate: Closure, *, decisive: bool) -> Closure:
+    items, place = loop.items, loop.place
+
     def quantify(frame: Any) -> bool:
         failed: CelError | None = None
-        for slots, values in loop(frame):
-            _place(frame, slots, values)
+        for item in items(frame):
+            place(frame, item)
             try:
                 value = predicate(frame)
             except CelError as error:
                 failed = failed or error
                 continue
             if value is decisive:
-                return decisive
-            if value is not (not decisive):
+                return bool(decisive)
+            if type(value) is not bool:
                 failed = failed or CelError(NO_SUCH_OVERLOAD)
         if failed is not None:
             raise failed
@@ -159,11 +165,13 @@ def _quantifier(loop: _Loop, predicate: Closure, *, decisive: bool) -> Closure:
 
 
 def _count_one(loop: _Loop, predicate: Closure) -> Closure:
+    items, place = loop.items, loop.place
+
     def count(frame: Any) -> bool:
         failed: CelError | None = None
         found = 0
-        for slots, values in loop(frame):
-            _place(frame, slots, values)
+        for item in items(frame):
+            place(frame, item)
             try:
                 if _holds(predicate, frame):
                     found += 1
@@ -184,11 +192,13 @@ def _holds(predicate: Closure, frame: Any) -> bool:
 
 
 def _list_builder(loop: _Loop, predicate: Closure | None, element: Closure) -> Closure:
+    items, place = loop.items, loop.place
+
     def build(frame: Any) -> list[Any]:
         failed: CelError | None = None
         made: list[Any] = []
-        for slots, values in loop(frame):
-            _place(frame, slots, values)
+        for item in items(frame):
+            place(frame, item)
             try:
                 if predicate is not None and not _holds(predicate, frame):
                     continue
@@ -207,11 +217,13 @@ def _list_builder(loop: _Loop, predicate: Closure | None, element: Closure) -> C
 
 
 def _map_builder(loop: _Loop, predicate: Closure | None, value: Closure, key: int) -> Closure:
+    items, place = loop.items, loop.place
+
     def build(frame: Any) -> CelMap:
         failed: CelError | None = None
         made = CelMap({})
-        for slots, values in loop(frame):
-            _place(frame, slots, values)
+        for item in items(frame):
+            place(frame, item)
             try:
                 if predicate is not None and not _holds(predicate, frame):
                     continue

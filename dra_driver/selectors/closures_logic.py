@@ -1,7 +1,7 @@
 """Closures of the logical operators.
 
-In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. Errors of an operand are absorbed where
-another operand decides.
+In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. Errors of an operand are absorbed
+where another operand decides.
 
 The rule: cel-go's logical operators.
 """

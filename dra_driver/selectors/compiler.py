@@ -1,11 +1,12 @@
 """The quick evaluator: a program as a nest of Python closures.
 
-In: a program. Out: a function from `DeviceView` to a value, or None where the cost has to be counted because the estimate
-does not bound it. Common shapes (an attribute, an attribute compared with a constant, a method with a constant argument)
-become one closure each. Verdicts equal those of `interpreter.py`; tests hold the two against each other.
+In: a program. Out: a function from `DeviceView` to a value, or None where the cost has to be counted because the
+estimate does not bound it. Common shapes (an attribute, an attribute compared with a constant, a method with a
+constant argument) become one closure each. Verdicts equal those of `interpreter.py`; tests hold the two against each
+other.
 
-A closure takes the frame: the view itself where the expression has no local variables, else a list of the view and a slot
-for each variable.
+A closure takes the frame: the view itself where the expression has no local variables, else a list of the view and a
+slot for each variable.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dra_driver.selectors.nodes import (
     Message,
     Node,
     Select,
+    chain_terms,
     children,
 )
 from dra_driver.selectors.program import Program
@@ -251,7 +253,7 @@ class _Compiler(Folds):
         if function in {"_[?_]", "_?._"}:
             return self._index_optional(node)
         if function in {"_&&_", "_||_"}:
-            terms = self.emit_all(_terms(node, function))
+            terms = self.emit_all(chain_terms(node))
             return all_of(terms) if function == "_&&_" else any_of(terms)
         if function == "_?_:_":
             return choose(*self.emit_all(node.args))
@@ -312,7 +314,7 @@ class _Compiler(Folds):
     def _message(self, node: Message) -> Closure:
         name, parts = node.name, []
         for entry in node.entries:
-            parts.append((entry.field, self.emit(entry.value), entry.optional))
+            parts.append((entry.field, self.emit(entry.value), entry.optional))  # noqa: PERF401  (no extra frame)
 
         def message(frame: Any) -> Any:
             fields: dict[str, Any] = {}
@@ -326,20 +328,6 @@ class _Compiler(Folds):
             return make_message(name, fields)
 
         return message
-
-
-def _terms(node: Call, function: str) -> list[Node]:
-    """List the terms of a chain of one logical operator, left to right."""
-    terms: list[Node] = []
-    pending: list[Node] = [node]
-    while pending:
-        one = pending.pop()
-        if type(one) is Call and one.function == function:
-            pending.append(one.args[1])
-            pending.append(one.args[0])
-        else:
-            terms.append(one)
-    return terms
 
 
 def _fallback(holder: Closure, name: str, other: Closure) -> Closure:

@@ -214,7 +214,7 @@ class _Coster:
         for arg in node.args:
             costs.append(self.cost(arg))
             args.append(self._operand(arg))
-        if node.function == "_&&_" or node.function == "_||_":
+        if node.function in {"_&&_", "_||_"}:
             self._sizes[node] = ONE
             return add(costs[0], costs[1])
         total, target = 0, None
@@ -230,7 +230,7 @@ class _Coster:
             most = max(most, add(found.cost, spent) if not found.whole else found.cost)
             if found.size is not None:
                 size = found.size if size is None else union(size, found.size)
-            if overload == "index_list" or overload == "index_map":
+            if overload in {"index_list", "index_map"}:
                 entry = self.entry(node.args[0])
                 size = entry[2] if entry is not None else None
                 step = ITEMS if overload == "index_list" else VALUES

@@ -1,11 +1,13 @@
 """What each function costs in the estimate, and how large its result may be.
 
-In: a call and what is known of its operands. Out: an `Estimate`. A function that is not listed costs 1 and has no result
-size. Look-up order: overload ids of the list and set extensions, then function names (Kubernetes' own rules, whatever the
-overload), then overload ids of the standard library.
+In: a call and what is known of its operands. Out: an `Estimate`. A function that is not listed costs 1 and has no
+result size. Look-up order: overload ids of the list and set extensions, then function names (Kubernetes' own rules,
+whatever the overload), then overload ids of the standard library.
 
 The rule: Kubernetes' CEL library cost estimator; cel-go's list and set extensions; cel-go's standard costs.
 """
+
+# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What one Kubernetes version declares: functions, macros, names, the fields of `device`, its gates.
 
-In: a version, feature gates, an environment ("stored" or "new"). Out: an `Declarations` value that the parser, the checker
-and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this file only reads them.
+In: a version, feature gates, an environment ("stored" or "new"). Out: an `Declarations` value that the parser, the
+checker and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this file only reads them.
 
-An entry of a table may end in `@1.34` (the version that introduced it) and `?Gate`. Stored expressions see everything in
-the table; new expressions see what the previous minor version had, and gated entries exactly as the gate says.
+An entry of a table may end in `@1.34` (the version that introduced it) and `?Gate`. Stored expressions see everything
+in the table; new expressions see what the previous minor version had, and gated entries exactly as the gate says.
 
 The rule: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
 """
@@ -28,7 +28,8 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
 
 _ENTRY = re.compile(
-    r"(?P<id>\S+): (?:(?P<receiver>.+?)\.)?\((?P<params>.*)\) -> (?P<result>[^@?]+?)(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?"
+    r"(?P<id>\S+): (?:(?P<receiver>.+?)\.)?\((?P<params>.*)\) -> (?P<result>[^@?]+?)"
+    r"(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?"
 )
 _SUFFIX = re.compile(r"(?P<body>[^@?]+?)(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?")
 _MOST_RESOLUTIONS = 4096
@@ -128,7 +129,7 @@ def _table(kubernetes: str) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environment: Environment) -> Declarations:
     table = _table(kubernetes)
-    gates = {**table["gates"], **{name: on for name, on in overrides}}
+    gates = {**table["gates"], **dict(overrides)}
     attribute = _attribute_type(table["attributeType"], gates, environment)
     macros = {}
     for row in table["macros"]:

@@ -1,8 +1,8 @@
 """Room on the stack for deep expressions.
 
-The grammar bounds how deep an expression can nest, but that bound times the frames of each level exceeds Python's default
-recursion limit. Frames of Python functions live on the heap, so raising the limit for the time of one call is safe; it is
-raised only for expressions that need it.
+The grammar bounds how deep an expression can nest, but that bound times the frames of each level exceeds Python's
+default recursion limit. Frames of Python functions live on the heap, so raising the limit for the time of one call is
+safe; it is raised only for expressions that need it.
 """
 
 from __future__ import annotations

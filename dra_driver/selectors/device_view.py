@@ -1,10 +1,11 @@
 """A device as expressions see it.
 
-In: a resource.k8s.io/v1 Device as a plain dict, and the name of its driver. Out: a `DeviceView`, converted once and shared
-by any number of selectors. Quantities and versions are interned by text. It decides nothing about gates: a view keeps what
-versions differ in, and the selector looks at it.
+In: a resource.k8s.io/v1 Device as a plain dict, and the name of its driver. Out: a `DeviceView`, converted once and
+shared by any number of selectors. Quantities and versions are interned by text. It decides nothing about gates: a
+view keeps what versions differ in, and the selector looks at it.
 
-The rule: Kubernetes' conversion of devices for CEL: domain defaults to the driver; one bad attribute spoils the device.
+The rule: Kubernetes' conversion of devices for CEL: domain defaults to the driver; one bad attribute spoils the
+device.
 """
 
 from __future__ import annotations

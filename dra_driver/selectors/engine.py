@@ -1,7 +1,7 @@
 """The seam between those who ask for a verdict and the two engines that can give one.
 
-In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine` is
-the portable second opinion. Nothing outside this room should need more than these names.
+In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine`
+is the portable second opinion. Nothing outside this room should need more than these names.
 
 The rule: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
 """

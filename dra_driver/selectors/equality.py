@@ -1,7 +1,7 @@
 """Equality, membership and order of run-time values.
 
-In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Deep comparisons are counted, so no
-nest of shared lists can run away.
+In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Deep comparisons are counted,
+so no nest of shared lists can run away.
 
 The rule: cel-go's Equal and Compare; Kubernetes' own types refuse other types on their right.
 """
@@ -161,7 +161,7 @@ def is_map(value: Any) -> bool:
 
 
 def find(holder: Any, key: Any) -> tuple[bool, Any]:
-    """Look a key up: whether it is there, and its value. Numbers of different types find each other when nothing is lost.
+    """Look a key up: whether it is there, and its value. Numbers find each other across types when nothing is lost.
 
     Raises:
         CelAbort: The server itself panics on such a key.
@@ -215,10 +215,7 @@ def contains(holder: Any, needle: Any) -> bool:
     if kind is list or kind is Concat:
         elements = unfold(holder)
         _count(len(elements))
-        for element in elements:
-            if is_equal(needle, element):
-                return True
-        return False
+        return any(is_equal(needle, element) for element in elements)
     if kind is CelMap or isinstance(holder, dict):
         if kind is CelMap:
             return find(holder, needle)[0]
@@ -233,13 +230,8 @@ def _compare_numbers(left: Any, right: Any) -> int:
     if type(left) is float or type(right) is float:
         if (type(left) is float and math.isnan(left)) or (type(right) is float and math.isnan(right)):
             raise CelError("NaN values cannot be ordered")
-        left, right = _as_double(left, right)
-    return (left > right) - (left < right)
-
-
-def _as_double(left: Any, right: Any) -> tuple[float, float]:
-    """Convert both to doubles, the way the server compares an integer with one."""
-    return float(left), float(right)
+        left, right = float(left), float(right)
+    return int(left > right) - int(left < right)
 
 
 _ORDERED = frozenset({bool, str, bytes})
@@ -257,9 +249,9 @@ def compare(left: Any, right: Any, operator: str = "") -> int:
         return _compare_numbers(left, right)
     if kind is other:
         if kind in _ORDERED:
-            return (left > right) - (left < right)
+            return int(left > right) - int(left < right)
         if kind in _TIMES:
-            return (left.ns > right.ns) - (left.ns < right.ns)
+            return int(left.ns > right.ns) - int(left.ns < right.ns)
     if kind in _NUMBERS or kind in _ORDERED or kind in _TIMES or not operator:
         raise CelError(NO_SUCH_OVERLOAD)
     raise CelError(f"{NO_SUCH_OVERLOAD}: {operator}")

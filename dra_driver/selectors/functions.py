@@ -1,10 +1,11 @@
 """What functions do at run time: one table from names to implementations by operand types.
 
-In: a function name. Out: a `Function` that picks the implementation by the types of its operands, or refuses them with
-the server's words. Operators, lazily evaluated functions and field access are not here (`compiler.py`, `interpreter.py`).
+In: a function name. Out: a `Function` that picks the implementation by the types of its operands, or refuses them
+with the server's words. Operators, lazily evaluated functions and field access are not here (`compiler.py`,
+`interpreter.py`).
 
-The rule: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload", in a longer form
-where the declaration guards its operands.
+The rule: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload", in a longer
+form where the declaration guards its operands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Many devices, few verdicts: devices grouped by what an expression reads.
 
-In: devices as wire dicts with their drivers, and a read-set. Out: groups with one converted representative each; a selector
-is evaluated once per group. Only representatives are converted; memory grows with the groups, plus one number per device
-that says which group it is in.
+In: devices as wire dicts with their drivers, and a read-set. Out: groups with one converted representative each; a
+selector is evaluated once per group. Only representatives are converted; memory grows with the groups, plus one
+number per device that says which group it is in.
 
 Never group by all attributes: UUIDs and bus addresses make each device its own group.
 """

@@ -1,7 +1,8 @@
 """The careful evaluator: it counts cost, and it can record the value of every part.
 
-In: a program and the root values. Out: a value, a `CelError`, or a `CelAbort` when the budget is spent. It walks the tree
-node by node exactly in the server's order; `compiler.py` is the quick way to the same verdict where no counting is needed.
+In: a program and the root values. Out: a value, a `CelError`, or a `CelAbort` when the budget is spent. It walks the
+tree node by node exactly in the server's order; `compiler.py` is the quick way to the same verdict where no counting
+is needed.
 
 The rule: cel-go's interpreter and its cost observer.
 """
@@ -61,9 +62,13 @@ class _Lazy:
 
 
 class Interpreter:
-    """One evaluation. `cost` is what it was charged; `trace` maps nodes to values and errors when recording."""
+    """One evaluation. `cost` is what it was charged.
 
-    __slots__ = ("_budget", "_constants", "_device", "_program", "_scope", "cost", "trace")
+    With `record` it evaluates also what the verdict does not need, and `trace` maps nodes to values and errors; the
+    budget then still bounds the work.
+    """
+
+    __slots__ = ("_budget", "_constants", "_device", "_program", "_record", "_scope", "cost", "trace")
 
     def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
         self._program = program
@@ -72,7 +77,8 @@ class Interpreter:
         self._scope: dict[str, _Lazy] = {}
         self._budget = budget
         self.cost = 0
-        self.trace: dict[Node, Any] | None = {} if record else None
+        self._record = record
+        self.trace: dict[Node, Any] = {}
 
     def run(self) -> Any:
         """Evaluate the whole program."""
@@ -88,10 +94,10 @@ class Interpreter:
         constants = self._constants
         if node in constants:
             value = constants[node]
-            if self.trace is not None:
+            if self._record:
                 self.trace[node] = value
             return value
-        if self.trace is None:
+        if not self._record:
             return self._eval(node)
         try:
             value = self._eval(node)
@@ -206,11 +212,11 @@ class Interpreter:
         function = node.function
         if function in _ACCESS:
             return self._access(node)
-        if function == "_&&_" or function == "_||_":
+        if function in {"_&&_", "_||_"}:
             return self._logical(node, decisive=function == "_||_")
         if function == "_?_:_":
             return self._conditional(node)
-        if function == "or" or function == "orValue":
+        if function in {"or", "orValue"}:
             return self._alternative(node)
         if function == "@not_strictly_false":
             return self._not_strictly_false(node)
@@ -278,6 +284,7 @@ class Interpreter:
 
     def _logical(self, node: Call, *, decisive: bool) -> bool:
         failed: CelError | None = None
+        decided = False
         for operand in node.args:
             try:
                 value = self.eval(operand)
@@ -285,9 +292,13 @@ class Interpreter:
                 failed = failed or error
                 continue
             if value is decisive:
-                return decisive
-            if type(value) is not bool:
+                decided = True
+                if not self._record:
+                    break
+            elif type(value) is not bool:
                 failed = failed or CelError(NO_SUCH_OVERLOAD)
+        if decided:
+            return decisive
         if failed is not None:
             raise failed
         return not decisive
@@ -318,7 +329,7 @@ class Interpreter:
         except CelError:
             value = True
         self._charge(1)
-        return value if type(value) is bool else True
+        return value is not False
 
     # Folds.
 

@@ -1,7 +1,7 @@
 """The engine that decides: Kubernetes' DRA selectors, compiled and evaluated as one version does it.
 
-In: expressions; devices as wire dicts or prepared views. Out: `KubernetesSelector`s with type, cost and admission verdict;
-matches; compile and run-time errors with the server's texts. No I/O beyond its own tables.
+In: expressions; devices as wire dicts or prepared views. Out: `KubernetesSelector`s with type, cost and admission
+verdict; matches; compile and run-time errors with the server's texts. No I/O beyond its own tables.
 
 The rule: Kubernetes, package dynamic-resource-allocation/cel; API validation of selectors (length, cost).
 """
@@ -19,7 +19,7 @@ from dra_driver.selectors.depth import needs_room, room_for
 from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.equality import Work
-from dra_driver.selectors.interpreter import BUDGET, Interpreter
+from dra_driver.selectors.interpreter import Interpreter
 from dra_driver.selectors.nodes import Node, height
 from dra_driver.selectors.parser import parse
 from dra_driver.selectors.program import BadProgram, Program, construct
@@ -142,10 +142,21 @@ class KubernetesSelector:
         if view.list_problem is not None and not self._declarations.converts_lists:
             raise SelectorRuntimeError(view.list_problem)
 
-    def interpreter(self, view: DeviceView, *, record: bool = False) -> Interpreter:
-        """Make the careful evaluator for one device, recording on request."""
+    def interpreter(self, view: DeviceView) -> Interpreter:
+        """Make the careful evaluator for one device."""
+        return Interpreter(self._program, view.root(shows_sharing=self._declarations.shows_sharing))
+
+    def trace(self, view: DeviceView) -> dict[Node, Any]:
+        """Evaluate every part on one device; give values and errors by node."""
         root = view.root(shows_sharing=self._declarations.shows_sharing)
-        return Interpreter(self._program, root, budget=BUDGET, record=record)
+        recorder = Interpreter(self._program, root, record=True)
+        Work.done = 0
+        with room_for(self._room()):
+            try:
+                recorder.run()
+            except (CelError, CelAbort) as error:
+                recorder.trace.setdefault(self._program.root, error)
+        return recorder.trace
 
     def _room(self) -> int:
         """Count the frames that an evaluation can need."""

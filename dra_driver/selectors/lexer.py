@@ -1,7 +1,7 @@
 """From text to tokens.
 
-In: the text. Out: tokens as tuples (kind, text, offset), ended by one of kind EOF, and the places that are no token. The
-kind of a keyword or punctuation mark is the mark itself. It unescapes nothing.
+In: the text. Out: tokens as tuples (kind, text, offset), ended by one of kind EOF, and the places that are no token.
+The kind of a keyword or punctuation mark is the mark itself. It unescapes nothing.
 
 The rule: the token rules of the CEL grammar as cel-go has them (longest match; an unrecognisable run is dropped).
 """

@@ -1,7 +1,7 @@
 """string.format: its clauses, checked at compile time and applied at run time.
 
-In: a format string and arguments. Out: the text, or a `BadClause`. The compile-time check shares the parser of clauses, so
-both stages find the same faults.
+In: a format string and arguments. Out: the text, or a `BadClause`. The compile-time check shares the parser of
+clauses, so both stages find the same faults.
 
 The rule: cel-go's strings extension version 2 (locale en-US for %f and %e).
 """

@@ -1,6 +1,7 @@
 """List functions: size, slice, sort, flatten, distinct, statistics, membership, sets.
 
-In: lists. Out: lists, single elements, bools, ints, or a `CelError`. Results never grow beyond what the budget could pay.
+In: lists. Out: lists, single elements, bools, ints, or a `CelError`. Results never grow beyond what the budget could
+pay.
 
 The rule: cel-go's lists (version 3) and sets extensions; Kubernetes' list library; `includes` of the DRA environment.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import Any
 
 from dra_driver.selectors.arithmetic import ADD
@@ -124,7 +126,7 @@ def _comparable(name: str, values: Any) -> list[Any]:
 
 def _is_sorted(values: Any) -> bool:
     elements = _comparable("isSorted", values)
-    return all(_order(left, right) != 1 for left, right in zip(elements, elements[1:], strict=False))
+    return all(_order(left, right) != 1 for left, right in pairwise(elements))
 
 
 def _extreme(name: str, wanted: int) -> Callable[[Any], Any]:
@@ -177,7 +179,7 @@ def _found(element: Any, needle: Any) -> bool:
 
 
 def includes(value: Any, needle: Any) -> bool:
-    """Evaluate includes(): membership for a list, equality for anything else."""
+    """Tell membership for a list, equality for anything else."""
     if is_list(value):
         if list_size(value) > _MOST_INCLUDED:
             raise CelError(

@@ -29,24 +29,29 @@ _BASE64 = re.compile(
 _LONGEST = 2000  # every name format ends far below; spares the patterns hostile texts
 
 _WORDS_1123 = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an "
-    "alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '%s')"
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '%s')"
 )
 _WORDS_SUBDOMAIN = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'example.com', regex used for validation is '%s')"
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is '%s')"
 )
 _WORDS_1035 = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and "
-    "end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '%s')"
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '%s')"
 )
 _WORDS_QUALIFIED = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '%s')"
 )
 _WORDS_VALUE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '%s')"
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'%s')"
+)
+_WORDS_PREFIX = (
+    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', with an optional DNS subdomain prefix "
+    "and '/' (e.g. 'example.com/MyName')"
 )
 
 
@@ -77,10 +82,7 @@ _is_qualified_part = _shape(_QUALIFIED, _WORDS_QUALIFIED, 63)
 def _qualified_name(text: str) -> list[str]:
     parts = text.split("/")
     if len(parts) > 2:
-        return [
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', with an optional DNS subdomain "
-            "prefix and '/' (e.g. 'example.com/MyName')"
-        ]
+        return [_WORDS_PREFIX]
     problems = []
     if len(parts) == 2:
         if not parts[0]:

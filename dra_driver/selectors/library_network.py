@@ -2,7 +2,8 @@
 
 In: texts, addresses, blocks. Out: addresses, blocks, bools, ints, or a `CelError`. Nothing is looked up.
 
-The rule: Kubernetes' CEL ip and cidr libraries over Go's netip (no zones, no leading zeros, no IPv4-mapped addresses).
+The rule: Kubernetes' CEL ip and cidr libraries over Go's netip (no zones, no leading zeros, no IPv4-mapped
+addresses).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kubernetes quantities and semantic versions in expressions.
 
-In: texts, quantities, versions. Out: quantities, versions, numbers, or a `CelError` with Kubernetes' text. The arithmetic
-itself is in `model/`.
+In: texts, quantities, versions. Out: quantities, versions, numbers, or a `CelError` with Kubernetes' text. The
+arithmetic itself is in `model/`.
 
 The rule: Kubernetes' CEL quantity and semver libraries.
 """
@@ -31,7 +31,7 @@ def _interned(text: str) -> CelQuantity:
         raise CelError(error.message) from error
 
 
-def to_semver(text: str, lenient: bool = False) -> Semver:  # noqa: FBT001, FBT002  (the CEL signature)
+def to_semver(text: str, lenient: bool = False) -> Semver:
     """Evaluate semver()."""
     try:
         return Semver.parse(normalize(text) if lenient else text)

@@ -1,7 +1,7 @@
 """Regular expressions: matches, find, findAll.
 
-In: texts and patterns. Out: bools, strings, lists, or a `CelError`. Patterns are RE2, so matching is linear in the text;
-Python's own `re` takes look-arounds that the server refuses, and is never used here.
+In: texts and patterns. Out: bools, strings, lists, or a `CelError`. Patterns are RE2, so matching is linear in the
+text; Python's own `re` takes look-arounds that the server refuses, and is never used here.
 
 The rule: Go's regexp package, whose error texts are rebuilt from those of the C++ library.
 """

@@ -31,8 +31,7 @@ def to_url(text: str) -> Url:
     try:
         _parse(text, request=True)
         before, _, fragment = text.partition("#")
-        if _BAD_ESCAPE.search(fragment):
-            raise _BadUrl(f'invalid URL escape "{fragment[_bad_escape(fragment) :][:3]}"')
+        _check_escapes(fragment)
         return _parse(before, request=False)
     except _BadUrl as bad:
         raise CelError(f'URL parse error during conversion from string: parse "{text}": {bad}') from bad
@@ -47,9 +46,10 @@ def is_request_uri(text: str) -> str | None:
     return None
 
 
-def _bad_escape(text: str) -> int:
+def _check_escapes(text: str) -> None:
     found = _BAD_ESCAPE.search(text)
-    return found.start() if found else 0
+    if found is not None:
+        raise _BadUrl(f'invalid URL escape "{text[found.start() :][:3]}"')
 
 
 def _parse(text: str, *, request: bool) -> Url:
@@ -79,8 +79,7 @@ def _parse(text: str, *, request: bool) -> Url:
         authority, slash, path = path[2:].partition("/")
         path = slash + path
         host = _host(authority)
-    if _BAD_ESCAPE.search(path):
-        raise _BadUrl(f'invalid URL escape "{path[_bad_escape(path) :][:3]}"')
+    _check_escapes(path)
     name, port = _split_port(host)
     return Url(normal, scheme, host, name, port, _escaped(path), _query(query))
 

@@ -1,7 +1,7 @@
 """What macros expand to: folds, bindings, presence tests.
 
-In: target and arguments of a call, as nodes. Out: the node that stands for it, or a `BadMacro`. It evaluates nothing; the
-cost estimate depends on exactly these shapes.
+In: target and arguments of a call, as nodes. Out: the node that stands for it, or a `BadMacro`. It evaluates nothing;
+the cost estimate depends on exactly these shapes.
 
 The rule: cel-go's standard macros, its bindings, optional, lists and two-variable comprehension extensions.
 """
@@ -89,28 +89,29 @@ def _empty_list(offset: int) -> ListLiteral:
 
 def _quantifier(kind: str, names: tuple[str, str], range_: Node, predicate: Node, at: int) -> Node:
     if kind == "all":
-        init: Node = Literal(True, at)  # noqa: FBT003
+        init: Node = Literal(True, at)
         cond: Node = _op("@not_strictly_false", at, _accu(at))
         step: Node = _op("_&&_", at, _accu(at), predicate)
         result: Node = _accu(at)
     elif kind == "exists":
-        init = Literal(False, at)  # noqa: FBT003
+        init = Literal(False, at)
         cond = _op("@not_strictly_false", at, _op("!_", at, _accu(at)))
         step = _op("_||_", at, _accu(at), predicate)
         result = _accu(at)
     else:
-        init, cond = Literal(0, at), Literal(True, at)  # noqa: FBT003
+        init, cond = Literal(0, at), Literal(True, at)
         step = _op("_?_:_", at, predicate, _op("_+_", at, _accu(at), Literal(1, at)), _accu(at))
         result = _op("_==_", at, _accu(at), Literal(1, at))
     return Comprehension(kind, range_, (*names, ACCUMULATOR), (init, cond, step, result), at)
 
 
-def _fold(kind: str, names: tuple[str, str], range_: Node, init: Node, condition: Node | None, step: Node) -> Node:
+def _fold(kind: str, names: tuple[str, str], range_: Node, condition: Node | None, step: Node) -> Node:
     """Build a fold that collects: its step runs for each element, or for those that meet the condition."""
-    at = init.offset
+    at = step.offset
+    init = MapLiteral([], at) if kind.startswith("transformMap") else _empty_list(at)
     if condition is not None:
         step = _op("_?_:_", at, condition, step, _accu(at))
-    always = Literal(True, at)  # noqa: FBT003
+    always = Literal(True, at)
     return Comprehension(kind, range_, (*names, ACCUMULATOR), (init, always, step, _accu(at)), at)
 
 
@@ -119,7 +120,7 @@ def _append(element: Node, at: int) -> Node:
 
 
 def _bind(macro: str, name: str, init: Node, result: Node, at: int) -> Node:
-    never = Literal(False, at)  # noqa: FBT003
+    never = Literal(False, at)
     return Comprehension(macro, _empty_list(at), (UNUSED, "", name), (init, never, Ident(name, at), result), at)
 
 
@@ -144,19 +145,19 @@ def _map(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node:
     assert target is not None  # noqa: S101
     name = _iteration_name(args[0], "argument is not an identifier")
     condition = args[1] if len(args) > 2 else None
-    return _fold("map", (name, ""), target, _empty_list(at), condition, _append(args[-1], at))
+    return _fold("map", (name, ""), target, condition, _append(args[-1], at))
 
 
 def _filter(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node:
     assert target is not None  # noqa: S101
     name = _iteration_name(args[0], "argument is not an identifier")
-    return _fold("filter", (name, ""), target, _empty_list(at), args[1], _append(Ident(name, args[0].offset), at))
+    return _fold("filter", (name, ""), target, args[1], _append(Ident(name, args[0].offset), at))
 
 
 def _transform_list(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node:
     assert target is not None  # noqa: S101
     condition = args[2] if len(args) > 3 else None
-    return _fold("transformList", _pair(args), target, _empty_list(at), condition, _append(args[-1], at))
+    return _fold("transformList", _pair(args), target, condition, _append(args[-1], at))
 
 
 def _transform_map(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node:
@@ -164,7 +165,7 @@ def _transform_map(_: Expansion, target: Node | None, args: list[Node], at: int)
     names = _pair(args)
     condition = args[2] if len(args) > 3 else None
     step = _op("cel.@mapInsert", at, _accu(at), Ident(names[0], at), args[-1])
-    return _fold("transformMap", names, target, MapLiteral([], at), condition, step)
+    return _fold("transformMap", names, target, condition, step)
 
 
 def _transform_map_entry(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node:
@@ -172,7 +173,7 @@ def _transform_map_entry(_: Expansion, target: Node | None, args: list[Node], at
     names = _pair(args)
     condition = args[2] if len(args) > 3 else None
     step = _op("cel.@mapInsert", at, _accu(at), args[-1])
-    return _fold("transformMapEntry", names, target, MapLiteral([], at), condition, step)
+    return _fold("transformMapEntry", names, target, condition, step)
 
 
 def _cel_bind(_: Expansion, target: Node | None, args: list[Node], at: int) -> Node | None:
@@ -206,7 +207,7 @@ def _sort_by(_: Expansion, target: Node | None, args: list[Node], at: int) -> No
         message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression"
         raise BadMacro(target.offset if target is not None else at, message)
     name = _iteration_name(args[0], "argument is not an identifier")
-    keys = _fold("map", (name, ""), Ident(_SORT_INPUT, at), _empty_list(at), None, _append(args[1], at))
+    keys = _fold("map", (name, ""), Ident(_SORT_INPUT, at), None, _append(args[1], at))
     return _bind("sortBy", _SORT_INPUT, target, Call("@sortByAssociatedKeys", Ident(_SORT_INPUT, at), [keys], at), at)
 
 

@@ -1,7 +1,7 @@
 """The protobuf messages that a selector can name.
 
-In: a message name. Out: its type and its fields. Selectors have no use for messages; they are here because the compiler
-knows them, so that `google.protobuf.Int64Value{value: 1}` gets the same verdict.
+In: a message name. Out: its type and its fields. Selectors have no use for messages; they are here because the
+compiler knows them, so that `google.protobuf.Int64Value{value: 1}` gets the same verdict.
 
 The rule: the well-known types that cel-go registers.
 """

@@ -1,8 +1,8 @@
 """The tree of an expression.
 
-The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the column
-that messages point at, as a code-point offset; `start` and `end` delimit the text; `visits` is how many counted visits the deepest path below (and with) the
-node opens, for the depth limit.
+The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the
+column that messages point at, as a code-point offset; `start` and `end` delimit the text; `visits` is how many
+counted visits the deepest path below (and with) the node opens, for the depth limit.
 """
 
 from __future__ import annotations
@@ -161,6 +161,20 @@ class Comprehension(Node):
             and self.cond.value is False
             and self.accu != "__result__"
         )
+
+
+def chain_terms(node: Call) -> list[Node]:
+    """List the terms of a chain of one logical operator, left to right."""
+    terms: list[Node] = []
+    pending: list[Node] = [node]
+    while pending:
+        one = pending.pop()
+        if type(one) is Call and one.function == node.function:
+            pending.append(one.args[1])
+            pending.append(one.args[0])
+        else:
+            terms.append(one)
+    return terms
 
 
 def height(root: Node) -> int:

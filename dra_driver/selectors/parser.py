@@ -1,11 +1,14 @@
 """From tokens to a tree, macros expanded.
 
-In: the text and the macros of the environment. Out: the root node, or the faults of this stage. A recursive descent whose
-depth is bounded by the grammar's own limits, so no text can exhaust the stack (`depth.py` makes the room).
+In: the text and the macros of the environment. Out: the root node, or the faults of this stage. A recursive descent
+whose depth is bounded by the grammar's own limits, so no text can exhaust the stack (`depth.py` makes the room).
 
-The rule: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the position
-of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not imitated.
+The rule: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
+position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not
+imitated.
 """
+
+# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
 
 from __future__ import annotations
 
@@ -340,8 +343,7 @@ class _Parser:
             if self._optional_mark():
                 optional.add(len(elements))
             element = self._expr()
-            if element.visits > visits:
-                visits = element.visits
+            visits = max(visits, element.visits)
             elements.append(element)
             if not self._comma("]"):
                 break

@@ -1,7 +1,7 @@
 """What is settled before the first device: constants, set memberships, patterns.
 
-In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the server
-too (a constant that can't be converted, a pattern that is no RE2), even in branches that would never run.
+In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the
+server too (a constant that can't be converted, a pattern that is no RE2), even in branches that would never run.
 
 The rule: cel-go's planner with its optimizing decorators; Kubernetes' regex optimizations.
 """

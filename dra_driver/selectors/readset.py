@@ -1,7 +1,8 @@
 """What of a device an expression reads, found without evaluating it.
 
-In: a checked tree. Out: a `ReadSet`: single attributes and capacities, whole domains, whole maps. Devices that agree on
-the read-set get the same verdict, so it is the key to group them by; and it names the attributes that a selector expects.
+In: a checked tree. Out: a `ReadSet`: single attributes and capacities, whole domains, whole maps. Devices that agree
+on the read-set get the same verdict, so it is the key to group them by; and it names the attributes that a selector
+expects.
 
 An access whose name is not a literal counts as reading the whole map.
 """

@@ -1,8 +1,8 @@
 """Sizes and paths: the arithmetic under the cost estimate.
 
-A size is a pair (least, most) of unsigned 64-bit numbers that saturate. A path says where in `device` a value comes from;
-it behaves like a Go slice, because the server's estimate depends on that: appending to a path whose backing array has room
-overwrites what another holder of the same array sees.
+A size is a pair (least, most) of unsigned 64-bit numbers that saturate. A path says where in `device` a value comes
+from; it behaves like a Go slice, because the server's estimate depends on that: appending to a path whose backing
+array has room overwrites what another holder of the same array sees.
 
 The rule: cel-go's checker.SizeEstimate; Kubernetes' size estimator for device selectors.
 """
@@ -24,13 +24,13 @@ REGEX = 0.25  # cost of one character of a pattern
 def add(left: int, right: int) -> int:
     """Add, saturating."""
     total = left + right
-    return total if total <= MAX else MAX
+    return min(total, MAX)
 
 
 def multiply(left: int, right: int) -> int:
     """Multiply, saturating."""
     product = left * right
-    return product if product <= MAX else MAX
+    return min(product, MAX)
 
 
 def scale(number: int, factor: float) -> int:

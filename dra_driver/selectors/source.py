@@ -1,7 +1,7 @@
 """The text of an expression and the faults found in it.
 
-In: offsets (code points from the start of the text). Out: Kubernetes' error blocks, sorted and counted. It knows lines and
-columns, not grammar.
+In: offsets (code points from the start of the text). Out: Kubernetes' error blocks, sorted and counted. It knows
+lines and columns, not grammar.
 
 The rule: cel-go's common.Errors (line and column, the dotted marker line, at most 100 errors).
 """

@@ -1,7 +1,7 @@
 """The types of the dialect: what they are, how messages print them, which is assignable to which.
 
-In: type expressions of the overload table, types found by the checker. Out: `Type` values, and a `Bindings` store of type
-parameters. Nothing here knows expressions or values.
+In: type expressions of the overload table, types found by the checker. Out: `Type` values, and a `Bindings` store of
+type parameters. Nothing here knows expressions or values.
 
 The rule: cel-go's checker (assignability, substitution, occurs check) with Kubernetes' type names.
 """
@@ -27,9 +27,13 @@ _LONG_NAMES = {
 
 
 class Type:
-    """One type. `kind` is the family, `name` the name of opaque, struct and parameter types. Equal types have equal keys."""
+    """One type. `kind` is its family, `name` names opaque, struct and parameter types; equal types have equal keys."""
 
     __slots__ = ("closed", "key", "kind", "name", "params", "size")
+
+    size: int
+    closed: bool
+    key: str
 
     def __init__(self, kind: str, name: str = "", params: tuple[Type, ...] = ()) -> None:
         self.kind = kind
@@ -168,7 +172,7 @@ def equal_or_less_specific(left: Type, right: Type) -> bool:
     if left.kind in {"opaque", "list", "map"}:
         if left.name != right.name or len(left.params) != len(right.params):
             return False
-        for mine, theirs in zip(left.params, right.params, strict=True):
+        for mine, theirs in zip(left.params, right.params, strict=True):  # noqa: SIM110  (no generator frames)
             if not equal_or_less_specific(mine, theirs):
                 return False
         return True
@@ -271,7 +275,7 @@ class Bindings:
             return left == right
         if left.kind != right.kind or left.name != right.name or len(left.params) != len(right.params):
             return False
-        for mine, theirs in zip(left.params, right.params, strict=True):
+        for mine, theirs in zip(left.params, right.params, strict=True):  # noqa: SIM110  (no generator frames)
             if not self._assign(mine, theirs):
                 return False
         return True
@@ -303,7 +307,7 @@ class Bindings:
                 return True
             bound = self._bound.get(within.name)
             return bound is not None and self._occurs(variable, bound)
-        for inner in within.params:
+        for inner in within.params:  # noqa: SIM110  (no generator frames)
             if self._occurs(variable, inner):
                 return True
         return False

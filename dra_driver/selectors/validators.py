@@ -1,10 +1,10 @@
 """Checks of literals that come after type checking.
 
-In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, format strings that don't
-fit their arguments.
+In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, format strings that
+don't fit their arguments.
 
-The rule: cel-go's AST validators as Kubernetes configures them. (`matches` looks at the first *argument*, which in the
-global form is the text and not the pattern.)
+The rule: cel-go's AST validators as Kubernetes configures them. (`matches` looks at the first *argument*, which in
+the global form is the text and not the pattern.)
 """
 
 from __future__ import annotations

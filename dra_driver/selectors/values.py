@@ -1,7 +1,8 @@
 """Run-time values, and the two ways an evaluation can fail.
 
-CEL's bool, int, double, string, bytes, null and list are Python's bool, int, float, str, bytes, None and list; maps with
-string keys only may be plain dicts. The rest is here. `type(value)` tells the CEL type, so nothing may subclass by accident.
+CEL's bool, int, double, string, bytes, null and list are Python's bool, int, float, str, bytes, None and list; maps
+with string keys only may be plain dicts. The rest is here. `type(value)` tells the CEL type, so nothing may subclass
+by accident.
 
 The rule: cel-go's common/types and Kubernetes' CEL libraries (type names as messages print them).
 """
@@ -73,7 +74,7 @@ class TypeValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CelQuantity:
-    """A Kubernetes quantity. `computed` marks the result of add and sub, which the server's `==` refuses on the right."""
+    """A Kubernetes quantity. `computed` marks results of add and sub, which the server's `==` refuses on the right."""
 
     number: Quantity
     computed: bool = False

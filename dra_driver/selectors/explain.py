@@ -1,0 +1,251 @@
+"""Why a device matches, does not match, or fails.
+
+In: a compiled selector and devices. Out: the expression as a tree with the value of every part, the part that
+decides, and over many devices the nearest misses. Every part is evaluated, also those that the verdict does not need;
+the verdict itself is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.selectors.device_view import DeviceView
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
+from dra_driver.selectors.rendering import kind_of, render
+from dra_driver.selectors.values import CelAbort, CelError
+
+_NEGATED = {"_==_": "!=", "_!=_": "==", "_<_": ">=", "_<=_": ">", "_>_": "<=", "_>=_": "<"}
+_METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the expression on one device. `value` is None where it failed or was never reached."""
+
+    text: str
+    start: int
+    end: int
+    value: str | None
+    type: str | None
+    error: str | None
+    decides: bool
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The verdict on one device: `match` is None where the evaluation failed with `error`."""
+
+    match: bool | None
+    error: str | None
+    tree: Part | None
+    deciding: Part | None
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """Devices that fail one clause only. `reason` is short: "memory: 79Gi < 80Gi"."""
+
+    clause: str
+    reason: str
+    devices: tuple[int, ...]
+
+
+def explain(selector: KubernetesSelector, view: DeviceView) -> Explanation:
+    """Explain the verdict on one device."""
+    match, error = _verdict(selector, view)
+    try:
+        selector.check_view(view)
+    except SelectorRuntimeError:
+        return Explanation(match, error, None, None)
+    trace = selector.trace(view)
+    deciding = _deciding(selector.program.root, trace)
+    builder = _Tree(selector.expression, trace, deciding)
+    tree = builder.build(selector.program.root)
+    return Explanation(match, error, tree, builder.decisive)
+
+
+def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[NearMiss]:
+    """Find the clauses that keep devices out which meet all others; most devices first."""
+    clauses = _clauses(selector.program.root)
+    found: dict[tuple[str, str], list[int]] = {}
+    for position, view in enumerate(views):
+        if view.problem is not None or (view.list_problem is not None and not selector.declarations.converts_lists):
+            continue
+        trace = selector.trace(view)
+        failing = [clause for clause in clauses if trace.get(clause) is not True]
+        if len(failing) == 1:
+            clause = failing[0]
+            text = selector.expression[clause.start : clause.end]
+            found.setdefault((text, _reason(clause, trace, text)), []).append(position)
+    misses = [NearMiss(text, reason, tuple(devices)) for (text, reason), devices in found.items()]
+    return sorted(misses, key=lambda miss: (-len(miss.devices), miss.clause))
+
+
+def _verdict(selector: KubernetesSelector, view: DeviceView) -> tuple[bool | None, str | None]:
+    try:
+        return selector.matches_view(view), None
+    except SelectorRuntimeError as error:
+        return None, error.text
+
+
+def _has_text(node: Node) -> bool:
+    return hasattr(node, "start")
+
+
+class _Tree:
+    """Builds the parts, leaving out nodes that a macro made."""
+
+    def __init__(self, expression: str, trace: dict[Node, Any], deciding: Node | None) -> None:
+        self._expression = expression
+        self._trace = trace
+        self._deciding = deciding
+        self.decisive: Part | None = None
+
+    def build(self, node: Node) -> Part:
+        value = self._trace.get(node, _Missing)
+        error = value.text if isinstance(value, CelError | CelAbort) else None
+        known = value is not _Missing and error is None
+        part = Part(
+            self._expression[node.start : node.end],
+            node.start,
+            node.end,
+            render(value) if known else None,
+            kind_of(value) if known else None,
+            error,
+            node is self._deciding,
+            tuple([self.build(child) for child in _written(node)]),
+        )
+        if part.decides:
+            self.decisive = part
+        return part
+
+
+class _Missing:
+    """Stands for a part that was never reached."""
+
+
+def _written(node: Node) -> list[Node]:
+    """List the nearest parts below that stand in the text and are worth a line: literals explain themselves."""
+    if _is_path(node):
+        return []
+    found: list[Node] = []
+    logical = type(node) is Call and node.function in {"_&&_", "_||_"}
+    pending = list(reversed(chain_terms(node) if logical else children(node)))  # type: ignore[arg-type]
+    while pending:
+        child = pending.pop()
+        if not _has_text(child):
+            pending.extend(reversed(children(child)))
+        elif type(child) is not Literal and not (type(child) is Ident and child.declared):
+            found.append(child)
+    return found
+
+
+def _is_path(node: Node) -> bool:
+    """Tell whether a node is a chain of plain accesses, which one line explains."""
+    while True:
+        if type(node) is Select:
+            node = node.operand
+        elif type(node) is Call and node.function in {"_[_]", "_[?_]", "_?._"} and type(node.args[1]) is Literal:
+            node = node.args[0]
+        else:
+            return type(node) is Ident
+
+
+def _deciding(node: Node, trace: dict[Node, Any]) -> Node | None:
+    """Find the first clause that decides the value of a node: descend while one operand alone does."""
+    while True:
+        value = trace.get(node)
+        if type(node) is Comprehension and node.is_bind:
+            node = node.result
+        elif type(node) is Call and node.function in {"_&&_", "_||_"}:
+            chosen = _decider(node, value, trace)
+            if chosen is None:
+                return node if _has_text(node) else None
+            node = chosen
+        elif type(node) is Call and node.function == "_?_:_" and trace.get(node.args[0]) in (True, False):
+            node = node.args[1] if trace.get(node.args[0]) else node.args[2]
+        else:
+            return node if _has_text(node) else None
+
+
+def _decider(node: Call, value: Any, trace: dict[Node, Any]) -> Node | None:
+    decisive = node.function == "_||_"
+    for operand in node.args:
+        if value is decisive and trace.get(operand) is decisive:
+            return operand
+        if isinstance(value, CelError) and type(trace.get(operand)) is not bool:
+            return operand
+    return None
+
+
+def _clauses(root: Node) -> list[Node]:
+    """List the terms of the outermost conjunction."""
+    found: list[Node] = []
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if type(node) is Comprehension and node.is_bind:
+            pending.append(node.result)
+        elif type(node) is Call and node.function == "_&&_":
+            pending.extend(reversed(node.args))
+        elif _has_text(node):
+            found.append(node)
+    return found
+
+
+def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
+    """Say in few words why a clause does not hold."""
+    value = trace.get(clause)
+    if isinstance(value, CelError):
+        missing = value.text.removeprefix("no such key: ")
+        return f"{missing}: missing" if missing != value.text else f"{text}: {value.text}"
+    if type(clause) is Select and clause.test:
+        return f"{clause.field}: missing"
+    if type(clause) is Call:
+        compared = _comparison(clause, trace)
+        if compared is not None:
+            return compared
+    name = _name(clause)
+    return f"{name}: {render(value)}" if name else f"{text}: {render(value)}"
+
+
+def _comparison(clause: Call, trace: dict[Node, Any]) -> str | None:
+    """Describe a failed comparison as "name: actual relation wanted"."""
+    if clause.function in _METHODS and clause.target is not None:
+        return _described(clause.target, _METHODS[clause.function], clause.args[0], trace)
+    if clause.function == "@in":
+        return _described(clause.args[0], "not in", clause.args[1], trace)
+    relation = _NEGATED.get(clause.function)
+    if relation is None:
+        return None
+    left, right = clause.args
+    if type(left) is Call and left.function == "compareTo" and type(right) is Literal and right.value == 0:
+        assert left.target is not None  # noqa: S101  (compareTo is a method)
+        return _described(left.target, relation, left.args[0], trace)
+    return _described(left, relation, right, trace)
+
+
+def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any]) -> str | None:
+    name = _name(subject)
+    if name is None or subject not in trace or wanted not in trace:
+        return None
+    return f"{name}: {render(trace[subject])} {relation} {render(trace[wanted])}"
+
+
+def _name(node: Node) -> str | None:
+    """Find the last name of an access chain, through methods and fallbacks."""
+    while True:
+        if type(node) is Select:
+            return node.field
+        if type(node) is Call and node.function in {"_[_]", "_[?_]", "_?._"}:
+            key = node.args[1]
+            return key.value if type(key) is Literal and type(key.value) is str else None
+        if type(node) is Call and node.target is not None:
+            node = node.target
+        else:
+            return node.name if type(node) is Ident else None

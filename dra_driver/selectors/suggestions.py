@@ -1,0 +1,79 @@
+"""Names that don't exist, and what was probably meant.
+
+In: a selector or a compile error, and the devices at hand. Out: each unknown name with close existing ones. It
+guesses from spelling alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dra_driver.selectors.declarations import Declarations
+from dra_driver.selectors.device_view import DeviceView
+from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.readset import ReadSet
+
+_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_UNDEFINED = re.compile(r"undefined field '([^']+)'")
+_MOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A name that nothing at hand has. `kind` is attribute, capacity, domain, field, function or variable."""
+
+    kind: str
+    name: str
+    suggestions: tuple[str, ...]
+
+
+def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
+    """List attributes, capacities and domains that an expression reads and no device has."""
+    held: dict[str, dict[str, set[str]]] = {"attributes": {}, "capacity": {}}
+    for view in views:
+        for field, domains in (("attributes", view.attributes), ("capacity", view.capacity)):
+            for domain, names in domains.items():
+                held[field].setdefault(domain, set()).update(names)
+    found: dict[tuple[str, str], Unknown] = {}
+    for read in sorted(reads.reads, key=repr):
+        known = held.get(read.field)
+        if known is None or read.domain is None:
+            continue
+        if read.domain not in known:
+            unknown = Unknown("domain", read.domain, _close(read.domain, {*held["attributes"], *held["capacity"]}))
+        elif read.name is not None and read.name not in known[read.domain]:
+            kind = "attribute" if read.field == "attributes" else "capacity"
+            unknown = Unknown(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
+        else:
+            continue
+        found[unknown.kind, unknown.name] = unknown
+    return list(found.values())
+
+
+def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> tuple[str, ...]:
+    """Look for a name in its own domain first, then for the same name anywhere."""
+    near = {one for domains in held.values() for one in domains.get(domain, ())}
+    close = [f"{domain}/{one}" for one in _close(name, near)]
+    same = [f"{other}/{name}" for domains in held.values() for other, names in domains.items() if name in names]
+    return tuple(dict.fromkeys([*close, *same]))[:_MOST]
+
+
+def suggest(error: SelectorCompileError, declarations: Declarations) -> list[Unknown]:
+    """List what a compile error calls undeclared or undefined, with close names that exist."""
+    found: list[Unknown] = []
+    for name in dict.fromkeys(_UNDECLARED.findall(error.text)):
+        functions = {*declarations.function_names, *(macro[0] for macro in declarations.macros)}
+        kind = "function" if re.search(rf"{re.escape(name)}\s*\(", error.text) else "variable"
+        known = functions if kind == "function" else {"device", *declarations.identifiers}
+        found.append(Unknown(kind, name, _close(name, known)))
+    fields = set(declarations.device_fields)
+    found += [Unknown("field", name, _close(name, fields)) for name in dict.fromkeys(_UNDEFINED.findall(error.text))]
+    return found
+
+
+def _close(name: str, known: set[str]) -> tuple[str, ...]:
+    by_lower = {one.lower(): one for one in sorted(known)}
+    return tuple([by_lower[one] for one in get_close_matches(name.lower(), list(by_lower), n=_MOST, cutoff=0.6)])
