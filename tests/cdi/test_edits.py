@@ -218,6 +218,46 @@ def test_the_loaded_version_is_looked_for_in_every_folder(tmp_path, no_proc):
     assert not [path for path in places(found).values() if "535.1" in path]
 
 
+def settled_look(roots, version):
+    """Look until the look is kept."""
+    deadline = time.monotonic() + 5
+    while not (edits_module._looks.get(roots) and edits_module._looks[roots].is_settled):
+        assert time.monotonic() < deadline
+        found = common_edits(roots, version)
+    return found
+
+
+def test_another_loaded_version_is_looked_for_though_no_file_changed(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root", version="535.1")
+    root.add_libraries("590.10")
+    roots = root.roots(proc=no_proc)
+    settled_look(roots, "535.1")
+    assert places(common_edits(roots, "590.10")[0])["/usr/lib64/libcuda.so.1"].endswith("590.10")
+
+
+def test_the_newest_is_taken_where_no_version_is_known(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root", version="99.5")
+    root.add_libraries("535.1")
+    found, remarks = common_edits(root.roots(proc=no_proc, sys=tmp_path), None)
+    assert places(found)["/usr/lib64/libcuda.so.1"].endswith("535.1")
+    assert not [remark for remark in remarks if "loaded" in remark]
+
+
+def test_folders_that_are_one_and_the_same_give_each_library_once(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root")
+    root.add_hook()
+    before = places(common_edits(root.roots(proc=no_proc), VERSION)[0])
+    (root.mount / "lib/firmware").rename(root.mount / "usr/lib/firmware")
+    (root.mount / "lib").rmdir()
+    root.link("/lib", "usr/lib")
+    root.link("/usr/lib64", "lib/x86_64-linux-gnu")
+    found = places(common_edits(root.roots(proc=no_proc), VERSION)[0])
+    assert len(found) == len(before)
+    assert sorted(found.values()) == sorted(
+        path.replace("/lib/firmware", "/usr/lib/firmware", 1) for path in before.values()
+    )
+
+
 def test_libraries_of_another_version_are_remarked(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", version="535.1")
     found, remarks = common_edits(root.roots(proc=no_proc), "580.65.6")
@@ -350,14 +390,9 @@ def test_an_upgraded_driver_is_seen_at_once(tmp_path, no_proc):
 
 
 def test_an_unchanged_root_is_not_searched_again(tmp_path, no_proc, monkeypatch):
-    root = FakeDriverRoot(tmp_path / "root")
-    roots = root.roots(proc=no_proc)
-    deadline = time.monotonic() + 5
-    while not (edits_module._looks.get(roots) and edits_module._looks[roots].is_settled):
-        common_edits(roots, VERSION)
-        assert time.monotonic() < deadline
+    roots = FakeDriverRoot(tmp_path / "root").roots(proc=no_proc)
+    first = settled_look(roots, VERSION)
     monkeypatch.setattr(edits_module, "find_driver_files", None)  # a second search would fail
-    first = common_edits(roots, VERSION)
     assert common_edits(roots, VERSION) == first
 
 
