@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
 HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
+EVICT_SECONDS = 2.0  # nobody should be at work on a claim that is gone for good, and somebody waits
 
 
 class Preparer:
@@ -130,7 +131,7 @@ class Preparer:
         if record is None or not self._abandonment.is_abandoned(record):
             return False
         log.warning("claim is gone for good, undoing it", extra=fields(claim=record.full_name, claim_uid=uid))
-        self.unprepare(uid, Deadline.after(BUDGET_SECONDS))
+        self.unprepare(uid, Deadline.after(EVICT_SECONDS))
         return True
 
     def _mend(self, uid: str) -> bool:
