@@ -29,9 +29,11 @@ def _choices(spec: Wire) -> Iterator[Wire]:
 def _prepare_spec(spec: Wire, before: Wire, circumstances: Circumstances) -> None:
     gates = circumstances.gates
     for choice in _choices(spec):
-        choice.setdefault("allocationMode", "ExactCount")
-        if choice["allocationMode"] == "ExactCount":
-            choice.setdefault("count", 1)
+        choice["allocationMode"] = choice.get("allocationMode") or "ExactCount"
+        if not choice.get("count"):  # 0 is what an absent count is
+            choice.pop("count", None)
+            if choice["allocationMode"] == "ExactCount":
+                choice["count"] = 1
         if "DRAAdminAccess" not in gates and not any(c.get("adminAccess") for c in _choices(before)):
             choice.pop("adminAccess", None)
         if "DRADeviceTaints" not in gates and not any("tolerations" in c for c in _choices(before)):
@@ -61,7 +63,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
         at = f"{path}.devices.requests[{i}]"
         value_rules.check_label_name(request.get("name"), f"{at}.name", faults)
         if request.get("name") in names:
-            faults.duplicate(f"{at}.name", request["name"])
+            faults.duplicate(at, request["name"])
         names |= _check_request(request, at, namespace, circumstances, faults)
     for kind, check in (("constraints", _check_constraint), ("config", _check_config)):
         entries: list[Wire] = devices.get(kind) or []
@@ -76,7 +78,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
 def _check_request(request: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> set[str]:
     """Check one request; returns the names by which constraints and configs may refer to it."""
     name = request.get("name", "")
-    given = [kind for kind in ("exactly", "firstAvailable") if kind in request]
+    given = [kind for kind in ("exactly", "firstAvailable") if request.get(kind) not in (None, [])]
     if len(given) != 1:
         faults.required(path, "exactly one of `exactly` or `firstAvailable` is required")
     if "exactly" in request:
@@ -86,10 +88,8 @@ def _check_request(request: Wire, path: str, namespace: str, circumstances: Circ
             and circumstances.namespace_labels(namespace).get(_ADMIN_LABEL) != "true"
         ):
             why = f"admin access to devices requires the `{_ADMIN_LABEL}: true` label on the containing namespace"
-            faults.forbidden(f"{path}.exactly.adminAccess", why)
+            faults.forbidden(f"{path}.adminAccess", why)
     alternatives: list[Wire] = request.get("firstAvailable") or []
-    if "firstAvailable" in request and not alternatives:
-        faults.required(f"{path}.firstAvailable")
     if len(alternatives) > _ALTERNATIVES:
         faults.too_many(f"{path}.firstAvailable", len(alternatives), _ALTERNATIVES)
     names = {name}
@@ -98,7 +98,7 @@ def _check_request(request: Wire, path: str, namespace: str, circumstances: Circ
         value_rules.check_label_name(alternative.get("name"), f"{at}.name", faults)
         full = f"{name}/{alternative.get('name', '')}"
         if full in names:
-            faults.duplicate(f"{at}.name", alternative.get("name"))
+            faults.duplicate(at, alternative.get("name"))
         names.add(full)
         _check_choice(alternative, at, circumstances, faults)
     return names
@@ -117,8 +117,6 @@ def _check_choice(choice: Wire, path: str, circumstances: Circumstances, faults:
     else:
         faults.unsupported(f"{path}.allocationMode", mode, ("All", "ExactCount"))
     value_rules.check_tolerations(choice.get("tolerations") or [], f"{path}.tolerations", faults)
-    for name in (choice.get("capacity") or {}).get("requests") or {}:
-        value_rules.check_qualified_name(name, f"{path}.capacity.requests[{name}]", faults)
 
 
 def _check_references(entry: Wire, path: str, names: set[str], faults: Faults) -> None:
@@ -134,7 +132,7 @@ def _check_references(entry: Wire, path: str, names: set[str], faults: Faults) -
 
 def _check_constraint(constraint: Wire, path: str, faults: Faults) -> None:
     given = [name for name in ("matchAttribute", "distinctAttribute") if name in constraint]
-    if len(given) != 1:
+    if not given:
         faults.required(path, "exactly one of `matchAttribute` or `distinctAttribute` is required")
     for name in given:
         value_rules.check_qualified_name(constraint[name], f"{path}.{name}", faults, needs_domain=True)
@@ -157,6 +155,15 @@ def _check_claim(new: Wire, old: Wire | None, circumstances: Circumstances, faul
         _check_unchanged(new, old, faults)
     else:
         _check_spec(new.get("spec") or {}, "spec", new["metadata"].get("namespace", ""), circumstances, faults)
+
+
+def _finish_claim(wire: Wire) -> None:
+    wire.setdefault("status", {})
+    wire["spec"].setdefault("devices", {}).setdefault("requests", None)
+
+
+def _finish_template(wire: Wire) -> None:
+    wire["spec"].setdefault("spec", {}).setdefault("devices", {}).setdefault("requests", None)
 
 
 def _prepare_template(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
@@ -208,6 +215,7 @@ CLAIM_RULES = Rules(
     prepare=_prepare_claim,
     check=_check_claim,
     check_status=claim_status_rules.check_status,
+    finish=_finish_claim,
 )
-TEMPLATE_RULES = Rules(shape=shapes.TEMPLATE, prepare=_prepare_template, check=_check_template)
+TEMPLATE_RULES = Rules(shape=shapes.TEMPLATE, prepare=_prepare_template, check=_check_template, finish=_finish_template)
 CLASS_RULES = Rules(shape=shapes.CLASS, prepare=_prepare_class, check=_check_class)

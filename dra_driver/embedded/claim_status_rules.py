@@ -20,6 +20,7 @@ from dra_driver.model.wire import Wire
 _RESERVED_FOR = 256
 _ALLOCATION_CONFIGS = 64
 _CONDITIONS = 8
+_STATUSES = ("False", "True", "Unknown")
 _IPS = 16
 _INTERFACE_NAME = 256
 _HARDWARE_ADDRESS = 128
@@ -85,8 +86,6 @@ def _check_allocation(allocation: Wire, spec: Wire, faults: Faults) -> None:
             if name not in names | base:
                 faults.invalid(f"{path}.requests[{j}]", name, "must be the name of a request in the claim")
         value_rules.check_opaque(config.get("opaque"), f"{path}.opaque", faults)
-    if "nodeSelector" in allocation:
-        value_rules.check_node_selector(allocation["nodeSelector"], "status.allocation.nodeSelector", faults)
 
 
 def _check_reserved_for(entries: list[Wire], allocation: Wire | None, before: Wire, old: Wire, faults: Faults) -> None:
@@ -123,11 +122,23 @@ def _check_devices(entries: list[Wire], allocation: Wire, faults: Faults) -> Non
         conditions, data = entry.get("conditions") or [], entry.get("data")
         if len(conditions) > _CONDITIONS:
             faults.too_many(f"{path}.conditions", len(conditions), _CONDITIONS)
+        for j, condition in enumerate(conditions):
+            _check_condition(condition, f"{path}.conditions[{j}]", faults)
         if data is not None and not isinstance(data, dict):
             faults.invalid(f"{path}.data", "<value omitted>", "parsing as JSON object failed")
         elif data and len(json.dumps(data, separators=(",", ":")).encode()) > limits.OPAQUE_PARAMETERS_BYTES:
             faults.too_long(f"{path}.data", limits.OPAQUE_PARAMETERS_BYTES)
         _check_network(entry.get("networkData") or {}, f"{path}.networkData", faults)
+
+
+def _check_condition(condition: Wire, path: str, faults: Faults) -> None:
+    """Check one condition. Source: meta/v1 validation of conditions."""
+    for name in ("type", "lastTransitionTime", "reason"):
+        if not condition.get(name):
+            faults.required(f"{path}.{name}")
+    value_rules.check_label_key(condition.get("type", ""), f"{path}.type", faults)
+    if condition.get("status") not in _STATUSES:
+        faults.unsupported(f"{path}.status", condition.get("status", ""), _STATUSES)
 
 
 def _check_network(data: Wire, path: str, faults: Faults) -> None:

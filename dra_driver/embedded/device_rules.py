@@ -6,7 +6,6 @@ Source: resource.k8s.io/v1 validation of Device, Kubernetes 1.34 to 1.36.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +21,6 @@ _SCALARS = ("int", "bool", "string", "version")
 _ATTRIBUTE_VALUES = 48  # scalars and list items of a device (>= 1.36)
 _BINDING_CONDITIONS = 4
 _VALID_VALUES = 10
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def check_device(
@@ -41,12 +39,16 @@ def check_device(
         faults.invalid(path, len(attributes) + len(capacity), why)
     values = 0
     for name, attribute in attributes.items():
-        value_rules.check_qualified_name(name, f"{path}.attributes[{name}]", faults)
+        value_rules.check_qualified_name(
+            name, value_rules.of_key(f"{path}.attributes", name, circumstances.minor), faults
+        )
         values += _check_attribute(attribute, f"{path}.attributes[{name}]", faults)
     if values > _ATTRIBUTE_VALUES:
         faults.invalid(f"{path}.attributes", values, f"the total number of values must not exceed {_ATTRIBUTE_VALUES}")
     for name, amount in capacity.items():
-        value_rules.check_qualified_name(name, f"{path}.capacity[{name}]", faults)
+        value_rules.check_qualified_name(
+            name, value_rules.of_key(f"{path}.capacity", name, circumstances.minor), faults
+        )
         _check_capacity(amount, device, f"{path}.capacity[{name}]", faults)
     _check_node(device, path, spec, faults)
     _check_consumption(device, path, spec, circumstances, faults)
@@ -79,9 +81,6 @@ def _check_attribute(attribute: Wire, path: str, faults: Faults) -> int:
 
 
 def _check_capacity(amount: Wire, device: DeviceWire, path: str, faults: Faults) -> None:
-    if "value" not in amount:
-        faults.required(f"{path}.value")
-        return
     policy = amount.get("requestPolicy")
     if policy is None:
         return
@@ -89,7 +88,7 @@ def _check_capacity(amount: Wire, device: DeviceWire, path: str, faults: Faults)
     if not device.get("allowMultipleAllocations"):
         faults.forbidden(at, "may only be used with `allowMultipleAllocations`")
         return
-    given = [name for name in ("validValues", "validRange") if name in policy]
+    given = [name for name in ("validValues", "validRange") if policy.get(name)]
     if len(given) > 1:
         faults.forbidden(at, "exactly one policy can be specified")
     if given and "default" not in policy:
@@ -97,11 +96,9 @@ def _check_capacity(amount: Wire, device: DeviceWire, path: str, faults: Faults)
         return
     most = Quantity.parse(amount["value"])
     default = Quantity.parse(policy["default"]) if "default" in policy else None
-    if default is not None and default > most:
-        faults.invalid(f"{at}.default", policy["default"], "must not exceed the capacity value")
-    if "validValues" in policy:
+    if policy.get("validValues"):
         _check_valid_values(policy["validValues"], default, most, f"{at}.validValues", faults)
-    if "validRange" in policy:
+    if policy.get("validRange"):
         _check_valid_range(policy["validRange"], default, most, f"{at}.validRange", faults)
 
 
@@ -109,6 +106,8 @@ def _check_valid_values(texts: list[str], default: Quantity | None, most: Quanti
     values = [Quantity.parse(text) for text in texts]
     if len(values) > _VALID_VALUES:
         faults.too_many(path, len(values), _VALID_VALUES)
+        faults.invalid(path, str(default), "default value is not valid according to the requestPolicy")
+        return
     for i, value in enumerate(values):
         if value > most:
             faults.invalid(f"{path}[{i}]", texts[i], "must not exceed the capacity value")
@@ -117,7 +116,7 @@ def _check_valid_values(texts: list[str], default: Quantity | None, most: Quanti
         elif i and value < values[i - 1]:
             faults.invalid(f"{path}[{i}]", texts[i], "values must be sorted in ascending order")
     if default is not None and default not in values:
-        faults.invalid(path, str(default), "default value must be one of the valid values")
+        faults.invalid(path, str(default), "default value is not valid according to the requestPolicy")
 
 
 def _check_valid_range(limit: Wire, default: Quantity | None, most: Quantity, path: str, faults: Faults) -> None:
@@ -125,36 +124,50 @@ def _check_valid_range(limit: Wire, default: Quantity | None, most: Quantity, pa
         faults.required(f"{path}.min")
         return
     low = Quantity.parse(limit["min"])
-    high = Quantity.parse(limit["max"]) if "max" in limit else most
-    if low > most or low > high:
-        faults.invalid(f"{path}.min", limit["min"], "must not exceed max or the capacity value")
-    if high > most:
-        faults.invalid(f"{path}.max", limit["max"], "must not exceed the capacity value")
-    if default is not None and not low <= default <= high:
-        faults.invalid(f"{path}.default", str(default), "must lie between min and max")
-    if "step" not in limit:
-        return
-    step = int(Quantity.parse(limit["step"]).value)
+    high = Quantity.parse(limit["max"]) if "max" in limit else None
+    if low > most:
+        faults.invalid(f"{path}.min", limit["min"], f"min is larger than capacity value: {most}")
+    if default is not None and default < low:
+        faults.invalid(f"{path}.min", str(default), f"default is less than min: {low}")
+    if high is not None:
+        if high > most:
+            faults.invalid(f"{path}.max", limit["max"], f"max is larger than capacity value: {most}")
+        if low > high:
+            faults.invalid(f"{path}.max", limit["min"], f"min is larger than max: {high}")
+        if default is not None and default > high:
+            faults.invalid(f"{path}.max", str(default), f"default is more than max: {high}")
+    if "step" in limit:
+        _check_step(limit, (default, high), most, f"{path}.step", faults)
+
+
+def _check_step(limit: Wire, on_steps: tuple[Quantity | None, ...], most: Quantity, path: str, faults: Faults) -> None:
+    """Check the step of a range. A server divides by a step of 0 and hangs up; here it is refused."""
+    low, step = int(Quantity.parse(limit["min"]).value), int(Quantity.parse(limit["step"]).value)
     if step <= 0:
-        faults.invalid(f"{path}.step", limit["step"], "must be greater than zero")
+        faults.invalid(path, limit["step"], "must be greater than zero")
         return
-    if int(low.value) + step > int(most.value):
-        faults.invalid(f"{path}.step", limit["step"], "one step above min exceeds the capacity value")
-    for name, value in (("default", default), ("max", high if "max" in limit else None)):
-        if value is not None and (int(value.value) - int(low.value)) % step:
-            faults.invalid(f"{path}.{name}", str(value), "must be a multiple of step above min")
+    if low + step > int(most.value):
+        faults.invalid(path, limit["step"], "one step above min is larger than the capacity value")
+    for value in on_steps:
+        if value is not None and (int(value.value) - low) % step:
+            why = f"value is not a multiple of a given step ({limit['step']}) from ({limit['min']})"
+            faults.invalid(path, str(value), why)
 
 
 def _check_node(device: DeviceWire, path: str, spec: Wire, faults: Faults) -> None:
     names = ("nodeName", "nodeSelector", "allNodes")
-    given = [name for name in names if name in device]
+    given = [name for name in names if name in device and device[name] not in ("", False)]
     if not spec.get("perDeviceNodeSelection"):
-        for name in given:
-            faults.forbidden(f"{path}.{name}", "may only be set with `perDeviceNodeSelection`")
+        if given:
+            faults.invalid(
+                path, "null", "a node can only be set if `perDeviceNodeSelection` is set to true in the spec"
+            )
         return
     if len(given) != 1:
         faults.required(path, "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required")
-    if "nodeName" in device:
+    if device.get("nodeName") == "":
+        faults.invalid(f"{path}.nodeName", "", "must not be empty")
+    elif "nodeName" in device:
         value_rules.check_subdomain(device["nodeName"], f"{path}.nodeName", faults)
     if "nodeSelector" in device:
         value_rules.check_node_selector(device["nodeSelector"], f"{path}.nodeSelector", faults)
@@ -177,14 +190,16 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances:
         name, counters = entry.get("counterSet"), entry.get("counters") or {}
         value_rules.check_label_name(name, f"{at}.counterSet", faults)
         if name in seen:
-            faults.duplicate(f"{at}.counterSet", name)
+            faults.duplicate(at, name)
         seen.add(name)
         if not counters:
             faults.required(f"{at}.counters")
         if not is_old and len(counters) > limits.COUNTERS_PER_SET:
             faults.too_many(f"{at}.counters", len(counters), limits.COUNTERS_PER_SET)
         for counter in counters:
-            value_rules.check_label_name(counter, f"{at}.counters", faults)
+            value_rules.check_label_name(
+                counter, value_rules.of_key(f"{at}.counters", counter, circumstances.minor), faults
+            )
         if is_old and name not in sets:
             faults.invalid(
                 f"{at}.counterSet", name, "must reference a counterSet defined in the ResourceSlice sharedCounters"
@@ -202,29 +217,27 @@ def _check_taints(device: DeviceWire, path: str, circumstances: Circumstances, f
         faults.too_many(f"{path}.taints", len(taints), most)
     for i, taint in enumerate(taints):
         at = f"{path}.taints[{i}]"
-        if taint.get("key"):
-            value_rules.check_label_key(taint["key"], f"{at}.key", faults)
-        else:
-            faults.required(f"{at}.key")
+        value_rules.check_label_key(taint.get("key", ""), f"{at}.key", faults)
         value_rules.check_label_value(taint.get("value", ""), f"{at}.value", faults)
         if not taint.get("effect"):
             faults.required(f"{at}.effect")
         elif taint["effect"] not in effects:
             faults.unsupported(f"{at}.effect", taint["effect"], effects)
-        if not _TIME.fullmatch(taint.get("timeAdded", "")):
-            faults.invalid(f"{at}.timeAdded", taint.get("timeAdded"), "must be an RFC 3339 time")
 
 
 def _check_binding(device: DeviceWire, path: str, faults: Faults) -> None:
     ready, failed = device.get("bindingConditions") or [], device.get("bindingFailureConditions") or []
-    if bool(ready) != bool(failed):
-        faults.invalid(
-            path, len(ready) + len(failed), "bindingConditions and bindingFailureConditions are used together"
-        )
+    if ready and not failed:
+        faults.invalid(f"{path}.bindingFailureConditions", "null", "are required to use bindingConditions")
+    if failed and not ready:
+        faults.invalid(f"{path}.bindingConditions", "null", "are required to use bindingFailureConditions")
     for name, conditions in (("bindingConditions", ready), ("bindingFailureConditions", failed)):
         if len(conditions) > _BINDING_CONDITIONS:
             faults.too_many(f"{path}.{name}", len(conditions), _BINDING_CONDITIONS)
         for i, condition in enumerate(conditions):
             value_rules.check_label_key(condition, f"{path}.{name}[{i}]", faults)
-    for condition in sorted(set(ready) & set(failed)):
-        faults.invalid(f"{path}.bindingFailureConditions", condition, "must not be a binding condition too")
+    for i, condition in enumerate(failed):
+        if condition in ready:
+            faults.invalid(
+                f"{path}.bindingFailureConditions[{i}]", condition, "must not overlap with bindingConditions"
+            )

@@ -21,6 +21,7 @@ class Kind:
     kind: str
     is_namespaced: bool
     has_status: bool = False
+    has_generation: bool = False
     selectable: tuple[str, ...] = ()
 
     @property
@@ -45,11 +46,17 @@ NODES = Kind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
 PODS = Kind("", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase"))
 SLICES = Kind(
-    _DRA, "v1", "resourceslices", "ResourceSlice", is_namespaced=False, selectable=("spec.nodeName", "spec.driver")
+    _DRA,
+    "v1",
+    "resourceslices",
+    "ResourceSlice",
+    is_namespaced=False,
+    has_generation=True,
+    selectable=("spec.nodeName", "spec.driver"),
 )
 CLAIMS = Kind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=True, has_status=True)
 TEMPLATES = Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
-CLASSES = Kind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False)
+CLASSES = Kind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
 
 KINDS = (NODES, NAMESPACES, PODS, SLICES, CLAIMS, TEMPLATES, CLASSES)
 _BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}

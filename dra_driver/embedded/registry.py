@@ -17,7 +17,7 @@ from typing import Any
 
 from dra_driver.embedded import kinds
 from dra_driver.embedded.kinds import Kind, Target
-from dra_driver.embedded.refusals import already_exists, bad_request, conflict, invalid, not_found
+from dra_driver.embedded.refusals import Refusal, already_exists, bad_request, conflict, invalid, not_found
 from dra_driver.embedded.rules import Circumstances, Faults, Rules
 from dra_driver.embedded.shape import decode, without_empty
 from dra_driver.embedded.store import Key, Store, Stored
@@ -56,7 +56,7 @@ class Registry:
             new = self._decoded(kind, wire)
             metadata = new["metadata"]
             if metadata.get("resourceVersion"):
-                raise bad_request("resourceVersion should not be set on objects to be created")
+                raise Refusal(500, "InternalError", "resourceVersion should not be set on objects to be created")
             self._place(kind, namespace, metadata)
             for name in _SERVER_FIELDS:
                 metadata.pop(name, None)
@@ -74,7 +74,7 @@ class Registry:
             if self._store.get(kind, key) is not None:
                 raise already_exists(kind.resource, metadata["name"])
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": circumstances.now}
-            if "spec" in new:
+            if kind.has_generation:
                 metadata["generation"] = 1
             return self._store.put(kind, key, self._as_stored(kind, new))
 
@@ -137,7 +137,7 @@ class Registry:
         new = self._as_stored(kind, new)
         if new == old:
             return stored
-        if new.get("spec") != old.get("spec"):
+        if kind.has_generation and new.get("spec") != old.get("spec"):
             metadata = new["metadata"]
             metadata["generation"] = old["metadata"].get("generation", 0) + 1
         key = _key(kind, target.namespace, target.name)
@@ -173,10 +173,13 @@ class Registry:
 
     def _as_stored(self, kind: Kind, wire: Wire) -> Wire:
         """Give the object without empty lists and maps, if we know its shape."""
-        if self._rules.get(kind, Rules()).shape is None:
+        rules = self._rules.get(kind, Rules())
+        if rules.shape is None:
             return wire
         stored: Wire = without_empty(wire, _OPAQUE)
-        return {**stored, "spec": stored.get("spec", {})} if "spec" in wire else stored
+        stored.setdefault("spec", {})
+        rules.finish(stored)
+        return stored
 
     def _place(self, kind: Kind, namespace: str, metadata: Wire) -> None:
         """Settle namespace and name of a new object."""

@@ -1,7 +1,8 @@
 """Rules: what the API server does to one kind of object before it is stored, and what it refuses.
 
 In: the new object, the stored one if there is one, and the server's version and gates. Out: defaults filled in and
-fields of switched-off gates gone (`prepare`), and every fault at once (`check`).
+fields of switched-off gates gone (`prepare`), every fault at once (`check`), and fields that are written even when they
+are empty (`finish`).
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ def _unchanged(new: Wire, old: Wire | None, circumstances: Circumstances) -> Non
     """Leave the object as it is."""
 
 
+def _finished(wire: Wire) -> None:
+    """Leave the object as it is."""
+
+
 def _no_faults(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
     """Find nothing wrong."""
 
@@ -88,3 +93,4 @@ class Rules:
     prepare: Callable[[Wire, Wire | None, Circumstances], None] = _unchanged
     check: Callable[[Wire, Wire | None, Circumstances, Faults], None] = _no_faults
     check_status: Callable[[Wire, Wire, Circumstances, Faults], None] = _no_faults
+    finish: Callable[[Wire], None] = _finished

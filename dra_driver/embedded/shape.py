@@ -1,14 +1,15 @@
 """Shape: decode JSON as a typed API server does: unknown fields go, wrong types are refused, nulls are absent.
 
 In: JSON and a description of the type. Out: a new value. The description is data: a dict is an object, a one-element
-list is a list, `Map(x)` a map, a Python type a scalar, `QUANTITY` a quantity (stored in its canonical form), and `ANY`
-keeps what is there.
+list is a list, `Map(x)` a map, a Python type a scalar, `QUANTITY` and `TIME` texts that are stored in their canonical
+form, and `ANY` keeps what is there.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.embedded.refusals import bad_request
@@ -17,6 +18,7 @@ from dra_driver.model.quantity import Quantity, QuantityError
 Shape = Any
 ANY = object()
 QUANTITY = object()
+TIME = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,23 @@ def decode(value: Any, shape: Shape, path: str = "") -> Any:
         return {key: decode(item, shape.value, f"{path}[{key}]") for key, item in value.items()}
     if shape is QUANTITY:
         return _quantity(value, path)
+    if shape is TIME:
+        return _time(value, path)
     is_right = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
     _expect(is_right and (shape is not int or -(2**63) <= value < 2**63), value, path, _GO[shape])
     return value
+
+
+def _time(value: Any, path: str) -> str:
+    """Give a time as the server writes it: UTC, whole seconds."""
+    _expect(isinstance(value, str), value, path, "time")
+    try:
+        parsed = datetime.fromisoformat(value)
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
+        raise bad_request(f'parsing time "{value}" in field {path}: not RFC 3339')
+    return parsed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _quantity(value: Any, path: str) -> str:

@@ -5,7 +5,7 @@ Source: resource.k8s.io/v1 API reference, Kubernetes 1.34 to 1.36.
 
 from __future__ import annotations
 
-from dra_driver.embedded.shape import ANY, QUANTITY, Map, Shape
+from dra_driver.embedded.shape import ANY, QUANTITY, TIME, Map, Shape
 
 _SELECTORS: Shape = [{"cel": {"expression": str}}]
 _OPAQUE: Shape = {"driver": str, "parameters": ANY}
@@ -40,7 +40,7 @@ _DEVICE: Shape = {
     "nodeName": str,
     "nodeSelector": _NODE_SELECTOR,
     "allNodes": bool,
-    "taints": [{"key": str, "value": str, "effect": str, "timeAdded": str}],
+    "taints": [{"key": str, "value": str, "effect": str, "timeAdded": TIME}],
     "bindsToNode": bool,
     "bindingConditions": [str],
     "bindingFailureConditions": [str],
@@ -76,6 +76,14 @@ CLAIM_SPEC: Shape = {
         "config": [{"requests": [str], "opaque": _OPAQUE}],
     }
 }
+_CONDITION: Shape = {
+    "type": str,
+    "status": str,
+    "observedGeneration": int,
+    "lastTransitionTime": TIME,
+    "reason": str,
+    "message": str,
+}
 _RESULT: Shape = {
     "request": str,
     "driver": str,
@@ -92,7 +100,7 @@ _CLAIM_STATUS: Shape = {
     "allocation": {
         "devices": {"results": [_RESULT], "config": [{"source": str, "requests": [str], "opaque": _OPAQUE}]},
         "nodeSelector": _NODE_SELECTOR,
-        "allocationTimestamp": str,
+        "allocationTimestamp": TIME,
     },
     "reservedFor": [{"apiGroup": str, "resource": str, "name": str, "uid": str}],
     "devices": [
@@ -101,7 +109,7 @@ _CLAIM_STATUS: Shape = {
             "pool": str,
             "device": str,
             "shareID": str,
-            "conditions": ANY,
+            "conditions": [_CONDITION],
             "data": ANY,
             "networkData": {"interfaceName": str, "ips": [str], "hardwareAddress": str},
         }

@@ -6,7 +6,7 @@ Source: resource.k8s.io/v1 validation and strategy of ResourceSlice, Kubernetes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dra_driver.embedded import shapes, value_rules
@@ -44,6 +44,18 @@ def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
     for device in spec.get("devices") or []:
         for taint in device.get("taints") or []:
             taint.setdefault("timeAdded", circumstances.now)
+    for amount in _amounts(spec):
+        amount.setdefault("value", "0")
+
+
+def _amounts(spec: Wire) -> Iterator[Wire]:
+    """Give everything that holds a quantity under `value`, which is 0 where it is absent."""
+    for device in spec.get("devices") or []:
+        yield from (device.get("capacity") or {}).values()
+        for entry in device.get("consumesCounters") or []:
+            yield from (entry.get("counters") or {}).values()
+    for counter_set in spec.get("sharedCounters") or []:
+        yield from (counter_set.get("counters") or {}).values()
 
 
 def _any_device(spec: Wire, names: tuple[str, ...]) -> bool:
@@ -76,10 +88,7 @@ def _drop_of_devices(spec: Wire, names: tuple[str, ...]) -> None:
 
 def check(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
     """Find every fault of a slice, and changes of what may not change."""
-    spec = new.get("spec")
-    if not spec:
-        faults.required("spec")
-        return
+    spec = new.get("spec") or {}
     value_rules.check_driver(spec.get("driver"), "spec.driver", faults)
     _check_pool(spec.get("pool") or {}, faults)
     _check_node_choice(spec, faults)
@@ -106,7 +115,7 @@ def _check_pool(pool: Wire, faults: Faults) -> None:
 
 def _check_node_choice(spec: Wire, faults: Faults) -> None:
     names = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-    given = [name for name in names if name in spec]
+    given = [name for name in names if name in spec and spec[name] not in ("", False)]
     if spec.get("nodeName") == "":
         faults.invalid("spec.nodeName", "", "must be either unset or set to a non-empty string")
     elif "nodeName" in spec:
@@ -137,13 +146,13 @@ def _check_devices(spec: Wire, circumstances: Circumstances, faults: Faults) -> 
         check_device(device, f"spec.devices[{i}]", spec, circumstances, faults)
         name = device.get("name", "")
         if name in seen:
-            faults.duplicate(f"spec.devices[{i}].name", name)
+            faults.duplicate(f"spec.devices[{i}]", name)
         seen.add(name)
 
 
 def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
     if circumstances.minor >= 35 and "sharedCounters" in spec and "devices" in spec:
-        faults.forbidden("spec.sharedCounters", "`sharedCounters` and `devices` are mutually exclusive")
+        faults.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     sets: list[Wire] = spec.get("sharedCounters") or []
     if circumstances.minor >= 35 and len(sets) > limits.COUNTER_SETS_PER_SLICE:
         faults.too_many("spec.sharedCounters", len(sets), limits.COUNTER_SETS_PER_SLICE)
@@ -153,7 +162,7 @@ def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) ->
         at = f"spec.sharedCounters[{i}]"
         value_rules.check_label_name(counter_set.get("name"), f"{at}.name", faults)
         if counter_set.get("name") in seen:
-            faults.duplicate(f"{at}.name", counter_set["name"])
+            faults.duplicate(at, counter_set["name"])
         seen.add(counter_set.get("name"))
         counters = counter_set.get("counters") or {}
         total += len(counters)
@@ -162,7 +171,7 @@ def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) ->
         if circumstances.minor >= 35 and len(counters) > limits.COUNTERS_PER_SET:
             faults.too_many(f"{at}.counters", len(counters), limits.COUNTERS_PER_SET)
         for name in counters:
-            value_rules.check_label_name(name, f"{at}.counters", faults)
+            value_rules.check_label_name(name, value_rules.of_key(f"{at}.counters", name, circumstances.minor), faults)
     if circumstances.minor == 34:
         if total > limits.COUNTERS_PER_SLICE_1_34:
             faults.invalid(
