@@ -1,0 +1,13 @@
+"""Allocation offline: would it fit, where, and why not, with the scheduler's own answers.
+
+In: nodes, slices, classes and claims as wire dicts. Out: allocations, or reasoned refusals. Pure and deterministic.
+"""
+
+from __future__ import annotations
+
+from dra_driver.allocation.allocator import Allocator, PodAllocator
+from dra_driver.allocation.batch import simulate_batch_line
+from dra_driver.allocation.outcome import Category, Outcome
+from dra_driver.allocation.rules import Features
+
+__all__ = ["Allocator", "Category", "Features", "Outcome", "PodAllocator", "simulate_batch_line"]

@@ -1,0 +1,284 @@
+"""An attempt: the state of one search on one node, and how a device enters and leaves it.
+
+In: candidates, one after the other. Out: whether a candidate could be placed; everything can be taken back in reverse
+order. Where a version forgets to give something back (a "leak"), it is forgotten here too and counted in `leaks`.
+
+The rule: Kubernetes structured allocator, allocateDevice and its roll-back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.capacity import Amount, Consumption, consume
+from dra_driver.allocation.constraints import AttributeValue, Constraint, look_up
+from dra_driver.allocation.counters import Account, Accounts, Counter, flat_takes
+from dra_driver.allocation.devices import DeviceId, DeviceRecord
+from dra_driver.allocation.held import Held
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.plan import Alternative, Plan
+from dra_driver.allocation.pools import Pool
+from dra_driver.allocation.rules import Features, Rules
+from dra_driver.allocation.taints import blocking_taint
+
+Needs = dict[str, Consumption]
+_UNKNOWN = object()
+
+
+@dataclass(slots=True)
+class Placed:
+    """One device that was given to a request, and what has to be undone if it is taken back."""
+
+    alternative: Alternative
+    device: DeviceRecord
+    needs: Needs
+    is_share: bool
+    has_counters: bool
+    was_shared: bool
+    constraints: list[Constraint]
+
+
+class DeviceFacts:
+    """What an attempt knows of a device, whatever is placed: its account, its takes, attribute values, needs."""
+
+    __slots__ = ("account", "attributes", "key", "needs", "takes", "taints")
+
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.account: Account | None = None
+        self.takes: Sequence[tuple[Counter, Amount]] = ()
+        self.attributes: dict[str, AttributeValue | None] = {}
+        self.needs: dict[int, Needs | None] = {}
+        self.taints: dict[int, bool] = {}
+
+
+class Attempt:
+    """The devices placed so far for a pod's claims on one node."""
+
+    def __init__(
+        self, plan: Plan, constraints: Sequence[list[Constraint]], context: Context, pools: Sequence[Pool]
+    ) -> None:
+        self.context = context
+        self.constraints = constraints
+        self.results: list[list[Placed]] = [[] for _ in plan.claims]
+        self.marks: dict[DeviceId, set[int]] = {}
+        self.shared: dict[DeviceId, dict[str, Amount]] = {}
+        self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
+        self.leaks = 0
+        self._pools = {pool.id: pool for pool in pools}
+        self._facts: dict[DeviceRecord, DeviceFacts] = {}
+
+    def facts(self, device: DeviceRecord) -> DeviceFacts:
+        """Look a device up, once."""
+        facts = self._facts.get(device)
+        if facts is None:
+            facts = self._facts[device] = DeviceFacts()
+            if device.wire.get("consumesCounters"):
+                pool = self._pools[device.slice.pool_id]
+                facts.takes = flat_takes(device)
+                facts.key = self.context.accounts.key(pool, device)
+        return facts
+
+    def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Tell whether somebody has the device already."""
+        marks = self.marks.get(device.id)
+        if alternative.is_admin:
+            return bool(marks) and alternative.claim in marks  # type: ignore[operator]
+        return bool(marks) or device.id in self.context.held.devices
+
+    def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
+        """Give what a request would consume of a device; None where it can't be had, whatever is free."""
+        known = self.facts(device).needs
+        if id(alternative) not in known:
+            known[id(alternative)] = consume(device.capacities, alternative.asked)
+        return known[id(alternative)]
+
+    def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
+        """Tell whether a device has the capacity that a request wants, after all that is taken."""
+        if not self.context.features.consumable_capacity:
+            return True
+        needs = self.needs(alternative, device)
+        if needs is None:
+            return False
+        before: dict[str, Amount] = {} if ignoring_use else self.context.held.capacity.get(device.id, {})
+        now: dict[str, Amount] = {} if ignoring_use else self.shared.get(device.id, {})
+        return all(
+            before.get(capacity.name, 0) + needs[capacity.name].amount + now.get(capacity.name, 0) <= capacity.total
+            for capacity in device.capacities
+        )
+
+    def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> Placed | None:
+        """Give a device that the selectors accept to a request, if it is to be had.
+
+        Raises:
+            Refusal: `must`, and a constraint is in the way.
+        """
+        context = self.context
+        features, rules = context.features, context.rules
+        share = features.consumable_capacity and device.is_shared
+        if self.is_busy(alternative, device) and not (share and alternative.is_admin):
+            return None
+        counts = bool(device.wire.get("consumesCounters"))
+        if counts and not features.partitionable:
+            return None
+        took = False
+        if counts and not (share and self._is_shared_already(device)):
+            if not self._take(device):
+                return None
+            took = True
+        if features.taints and device.wire.get("taints") and self.is_tainted(alternative, device):
+            self._refuse(device, took=took)
+            return None
+        joined = self._join(alternative, device, took=took, must=must)
+        if joined is None:
+            return None
+        placed = Placed(alternative, device, {}, share, took, False, joined)
+        if not share:
+            self.marks.setdefault(device.id, set()).add(alternative.claim)
+        if features.consumable_capacity:
+            if not self.has_room(alternative, device):
+                if rules.leaks:
+                    self.leaks += 1
+                else:
+                    self._give_back(placed)
+                return None
+            if share:
+                self._share(placed)
+        self.results[alternative.claim].append(placed)
+        return placed
+
+    def take_back(self, placed: Placed) -> None:
+        """Undo the latest placement."""
+        self.results[placed.alternative.claim].pop()
+        if placed.is_share:
+            self._unshare(placed)
+        self._give_back(placed)
+
+    def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Tell whether some taint keeps the request away."""
+        known = self.facts(device).taints
+        tainted = known.get(id(alternative))
+        if tainted is None:
+            harmful = self.context.rules.only_harmful_taints
+            taint = blocking_taint(device.wire["taints"], alternative.tolerations, only_harmful=harmful)
+            tainted = known[id(alternative)] = taint is not None
+        return tainted
+
+    def attribute(self, device: DeviceRecord, name: str) -> AttributeValue | None:
+        """Give the value that constraints on an attribute see."""
+        known = self.facts(device).attributes
+        value = known.get(name, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = known[name] = look_up(device.wire, device.driver, name)
+        return value  # type: ignore[return-value]
+
+    def _join(
+        self, alternative: Alternative, device: DeviceRecord, *, took: bool, must: bool
+    ) -> list[Constraint] | None:
+        """Ask all constraints of the claim; None if one refuses."""
+        joined: list[Constraint] = []
+        for constraint in self.constraints[alternative.claim]:
+            if not constraint.covers(alternative.request_name, alternative.full_name):
+                continue
+            if constraint.add(alternative.request_name, self.attribute(device, constraint.attribute)):
+                joined.append(constraint)
+                continue
+            for earlier in joined:
+                earlier.remove(alternative.request_name)
+            if must:
+                claim = self.context.plan.claims[alternative.claim].name
+                text = (
+                    f"claim {claim}, request {alternative.name}: cannot add device {'/'.join(device.id)}"
+                    " because a claim constraint would not be satisfied"
+                )
+                raise Refusal(Category.ALL_CONSTRAINT_UNSATISFIED, text)
+            self._refuse(device, took=took)
+            return None
+        return joined
+
+    def _refuse(self, device: DeviceRecord, *, took: bool) -> None:
+        """Let go of a device that was refused after its counters were taken."""
+        if took:
+            if self.context.rules.leaks:
+                self.leaks += 1
+            else:
+                self._untake(device)
+
+    def _give_back(self, placed: Placed) -> None:
+        device, alternative = placed.device, placed.alternative
+        for constraint in placed.constraints:
+            constraint.remove(alternative.request_name)
+        if not placed.is_share:
+            self.marks[device.id].discard(alternative.claim)
+        if placed.has_counters:
+            if placed.is_share and self.context.rules.leaks:
+                self.leaks += 1
+            else:
+                self._untake(device)
+
+    def _is_shared_already(self, device: DeviceRecord) -> bool:
+        return device.id in self.context.held.capacity or device.id in self.shared
+
+    def _share(self, placed: Placed) -> None:
+        device = placed.device
+        needs = self.needs(placed.alternative, device) or {}
+        placed.needs = needs
+        placed.was_shared = device.id in self.shared
+        held = self.shared.setdefault(device.id, {})
+        for name, one in needs.items():
+            held[name] = held.get(name, 0) + one.amount
+
+    def _unshare(self, placed: Placed) -> None:
+        device, leaks = placed.device, self.context.rules.leaks
+        held = self.shared.get(device.id)
+        if held is None:
+            return
+        if leaks and not placed.needs:
+            self.leaks += 1  # a share of a device without capacity stays known
+            return
+        for name, one in placed.needs.items():
+            if name in held:
+                held[name] -= one.amount
+        if not any(held.values()):
+            if placed.was_shared and not leaks:
+                self.shared[device.id] = {}
+            else:
+                if placed.was_shared:
+                    self.leaks += 1
+                del self.shared[device.id]
+
+    def _take(self, device: DeviceRecord) -> bool:
+        """Take a device's counters if all are there."""
+        facts = self.facts(device)
+        account = facts.account
+        if account is None:
+            account = facts.account = self.context.accounts.account(self._pools[device.slice.pool_id], device)
+        if account.is_overdrawn:
+            return False
+        consumed = self.consumed.setdefault(facts.key, {})
+        available = account.available
+        for counter, amount in facts.takes:
+            limit = available.get(counter)
+            if limit is not None and consumed.get(counter, 0) + amount > limit:
+                return False
+        for counter, amount in facts.takes:
+            consumed[counter] = consumed.get(counter, 0) + amount
+        return True
+
+    def _untake(self, device: DeviceRecord) -> None:
+        facts = self.facts(device)
+        consumed = self.consumed[facts.key]
+        for counter, amount in facts.takes:
+            consumed[counter] -= amount
+
+
+@dataclass(slots=True)
+class Context:
+    """What all attempts for one pod share."""
+
+    plan: Plan
+    rules: Rules
+    features: Features
+    held: Held
+    accounts: Accounts

@@ -1,0 +1,137 @@
+"""Constraints: devices of some requests must agree, or differ, in one attribute.
+
+In: devices, one after the other, and their removal in reverse. Out: whether the device may join. A constraint keeps
+exactly the memory that Kubernetes' constraint keeps, quirks included: after a removal the last value stays known, and
+`distinctAttribute` remembers one value per request name, so only the last device of a request counts.
+
+The rule: Kubernetes structured allocator, matchAttribute and distinctAttribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from dra_driver.model.wire import Wire
+
+AttributeValue = tuple[str, Any]  # kind, value
+_KINDS = ("string", "int", "bool", "version")
+
+
+def look_up(device: Wire, driver: str, name: str) -> AttributeValue | None:
+    """Give the attribute with a fully qualified name; ("?", None) where its kind can't be compared.
+
+    Source: structured allocator, lookupAttribute: the exact key first, then without the driver's own domain.
+    """
+    attributes: Mapping[str, Wire] = device.get("attributes") or {}
+    held = attributes.get(name)
+    if held is None:
+        domain, slash, short = name.partition("/")
+        if not slash or domain != driver:
+            return None
+        held = attributes.get(short)
+        if held is None:
+            return None
+    for kind in _KINDS:
+        value = held.get(kind)
+        if value is not None:
+            return kind, value
+    return "?", None
+
+
+class Constraint:
+    """What both kinds share: which requests they cover and which attribute they look at."""
+
+    __slots__ = ("attribute", "requests")
+
+    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+        self.attribute = attribute
+        self.requests = requests
+
+    def covers(self, request: str, full_name: str) -> bool:
+        """Tell whether devices of a request, or of one of its alternatives, are looked at."""
+        return not self.requests or request in self.requests or full_name in self.requests
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:
+        """Let a device join if its value is acceptable; tell whether it did."""
+        raise NotImplementedError
+
+    def remove(self, request: str) -> None:
+        """Forget a device that joined."""
+        raise NotImplementedError
+
+    def state(self) -> Hashable:
+        """Give all that decides about further devices."""
+        raise NotImplementedError
+
+
+class MatchAttribute(Constraint):
+    """All devices have the attribute, with the same kind and value."""
+
+    __slots__ = ("count", "value")
+
+    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+        super().__init__(attribute, requests)
+        self.count = 0
+        self.value: AttributeValue | None = None
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+        """Accept the first device that has the attribute, then its equals."""
+        if value is None:
+            return False
+        if self.count == 0:
+            self.value = value
+            self.count = 1
+            return True
+        if value[0] == "?" or value != self.value:
+            return False
+        self.count += 1
+        return True
+
+    def remove(self, request: str) -> None:  # noqa: ARG002
+        """Count down."""
+        self.count -= 1
+
+    def state(self) -> Hashable:
+        """Give the common value, and how many devices have it (leaks make the number matter)."""
+        return (self.count, self.value) if self.count else 0
+
+
+class DistinctAttribute(Constraint):
+    """All devices have the attribute, each with its own value."""
+
+    __slots__ = ("count", "values")
+
+    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+        super().__init__(attribute, requests)
+        self.count = 0
+        self.values: dict[str, AttributeValue] = {}
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:
+        """Accept a device whose value differs from the remembered ones."""
+        if value is None:
+            return False
+        if self.count and (value in self.values.values() or (value[0] == "?" and self.values)):
+            return False
+        self.values[request] = value
+        self.count += 1
+        return True
+
+    def remove(self, request: str) -> None:
+        """Forget the request's value, whichever device it came from."""
+        self.values.pop(request, None)
+        self.count -= 1
+
+    def state(self) -> Hashable:
+        """Give the remembered values."""
+        return (self.count, tuple(sorted(self.values.items()))) if self.count or self.values else 0
+
+
+def make_constraint(wire: Wire, *, knows_distinct: bool) -> Constraint | None:
+    """Make a constraint with an empty memory; None for a kind that the allocator does not know."""
+    requests = frozenset(wire.get("requests") or ())
+    if wire.get("matchAttribute") is not None:
+        return MatchAttribute(wire["matchAttribute"], requests)
+    if knows_distinct and wire.get("distinctAttribute") is not None:
+        return DistinctAttribute(wire["distinctAttribute"], requests)
+    return None

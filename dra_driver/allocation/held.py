@@ -1,0 +1,58 @@
+"""What is held already: devices and capacity of claims that have an allocation.
+
+In: claims as wire dicts. Out: who holds each device, and how much of shared devices is taken.
+
+The rule: Kubernetes scheduler plugin dynamicresources: admin access holds nothing; a result with a share ID holds its
+consumed capacity only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dra_driver.allocation.capacity import Amount, parse
+from dra_driver.allocation.devices import DeviceId
+from dra_driver.model.wire import ClaimWire
+
+
+@dataclass(slots=True)
+class Held:
+    """Who holds what. Names of claims are "namespace/name"."""
+
+    devices: dict[DeviceId, str] = field(default_factory=dict)
+    shares: dict[DeviceId, list[str]] = field(default_factory=dict)
+    capacity: dict[DeviceId, dict[str, Amount]] = field(default_factory=dict)
+
+    def add(self, claim: ClaimWire, *, shares: bool) -> None:
+        """Add what one claim holds."""
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        holder = claim_name(claim)
+        for result in (allocation.get("devices") or {}).get("results") or []:
+            if result.get("adminAccess"):
+                continue
+            device = (result["driver"], result["pool"], result["device"])
+            if not shares or result.get("shareID") is None:
+                self.devices[device] = holder
+                continue
+            self.shares.setdefault(device, []).append(holder)
+            consumed = result.get("consumedCapacity")
+            if consumed is not None:
+                held = self.capacity.setdefault(device, {})
+                for name, text in consumed.items():
+                    held[name] = held.get(name, 0) + parse(text).value
+
+
+def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> Held:
+    """Collect what all these claims hold; `shares` says whether capacity can be shared at all."""
+    held = Held()
+    for claim in claims:
+        held.add(claim, shares=shares)
+    return held
+
+
+def claim_name(claim: ClaimWire) -> str:
+    """Name a claim as messages do: namespace/name."""
+    metadata = claim["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])

@@ -1,0 +1,112 @@
+"""Matching: do a class's and a request's selectors accept a device.
+
+In: devices. Out: yes, no, or the error that ends the pod's scheduling; each group of equal devices is judged once, for
+all nodes and all requests with the same selectors.
+
+The rule: Kubernetes structured allocator, selectorsMatch: in order, the first that is not true decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.reading import Reading, reading_of
+from dra_driver.model.wire import Wire
+from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+
+Verdict = bool | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One selector of a chain: who wrote it ("class x" or "claim y"), and its program or why there is none."""
+
+    owner: str
+    number: int
+    expression: str
+    selector: KubernetesSelector | SelectorCompileError
+
+    @property
+    def is_of_class(self) -> bool:
+        """Whether the selector stands in a device class."""
+        return self.owner.startswith("class ")
+
+
+class Matcher:
+    """A chain of selectors with all its verdicts so far."""
+
+    __slots__ = ("_by_device", "_by_key", "_reading", "steps")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        roots = [step.selector.program.root for step in steps if isinstance(step.selector, KubernetesSelector)]
+        self._reading: Reading = reading_of(roots)
+        self._by_key: dict[Hashable, Verdict] = {}
+        self._by_device: dict[DeviceRecord, Verdict] = {}
+
+    def verdict(self, device: DeviceRecord) -> Verdict:
+        """Judge a device."""
+        verdict = self._by_device.get(device)
+        if verdict is None:
+            key = self._reading.key(device)
+            verdict = self._by_key.get(key)
+            if verdict is None:
+                verdict = self._by_key[key] = self._judge(device)
+            self._by_device[device] = verdict
+        return verdict
+
+    def _judge(self, device: DeviceRecord) -> Verdict:
+        refused = self.first_refusal(device)
+        return True if refused is None else refused[1]
+
+    def first_refusal(self, device: DeviceRecord) -> tuple[Step, Verdict] | None:
+        """Give the selector that decides against a device, with False or its error; None if all accept it."""
+        view: DeviceView | None = None
+        for step in self.steps:
+            if isinstance(step.selector, SelectorCompileError):
+                text = f"{step.owner}: selector #{step.number}: CEL compile error: {step.selector.text}"
+                return step, Refusal(Category.CEL_COMPILE_ERROR, text)
+            view = view or prepare_device(device.wire, device.driver)
+            try:
+                if not step.selector.matches_view(view):
+                    return step, False
+            except SelectorRuntimeError as error:
+                text = f"{step.owner}: selector #{step.number}: CEL runtime error: {error.text}"
+                return step, Refusal(Category.CEL_RUNTIME_ERROR, text)
+        return None
+
+
+class Matchers:
+    """Compiles selectors and keeps one matcher per chain."""
+
+    def __init__(self, kubernetes: str, gates: dict[str, bool]) -> None:
+        self._engine = KubernetesEngine(kubernetes, gates=gates)
+        self._compiled: dict[str, KubernetesSelector | SelectorCompileError] = {}
+        self._chains: dict[tuple[tuple[str, int, str], ...], Matcher] = {}
+
+    def matcher(self, written: Sequence[tuple[str, Sequence[Wire]]]) -> Matcher:
+        """Give the matcher for selectors of several owners, in order."""
+        chain = tuple(
+            (owner, number, selector["cel"]["expression"])
+            for owner, selectors in written
+            for number, selector in enumerate(selectors)
+        )
+        found = self._chains.get(chain)
+        if found is None:
+            found = self._chains[chain] = Matcher([Step(*one, self._compile(one[2])) for one in chain])
+        return found
+
+    def _compile(self, expression: str) -> KubernetesSelector | SelectorCompileError:
+        known = self._compiled.get(expression)
+        if known is None:
+            try:
+                known = self._engine.compile(expression)
+            except SelectorCompileError as error:
+                known = error
+            self._compiled[expression] = known
+        return known

@@ -1,0 +1,78 @@
+"""Outcomes: what the allocator says for a pod's claims on one node.
+
+In: nothing. Out: the closed list of categories, the error that ends an attempt, and the `Outcome` of a node.
+
+The rule: Kubernetes' structured allocator returns results, nothing, or an error; all but one error end the pod's
+scheduling on every node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.model.wire import Wire
+
+
+class Category(StrEnum):
+    """Why an attempt ended as it did."""
+
+    NONE = "none"
+    NO_FIT = "no-fit"
+    CEL_COMPILE_ERROR = "cel-compile-error"
+    CEL_RUNTIME_ERROR = "cel-runtime-error"
+    UNKNOWN_CLASS = "unknown-class"
+    FEATURE_DISABLED = "feature-disabled"
+    TOO_MANY_RESULTS = "too-many-results"
+    INCOMPLETE_POOL_ALL = "incomplete-pool-all"
+    INVALID_POOL_ALL = "invalid-pool-all"
+    INVALID_POOL = "invalid-pool"
+    ALL_CONSTRAINT_UNSATISFIED = "all-constraint-unsatisfied"
+    UNSUPPORTED = "unsupported"  # a request that the API server would refuse
+    UNDECIDED = "undecided"  # our own limit: the search was given up
+
+    @property
+    def is_node_local(self) -> bool:
+        """Whether other nodes are still tried: any other error ends the pod's scheduling."""
+        return self in {Category.NONE, Category.NO_FIT, Category.INVALID_POOL}
+
+
+class Refusal(Exception):
+    """An error of the allocator, with Kubernetes' text."""
+
+    def __init__(self, category: Category, text: str) -> None:
+        super().__init__(text)
+        self.category = category
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The allocator's answer for one node.
+
+    `results` holds one AllocationResult per claim, or None. `steps` is how many placements the scheduler itself would
+    try, `seconds` a rough estimate of its time, to be compared with its limit per node.
+    """
+
+    category: Category
+    results: list[Wire] | None = None
+    error: str | None = None
+    others_possible: bool = False  # the order of Go maps decides: this is one of several outcomes
+    steps: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was allocated."""
+        return self.results is not None
+
+    @property
+    def times_out(self) -> bool:
+        """Whether the scheduler would give up before it has this answer.
+
+        Source: Kubernetes gate DRASchedulerFilterTimeout, default 10 s per node.
+        """
+        return self.seconds > FILTER_TIMEOUT_SECONDS
+
+
+FILTER_TIMEOUT_SECONDS = 10.0

@@ -1,0 +1,201 @@
+"""The plan of a pod's claims: what is asked, read once for all nodes.
+
+In: claims and classes as wire dicts. Out: a `Plan` of `ClaimPlan`s with `Alternative`s, and the checks that Kubernetes
+makes before it searches, in its order (an error of a later claim comes after what an earlier `All` request finds).
+
+The rule: Kubernetes structured allocator, the first half of Allocate and validateDeviceRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.allocation.constraints import Constraint, make_constraint
+from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.matching import Matcher, Matchers
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.rules import Features, Rules
+from dra_driver.model.wire import ClaimWire, ClassWire, Wire
+
+
+@dataclass(slots=True, eq=False)
+class Alternative:
+    """One request, or one of its alternatives."""
+
+    claim: int
+    request: int
+    number: int  # among the alternatives of its request
+    name: str
+    parent: str  # the request's name if this is one of several alternatives
+    wire: Wire
+    device_class: ClassWire
+    matcher: Matcher
+    is_all: bool
+    count: int
+    is_admin: bool
+    tolerations: Sequence[Wire]
+    asked: Mapping[str, str]
+
+    @property
+    def request_name(self) -> str:
+        """The name of the request itself."""
+        return self.parent or self.name
+
+    @property
+    def full_name(self) -> str:
+        """The name in results."""
+        return f"{self.parent}/{self.name}" if self.parent else self.name
+
+
+@dataclass(slots=True)
+class RequestPlan:
+    """One request: one alternative, or several in order of preference. `fault` replaces the one that is refused."""
+
+    name: str
+    has_choice: bool
+    alternatives: list[Alternative] = field(default_factory=list)
+    fault: Refusal | None = None
+
+
+@dataclass(slots=True)
+class ClaimPlan:
+    """One claim."""
+
+    wire: ClaimWire
+    name: str
+    requests: list[RequestPlan] = field(default_factory=list)
+    constraint_wires: Sequence[Wire] = ()
+    knows_distinct: bool = False
+
+    def constraints(self) -> list[Constraint]:
+        """Make the claim's constraints, with an empty memory.
+
+        Raises:
+            Refusal: One is of a kind that is unknown or switched off.
+        """
+        made = []
+        for number, wire in enumerate(self.constraint_wires):
+            constraint = make_constraint(wire, knows_distinct=self.knows_distinct)
+            if constraint is None:
+                text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
+                raise Refusal(Category.FEATURE_DISABLED, text)
+            made.append(constraint)
+        return made
+
+
+@dataclass(slots=True)
+class Plan:
+    """All claims of a pod, and whether some request wants all devices (then each node counts for itself)."""
+
+    claims: list[ClaimPlan]
+
+    @property
+    def alternatives(self) -> list[Alternative]:
+        """Every alternative of every request."""
+        return [a for claim in self.claims for request in claim.requests for a in request.alternatives]
+
+
+class Planner:
+    """Reads claims against the classes of the cluster."""
+
+    def __init__(self, classes: Sequence[ClassWire], rules: Rules, features: Features, matchers: Matchers) -> None:
+        self._classes = {wire["metadata"]["name"]: wire for wire in classes}
+        self._rules = rules
+        self._features = features
+        self._matchers = matchers
+
+    def plan(self, claims: Sequence[ClaimWire]) -> Plan:
+        """Read the claims. Faults are kept where they stand: they count only once the search gets there."""
+        return Plan([self._claim(index, wire) for index, wire in enumerate(claims)])
+
+    def _claim(self, index: int, wire: ClaimWire) -> ClaimPlan:
+        devices: Wire = (wire.get("spec") or {}).get("devices") or {}
+        plan = ClaimPlan(
+            wire,
+            claim_name(wire),
+            constraint_wires=devices.get("constraints") or (),
+            knows_distinct=self._rules.shares,
+        )
+        for number, request in enumerate(devices.get("requests") or ()):
+            plan.requests.append(self._request(plan, index, number, request))
+        return plan
+
+    def _request(self, claim: ClaimPlan, index: int, number: int, wire: Wire) -> RequestPlan:
+        choices: Sequence[Wire] = wire.get("firstAvailable") or ()
+        plan = RequestPlan(wire["name"], bool(choices))
+        where = f"claim {claim.name}, request {wire['name']}"
+        try:
+            self._check_gates(claim, where, wire, choices)
+            if not choices and wire.get("exactly") is None:
+                raise Refusal(Category.UNSUPPORTED, f"{where}: neither exactly nor firstAvailable")
+            for position, choice in enumerate(choices or (wire["exactly"],)):
+                plan.alternatives.append(self._alternative(claim, (index, number, position), wire, choice))
+        except Refusal as fault:
+            plan.fault = fault
+        return plan
+
+    def _check_gates(self, claim: ClaimPlan, where: str, wire: Wire, choices: Sequence[Wire]) -> None:
+        if choices and not self._features.prioritized_list:
+            text = f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
+            raise Refusal(Category.FEATURE_DISABLED, text)
+        if self._features.consumable_capacity or not self._rules.shares:
+            return
+        reason = "has capacity requests, but the DRAConsumableCapacity feature is disabled"
+        if (wire.get("exactly") or {}).get("capacity") is not None:
+            raise Refusal(Category.FEATURE_DISABLED, f"{where}: {reason}")
+        for choice in choices:
+            if choice.get("capacity") is not None:
+                raise Refusal(Category.FEATURE_DISABLED, f"claim {claim.name}, subrequest {choice['name']}: {reason}")
+
+    def _alternative(self, claim: ClaimPlan, place: tuple[int, int, int], request: Wire, wire: Wire) -> Alternative:
+        is_choice = wire is not request.get("exactly")
+        name = wire["name"] if is_choice else request["name"]
+        where = f"claim {claim.name}, request {name}"
+        selectors: Sequence[Wire] = wire.get("selectors") or ()
+        for number, selector in enumerate(selectors):
+            if selector.get("cel") is None:
+                text = f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)"
+                raise Refusal(Category.UNSUPPORTED, text)
+        admin = None if is_choice else wire.get("adminAccess")
+        if admin is not None and not self._features.admin_access:
+            text = f"{where}: admin access is requested, but the feature is disabled"
+            raise Refusal(Category.FEATURE_DISABLED, text)
+        device_class = self._class(where, wire.get("deviceClassName") or "")
+        mode = wire.get("allocationMode")
+        if mode not in {"ExactCount", "All"}:
+            raise Refusal(Category.UNSUPPORTED, f"{where}: unsupported count mode {mode}")
+        class_name = device_class["metadata"]["name"]
+        written = (
+            (f"class {class_name}", (device_class.get("spec") or {}).get("selectors") or ()),
+            (f"claim {claim.name}", selectors),
+        )
+        return Alternative(
+            *place,
+            name=name,
+            parent=request["name"] if is_choice else "",
+            wire=wire,
+            device_class=device_class,
+            matcher=self._matchers.matcher(written),
+            is_all=mode == "All",
+            count=int(wire.get("count") or 0),
+            is_admin=admin is True,
+            tolerations=wire.get("tolerations") or (),
+            asked=_amounts(wire),
+        )
+
+    def _class(self, where: str, name: str) -> ClassWire:
+        if not name:
+            text = f"{where}: missing device class name (unsupported request type?)"
+            raise Refusal(Category.UNSUPPORTED, text)
+        found = self._classes.get(name)
+        if found is None:
+            reason = f'could not retrieve device class {name}: deviceclass.resource.k8s.io "{name}" not found'
+            raise Refusal(Category.UNKNOWN_CLASS, f"{where}: {reason}")
+        return found
+
+
+def _amounts(wire: Wire) -> Mapping[str, str]:
+    requests: Mapping[str, Any] = (wire.get("capacity") or {}).get("requests") or {}
+    return {name: value if isinstance(value, str) else str(value) for name, value in requests.items()}

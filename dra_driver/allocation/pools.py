@@ -1,0 +1,257 @@
+"""Pools: which devices a node can reach, and whether their pools are complete and valid.
+
+In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most nodes
+is made of the node's own slices and is found by name; nothing is decoded per node.
+
+The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is complete
+if as many slices exist, anywhere, as its slices say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dra_driver.allocation.devices import DeviceRecord, PoolId, SliceRecord
+from dra_driver.allocation.node_selector import matches_selector
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.rules import Features, Rules
+from dra_driver.model.wire import SliceWire, Wire
+
+
+class Pool:
+    """One pool as one node sees it. `others` are current slices that do not reach the node."""
+
+    __slots__ = ("devices", "has_binding", "id", "incomplete", "invalid", "others", "seen", "sets", "slices")
+
+    def __init__(self, pool_id: PoolId) -> None:
+        self.id = pool_id
+        self.slices: Sequence[SliceRecord] = ()
+        self.others: Sequence[SliceRecord] = ()
+        self.sets: Mapping[str, Wire] = {}
+        self.devices: list[DeviceRecord] = []
+        self.incomplete = False
+        self.invalid = ""  # the reason
+        self.has_binding = False
+        self.seen = (0, 0)  # slices that exist, slices that should
+
+    @property
+    def name(self) -> str:
+        """The name as messages write it."""
+        return f"{self.id[0]}/{self.id[1]}"
+
+
+class PoolIndex:
+    """All slices, ready to be asked for the pools of any node."""
+
+    def __init__(self, slices: Sequence[SliceWire], rules: Rules, features: Features) -> None:
+        self._rules = rules
+        self._features = features
+        self.records = [SliceRecord(wire, order) for order, wire in enumerate(slices)]
+        self.by_pool: dict[PoolId, list[SliceRecord]] = {}
+        self._by_node: dict[str, list[SliceRecord]] = {}
+        self._anywhere: list[SliceRecord] = []
+        self._by_label: dict[str, dict[str, list[SliceRecord]]] = {}
+        self._counting: dict[PoolId, list[SliceRecord]] = {}
+        self._views: dict[tuple[int, ...], Pool | None] = {}
+        for record in self.records:
+            self.by_pool.setdefault(record.pool_id, []).append(record)
+            self._file(record)
+        self._foreign = [view for s in self._counting.values() if (view := self._view(s)) and not _is_sound(view)]
+
+    def _file(self, record: SliceRecord) -> None:
+        spec, rules = record.spec, self._rules
+        if not self._features.partitionable and (
+            spec.get("perDeviceNodeSelection") is not None or (rules.hides_counter_slices and record.sets)
+        ):
+            return
+        node = spec.get("nodeName")
+        if record.sets and rules.joins_counter_slices and not (node and rules.counters_of == "pool"):
+            self._counting.setdefault(record.pool_id, []).append(record)
+        elif node:
+            self._by_node.setdefault(node, []).append(record)
+        elif key := _label_key(spec):
+            for value in key[1]:
+                self._by_label.setdefault(key[0], {}).setdefault(value, []).append(record)
+        else:
+            self._anywhere.append(record)
+
+    def pools(self, node: Wire) -> list[Pool]:
+        """Give the pools of a node, in the order in which they are searched.
+
+        Raises:
+            Refusal: A node selector can't be parsed.
+        """
+        metadata = node.get("metadata") or {}
+        name = metadata.get("name") or ""
+        near = self._by_node.get(name, ())
+        if not (self._anywhere or self._by_label or self._counting):
+            return self._arrange(near)
+        labels: Wire = metadata.get("labels") or {}
+        found = [
+            record
+            for key, values in self._by_label.items()
+            for record in values.get(name if key == "" else labels.get(key, ""), ())
+            if matches_selector(record.spec["nodeSelector"], node)
+        ]
+        found += [record for record in self._anywhere if _reaches(record, node)]
+        return self._arrange([*near, *found])
+
+    def _arrange(self, slices: Sequence[SliceRecord]) -> list[Pool]:
+        """Sort slices into pools, and pools into order."""
+        groups: dict[PoolId, list[SliceRecord]] = {}
+        for record in slices:
+            groups.setdefault(record.pool_id, []).append(record)
+        pools = []
+        for pool_id, members in groups.items():
+            whole = [*members, *self._counting[pool_id]] if pool_id in self._counting else members
+            view = self._view(whole)
+            if view is not None:
+                pools.append(view)
+        pools += [view for view in self._foreign if view.id not in groups]
+        if len(pools) > 1:
+            last = self._rules.sorted_pools or self._rules.binding_slices_last
+            pools.sort(key=lambda p: (last and p.has_binding, p.id))
+        return pools
+
+    def _view(self, slices: list[SliceRecord]) -> Pool | None:
+        key = tuple(sorted(s.order for s in slices)) if len(slices) > 1 else (slices[0].order,)
+        if key not in self._views:
+            self._views[key] = self._build([self.records[order] for order in key])
+        return self._views[key]
+
+    def _build(self, slices: list[SliceRecord]) -> Pool | None:
+        """Judge one pool by the slices that a node sees of it; None where it is out-dated."""
+        rules = self._rules
+        if rules.binding_slices_last:
+            slices.sort(key=lambda s: s.has_binding and not (s.sets and rules.joins_counter_slices))
+        newest = max(s.generation for s in slices)
+        current = [s for s in slices if s.generation == newest]
+        pool = Pool(slices[0].pool_id)
+        whole = current
+        if len(current) != current[0].count and not rules.looks_elsewhere:
+            pool.incomplete = True
+        elif len(current) != current[0].count:
+            everywhere = self.by_pool[pool.id]
+            if any(s.generation > newest for s in everywhere):
+                return None
+            whole = [s for s in everywhere if s.generation == newest]
+            pool.incomplete = len(whole) != current[0].count
+        pool.seen = (len(whole), current[0].count)
+        if rules.sorted_pools:
+            current.sort(key=lambda s: s.name)
+        if pool.incomplete and rules.joins_counter_slices:
+            return pool
+        self._fill(pool, current, whole)
+        return pool
+
+    def _fill(self, pool: Pool, current: list[SliceRecord], whole: list[SliceRecord]) -> None:
+        counted = self._features.partitionable and self._rules.joins_counter_slices
+        having = [s for s in current if not s.sets] if counted else current
+        pool.slices = having
+        pool.has_binding = any(s.has_binding for s in having)
+        reason = _duplicate_name(having)
+        if counted and not reason:
+            pool.others = [] if whole is current else _without(whole, current)
+            reason = _count(pool, current)
+        if reason:
+            pool.invalid = reason
+            pool.has_binding = False
+            return
+        if len(having) == 1:
+            pool.devices = having[0].devices
+        else:
+            pool.devices = [device for s in having for device in s.devices]
+
+
+def _is_sound(pool: Pool) -> bool:
+    return not pool.incomplete and not pool.invalid
+
+
+def _count(pool: Pool, current: Sequence[SliceRecord]) -> str:
+    """Collect the counter sets; give what is wrong with them, or with devices that refer to them."""
+    sets: dict[str, Wire] = {}
+    for one in (one for s in current for one in s.sets):
+        if one["name"] in sets:
+            return f"duplicate counter set name {one['name']}"
+        sets[one["name"]] = one
+    pool.sets = sets
+    return next((reason for s in (*current, *pool.others) if (reason := _missing_counter(s, sets))), "")
+
+
+def _without(whole: list[SliceRecord], current: list[SliceRecord]) -> list[SliceRecord]:
+    names = {s.name for s in current}
+    return [s for s in whole if s.name not in names]
+
+
+def _duplicate_name(slices: Sequence[SliceRecord]) -> str:
+    names: set[str] = set()
+    total = 0
+    for record in slices:
+        names.update([wire["name"] for wire in record.wires])
+        total += len(record.wires)
+    if len(names) == total:
+        return ""
+    seen: set[str] = set()
+    for wire in (wire for record in slices for wire in record.wires):
+        if wire["name"] in seen:
+            return f"duplicate device name {wire['name']}"
+        seen.add(wire["name"])
+    return ""
+
+
+def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
+    for wire in record.wires:
+        for consumed in wire.get("consumesCounters") or ():
+            held = sets.get(consumed["counterSet"])
+            if held is None:
+                return f"counter set {consumed['counterSet']} not found"
+            counters = held.get("counters") or {}
+            for name in consumed.get("counters") or {}:
+                if name not in counters:
+                    return f"counter {name} not found in counter set {consumed['counterSet']}"
+    return ""
+
+
+def reaches_device(scope: Wire, node: Wire) -> bool:
+    """Tell whether nodeName, allNodes or nodeSelector of a slice or device let it reach a node.
+
+    Raises:
+        Refusal: The node selector can't be parsed.
+    """
+    name = scope.get("nodeName")
+    if name:
+        return bool((node.get("metadata") or {}).get("name") == name)
+    if scope.get("allNodes"):
+        return True
+    selector = scope.get("nodeSelector")
+    return selector is not None and matches_selector(selector, node)
+
+
+def _reaches(record: SliceRecord, node: Wire) -> bool:
+    spec = record.spec
+    if spec.get("allNodes") or spec.get("nodeSelector") is not None:
+        return reaches_device(spec, node)
+    return record.is_per_device and any(reaches_device(wire, node) for wire in record.wires)
+
+
+def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
+    """Give (label, values) that a node must have for the slice's selector to match; "" stands for its name."""
+    if spec.get("allNodes") or spec.get("nodeSelector") is None:
+        return None
+    terms = spec["nodeSelector"].get("nodeSelectorTerms") or []
+    if len(terms) != 1:
+        return None
+    for requirement in terms[0].get("matchFields") or []:
+        if requirement.get("operator") == "In" and requirement.get("key") == "metadata.name":
+            return ("", requirement["values"]) if len(requirement.get("values") or ()) == 1 else None
+    for requirement in terms[0].get("matchExpressions") or []:
+        if requirement.get("operator") == "In" and requirement.get("values"):
+            return requirement["key"], requirement["values"]
+    return None
+
+
+def invalid_pool(pools: Sequence[Pool]) -> Refusal | None:
+    """Give the error of an attempt that found nothing while some pool is invalid."""
+    if any(pool.invalid for pool in pools):
+        return Refusal(Category.INVALID_POOL, "invalid resource pools were encountered")
+    return None

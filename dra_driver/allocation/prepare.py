@@ -1,0 +1,116 @@
+"""Preparation: what each request may take on one node, before the search.
+
+In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and which
+"all" are. Errors come out in Kubernetes' order.
+
+The rule: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_driver.allocation.attempt import Attempt, Context
+from dra_driver.allocation.constraints import Constraint
+from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.plan import Alternative, ClaimPlan, RequestPlan
+from dra_driver.allocation.pools import Pool, reaches_device
+from dra_driver.model import limits
+from dra_driver.model.wire import Wire
+
+
+class Prepared:
+    """What a plan means on one node."""
+
+    __slots__ = ("_all", "_context", "devices", "node", "pools")
+
+    def __init__(self, context: Context, pools: Sequence[Pool], node: Wire) -> None:
+        self._context = context
+        self.pools = pools
+        self.node = node
+        self._all: dict[Alternative, list[DeviceRecord]] = {}
+        usable = [p for p in pools if not p.invalid and (not p.incomplete or context.rules.uses_incomplete_pools)]
+        self.devices: list[DeviceRecord]
+        if len(usable) == 1:
+            self.devices = usable[0].devices
+        else:
+            self.devices = [device for pool in usable for device in pool.devices]
+
+    def count(self, alternative: Alternative) -> int:
+        """Tell how many devices an alternative wants here."""
+        return len(self._all[alternative]) if alternative.is_all else alternative.count
+
+    def everything(self, alternative: Alternative) -> list[DeviceRecord]:
+        """Give the devices that "all" means here."""
+        return self._all[alternative]
+
+    def accepts(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Tell whether the selectors, and the device's own node selection, accept a device.
+
+        Raises:
+            Refusal: A selector failed, which ends the pod's scheduling.
+        """
+        if device.slice.has_binding and not self._context.features.binding_conditions and _binds(device):
+            return False
+        verdict = alternative.matcher.verdict(device)
+        if verdict is not True:
+            if verdict is False:
+                return False
+            raise verdict
+        return not device.slice.is_per_device or reaches_device(device.wire, self.node)
+
+    def check(self, attempt: Attempt, claims: Sequence[ClaimPlan]) -> list[list[Constraint]]:
+        """Check all claims; give their constraints.
+
+        Raises:
+            Refusal: Something makes the allocation impossible before it is tried.
+        """
+        constraints = []
+        for claim in claims:
+            least = sum(self._least(attempt, claim, request) for request in claim.requests)
+            if least > limits.ALLOCATION_RESULTS:
+                text = (
+                    f"claim {claim.name}: number of requested devices {least} exceeds the claim limit of"
+                    f" {limits.ALLOCATION_RESULTS}"
+                )
+                raise Refusal(Category.TOO_MANY_RESULTS, text)
+            constraints.append(claim.constraints())
+        return constraints
+
+    def _least(self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan) -> int:
+        for alternative in request.alternatives:
+            if alternative.is_all:
+                self._all[alternative] = self._expand(attempt, claim, request, alternative)
+        if request.fault is not None:
+            raise request.fault
+        return min(self.count(alternative) for alternative in request.alternatives)
+
+    def _expand(
+        self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan, alternative: Alternative
+    ) -> list[DeviceRecord]:
+        """Give the devices that "all" means; every pool must be complete and valid."""
+        rules = self._context.rules
+        judge = alternative
+        if rules.late_match_key and alternative.number == 1 and request.alternatives[0].is_all:
+            judge = request.alternatives[0]  # its matches are found under the key that this one looks at
+        found: list[DeviceRecord] = []
+        for pool in self.pools:
+            where = (
+                f"claim {claim.name}, request {alternative.name}: asks for all devices, but resource pool {pool.name}"
+            )
+            if pool.incomplete:
+                raise Refusal(Category.INCOMPLETE_POOL_ALL, f"{where} is currently being updated")
+            if pool.invalid:
+                raise Refusal(Category.INVALID_POOL_ALL, f"{where} is currently invalid")
+            found += [
+                device
+                for device in pool.devices
+                if self.accepts(judge, device)
+                and attempt.has_room(alternative, device, ignoring_use=rules.static_all_capacity)
+            ]
+        return found
+
+
+def _binds(device: DeviceRecord) -> bool:
+    return bool(device.wire.get("bindingConditions"))

@@ -1,0 +1,202 @@
+"""The search: which devices each request gets, the first solution in the allocator's own order.
+
+In: a plan and one node's pools. Out: the placed devices, or why there are none. Depth first with an explicit stack, one
+frame per device.
+
+The rule: Kubernetes structured allocator, allocateOne. 1.36 tries the devices of one request in rising order only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from dra_driver.allocation.attempt import Attempt, Placed
+from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.plan import Alternative, Plan
+from dra_driver.allocation.prepare import Prepared
+from dra_driver.model import limits
+
+GIVE_UP_AFTER = 400_000  # steps of ours
+
+
+class Signal(Enum):
+    """How a part of the search ended."""
+
+    FOUND = "found"
+    FAILED = "failed"
+    TOO_MANY = "too many"  # more than 32 results for a claim, whatever device is taken
+    DEEPER = "deeper"  # not ended: a frame was pushed
+
+
+@dataclass(slots=True)
+class Frame:
+    """One open decision: the end of a claim, the choice between alternatives, or one device of a request.
+
+    `number` counts the alternatives or the devices of the request; `cursor` is the next candidate.
+    """
+
+    alternative: Alternative | None
+    number: int = 0
+    cursor: int = 0
+    placed: Placed | None = None
+    has_choice: bool = False
+    only_too_many: bool = True
+
+
+class Search:
+    """One search on one node. `steps` counts the placements that the scheduler itself would try."""
+
+    def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
+        self.plan = plan
+        self.prepared = prepared
+        self.attempt = attempt
+        self.stack: list[Frame] = []
+        self.steps = 0
+        self._own_steps = 0
+        self._combinations = attempt.context.rules.combinations
+        self._restarts = attempt.context.rules.all_restarts_alternatives
+        self._too_many_stops = attempt.context.rules.too_many_stops
+
+    def run(self) -> bool:
+        """Search; tell whether everything was placed.
+
+        Raises:
+            Refusal: An error ended the search.
+        """
+        signal = self._enter_request(0, 0)
+        while signal is not Signal.FOUND:
+            if signal is not Signal.DEEPER:
+                if not self.stack:
+                    break
+                frame = self.stack[-1]
+                signal = self._resume(frame, signal)
+            else:
+                signal = self._resume(self.stack[-1], None)
+        if signal is Signal.TOO_MANY:
+            raise Refusal(Category.TOO_MANY_RESULTS, "allocation max size exceeded")
+        return signal is Signal.FOUND
+
+    def chosen(self) -> dict[tuple[int, int], int]:
+        """Give the alternative that was picked for each request with a choice, by claim and request."""
+        return {
+            (frame.alternative.claim, frame.alternative.request): frame.number
+            for frame in self.stack
+            if frame.has_choice and frame.alternative is not None
+        }
+
+    def _enter_request(self, claim: int, request: int) -> Signal:
+        """Go on with a request, or with the next claim where there is none left."""
+        while True:
+            self.steps += 1
+            if claim >= len(self.plan.claims):
+                return Signal.FOUND
+            requests = self.plan.claims[claim].requests
+            if request < len(requests):
+                break
+            self.stack.append(Frame(None))
+            claim, request = claim + 1, 0
+        found = requests[request]
+        first = found.alternatives[0]
+        if found.has_choice:
+            self.stack.append(Frame(first, has_choice=True))
+            return self._enter(first, 0, 0)
+        self.steps -= 1
+        return self._enter(first, 0, 0)
+
+    def _enter(self, alternative: Alternative, number: int, start: int) -> Signal:
+        """Go on with one device of a request."""
+        self.steps += 1
+        wanted = self.prepared.count(alternative)
+        if alternative.is_all and not self.prepared.everything(alternative):
+            return Signal.FAILED
+        if number >= wanted:
+            return self._enter_request(alternative.claim, alternative.request + 1)
+        if len(self.attempt.results[alternative.claim]) + wanted - number > limits.ALLOCATION_RESULTS:
+            if not self._too_many_stops:
+                return Signal.FAILED
+            return Signal.TOO_MANY
+        frame = Frame(alternative, number, start)
+        self.stack.append(frame)
+        return Signal.DEEPER
+
+    def _resume(self, frame: Frame, below: Signal | None) -> Signal:
+        """Go on with the newest open decision, given how what it had opened ended."""
+        if frame.alternative is None:
+            self.stack.pop()
+            return Signal.FAILED
+        if frame.has_choice:
+            return self._next_alternative(frame, below)
+        if frame.placed is not None:
+            self.attempt.take_back(frame.placed)
+            frame.placed = None
+        if below is Signal.TOO_MANY:
+            self.stack.pop()
+            return below
+        signal = self._next_device(frame)
+        if signal is Signal.FAILED and frame.placed is None:
+            self.stack.pop()
+        return signal
+
+    def _next_alternative(self, frame: Frame, below: Signal | None) -> Signal:
+        first = frame.alternative
+        assert first is not None  # noqa: S101
+        alternatives = self.plan.claims[first.claim].requests[first.request].alternatives
+        if below is not Signal.TOO_MANY:
+            frame.only_too_many = False
+        frame.number += 1
+        if frame.number < len(alternatives):
+            return self._enter(alternatives[frame.number], 0, 0)
+        self.stack.pop()
+        if frame.only_too_many and self._too_many_stops:
+            return Signal.TOO_MANY
+        return Signal.FAILED
+
+    def _next_device(self, frame: Frame) -> Signal:
+        """Place the next candidate and go deeper; FAILED with nothing placed if there is none left."""
+        alternative = frame.alternative
+        assert alternative is not None  # noqa: S101
+        self._count_own_step()
+        if alternative.is_all:
+            if frame.cursor:
+                return Signal.FAILED
+            frame.cursor = 1
+            device = self.prepared.everything(alternative)[frame.number]
+            frame.placed = self.attempt.place(alternative, device, must=True)
+            if frame.placed is None:
+                return Signal.FAILED
+            following = alternative
+            if self._restarts:
+                following = self.plan.claims[alternative.claim].requests[alternative.request].alternatives[0]
+            return self._enter(following, frame.number + 1, 0)
+        placed = self._place_next(frame, alternative)
+        if not placed:
+            return Signal.FAILED
+        return self._enter(alternative, frame.number + 1, frame.cursor if self._combinations else 0)
+
+    def _place_next(self, frame: Frame, alternative: Alternative) -> bool:
+        attempt = self.attempt
+        candidates: Sequence[DeviceRecord] = self.prepared.devices
+        cursor = frame.cursor
+        while cursor < len(candidates):
+            device = candidates[cursor]
+            cursor += 1
+            if attempt.is_busy(alternative, device):
+                continue
+            if not self.prepared.accepts(alternative, device):
+                continue
+            if not attempt.has_room(alternative, device):
+                continue
+            frame.placed = attempt.place(alternative, device, must=False)
+            if frame.placed is not None:
+                frame.cursor = cursor
+                return True
+        frame.cursor = cursor
+        return False
+
+    def _count_own_step(self) -> None:
+        self._own_steps += 1
+        if self._own_steps > GIVE_UP_AFTER:
+            text = f"no answer after {GIVE_UP_AFTER} steps"
+            raise Refusal(Category.UNDECIDED, text)

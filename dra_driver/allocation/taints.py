@@ -1,0 +1,44 @@
+"""Taints: does a device's taint keep a request away.
+
+In: a device's taints and a request's tolerations, as wire dicts. Out: the first taint that is not tolerated.
+
+The rule: Kubernetes DeviceTaint and DeviceToleration, package dynamic-resource-allocation/resourceclaim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_driver.model.wire import Wire
+
+_HARMFUL = {"NoSchedule", "NoExecute"}
+
+
+def blocking_taint(taints: Sequence[Wire], tolerations: Sequence[Wire], *, only_harmful: bool = True) -> Wire | None:
+    """Give the first taint that prevents allocation, None if there is none."""
+    for taint in taints:
+        if only_harmful and taint.get("effect") not in _HARMFUL:
+            continue
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
+            return taint
+    return None
+
+
+def tolerates(toleration: Wire, taint: Wire) -> bool:
+    """Tell whether one toleration covers one taint."""
+    effect = toleration.get("effect")
+    if effect and effect != taint.get("effect"):
+        return False
+    key = toleration.get("key")
+    if key and key != taint.get("key"):
+        return False
+    operator = toleration.get("operator") or "Equal"
+    if operator == "Equal":
+        return (toleration.get("value") or "") == (taint.get("value") or "")
+    return bool(operator == "Exists")
+
+
+def taint_text(taint: Wire) -> str:
+    """Write a taint as people do: key=value:effect."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
