@@ -15,6 +15,7 @@ from dra_driver.kube.backoff import Backoff
 
 SETTLE_SECONDS = 0.25  # quiet time after somebody else's change before we answer
 _SETTLE_MOST = 2.0  # the first of many changes is answered after this at the latest
+_RETRY_MOST = 10.0
 _PATIENCE_MOST = 60.0
 _PEACE_SECONDS = 120.0  # after this long without foreign changes the next one is answered quickly again
 
@@ -30,7 +31,7 @@ class Schedule:
         settle_s: float = SETTLE_SECONDS,
     ) -> None:
         self._clock, self._settle_s = clock, settle_s
-        self._retries = Backoff(base_s=0.1, most_s=30.0, uniform=uniform)
+        self._retries = Backoff(base_s=0.1, most_s=_RETRY_MOST, uniform=uniform)
         self._patience = Backoff(base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=uniform)
         self._answer_after_s = settle_s
         self._work_at: float | None = None

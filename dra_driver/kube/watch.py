@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LIFETIME_SECONDS = (240.0, 540.0)
 SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
+RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been away
 _SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
 
 
@@ -85,7 +86,7 @@ class Watch:
     ) -> None:
         self._api, self._path = api, path
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
-        self._backoff = backoff or Backoff(base_s=0.2)
+        self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MOST_SECONDS)
         self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait

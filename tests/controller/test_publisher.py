@@ -273,7 +273,7 @@ def test_a_slice_changed_behind_our_back_is_read_again_and_written(cluster):
     """409: the watch is silent, so only the conflict tells."""
     publisher = cluster.published([gpu(0)])
     publisher._watch.stop()
-    until(lambda: cluster.server.open_watches == 0)
+    publisher._threads[0].join(5)
     (stored,) = cluster.slices()
     stored["metadata"]["labels"] = {"team": "x"}
     cluster.server.request("PUT", f"{SLICES}/{stored['metadata']['name']}", body=stored)
@@ -288,7 +288,7 @@ def test_a_slice_deleted_behind_our_back_is_created(cluster):
     """404 on PUT."""
     publisher = cluster.published([gpu(0)])
     publisher._watch.stop()
-    until(lambda: cluster.server.open_watches == 0)
+    publisher._threads[0].join(5)
     cluster.wipe()
     publisher.publish([gpu(0), gpu(1)])
     assert publisher.wait_published(10)
