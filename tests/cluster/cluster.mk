@@ -1,7 +1,8 @@
 # The lane on a real Kubernetes; docs/development.md tells how to use it. Included by the Makefile, which sets BIN and
 # READY. K8S chooses the Kubernetes version: 1.35 or 1.36.
 K8S ?= 1.35
-LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini
+# Two clusters at a time: the scenarios wait most of their time.
+LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n 2 --dist worksteal
 
 .PHONY: cluster-binaries test-cluster soak
 

@@ -49,6 +49,7 @@ class Cluster:
         self.api: Api
         self.kubeconfig: Path
         self.api_server: Daemon
+        self.clients: list[Daemon] = []
         self.authority: Authority
 
     def __enter__(self) -> Cluster:
@@ -88,6 +89,18 @@ class Cluster:
     def stop(self) -> None:
         """Take everything down; safe to repeat."""
         self.sandbox.destroy()
+        Daemon.reap()
+
+    def restart_api_server(self) -> None:
+        """Bring the API server back after an outage; its clients start afresh.
+
+        Left alone they would come back as well, a minute later: that much they back off.
+        """
+        self.api_server.start()
+        self.api_server.until("ready", self.api.ready, 90)
+        for client in self.clients:
+            client.kill()
+            client.start()
 
     def keep_logs(self) -> Path | None:
         """Copy the components' logs out of the sandbox; return where they lie."""
@@ -188,11 +201,13 @@ class Cluster:
         self.kubeconfig = self.authority.kubeconfig("admin", self.authority.tokens["admin"], address)
         self.api = Api(address, pki / "ca.crt", self.authority.tokens["admin"])
         self.api_server.until("ready", self.api.ready, 90)
-        for start, name in (
-            (control_plane.controller_manager, "controller-manager"),
-            (control_plane.scheduler, "scheduler"),
-        ):
-            start(self.sandbox, self.programs, pki / f"{name}.kubeconfig", self.gates).start()
+        self.clients = [
+            make(self.sandbox, self.programs, pki / f"{name}.kubeconfig", self.gates).start()
+            for make, name in (
+                (control_plane.controller_manager, "controller-manager"),
+                (control_plane.scheduler, "scheduler"),
+            )
+        ]
 
     def _relay(self) -> str:
         """Make the API server reachable from outside the namespace; return its address there."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from tests.cluster.sandbox import Sandbox, until
 
@@ -20,6 +21,8 @@ class DaemonDied(Exception):
 
 class Daemon:
     """A program with a log; `start` may be called again after `stop` or a crash."""
+
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
 
     def __init__(
         self,
@@ -71,7 +74,13 @@ class Daemon:
                 pass_fds=self.keep,
                 env=os.environ | self.environment,
             )
+        Daemon.started.append(self.process)
         return self
+
+    @classmethod
+    def reap(cls) -> None:
+        """Take note of the programs that have ended, so that the system may forget them."""
+        cls.started = [process for process in cls.started if process.poll() is None]
 
     def check(self) -> None:
         """Raise DaemonDied, with the end of the log, unless the program runs."""

@@ -9,15 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.cluster import podresources
-from tests.cluster.api import Object
+from tests.cluster.api import Object, Refused
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
 from tests.cluster.sandbox import until
+
+
+# A pod normally runs after two seconds. But a kubelet that once met a race of its own (the API server's node authorizer
+# may learn of a claim later than the kubelet) tries again only after 60 to 90 seconds.
+PATIENCE = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class Seen:
     environment: dict[str, str]
     nodes: dict[str, str]  # path → "major:minor", hexadecimal
     mounts: frozenset[str]
+    at: int  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,15 @@ class Stage:
         for content in contents:
             self.cluster.api.create(content)
 
-    def running(self, name: str, seconds: float = 60) -> Object:
+    def running(self, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until a pod runs; one that failed fails the scenario at once."""
         return self.pod(name, "Running", seconds)
 
-    def succeeded(self, name: str, seconds: float = 60) -> Object:
+    def succeeded(self, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until a pod ended well."""
         return self.pod(name, "Succeeded", seconds)
 
-    def pod(self, name: str, phase: str, seconds: float = 60) -> Object:
+    def pod(self, name: str, phase: str, seconds: float = PATIENCE) -> Object:
         """Wait for a pod's phase; say what its events say when it does not come."""
 
         def reached(pod: Object) -> bool:
@@ -65,6 +72,7 @@ class Stage:
             return self.cluster.api.wait("Pod", name, self.namespace, phase, reached, seconds=seconds)
         except Exception as error:
             error.add_note("events:\n" + "\n".join(self.events(name)))
+            error.add_note("the kubelet's last complaints:\n" + "\n".join(self.complaints()))
             raise
 
     def events(self, name: str) -> list[str]:
@@ -72,21 +80,29 @@ class Stage:
         found = self.cluster.api.list("Event", self.namespace, fieldSelector=f"involvedObject.name={name}")
         return [f"{event.get('reason')}: {event.get('message')} ({event.get('count', 1)} times)" for event in found]
 
+    def complaints(self) -> list[str]:
+        """Return the last warnings and errors in the kubelet's log."""
+        lines = self.node.kubelet.tail(300).splitlines()
+        return [line[:600] for line in lines if line[:1] in {"E", "W"}][-5:]
+
     def delete_pod(self, name: str, seconds: float = 60) -> None:
         """Delete a pod and wait until it is gone, Unprepare included."""
         self.cluster.api.delete("Pod", name, self.namespace)
         self.cluster.api.wait_gone("Pod", name, self.namespace, seconds=seconds)
 
     def log(self, name: str, container: str) -> str:
-        """Return what a container has written so far."""
+        """Return what a container has written so far; nothing, while the kubelet does not know it."""
         path = self.cluster.api.path("Pod", name, self.namespace) + "/log"
-        return str(self.cluster.api.call("GET", path, container=container))
+        try:
+            return str(self.cluster.api.call("GET", path, container=container))
+        except Refused:
+            return ""
 
     def seen(self, name: str, container: str = "main") -> Seen:
         """Wait until a container has told what it sees, and return that."""
         text = until(
             f"{name}/{container} has told what it sees",
-            lambda: (log := self.log(name, container)) if "\nshown" in self.log(name, container) else "",
+            lambda: next((text for text in [self.log(name, container)] if "\nshown" in text), ""),
             20,
         )
         words = [line.split(" ") for line in text.splitlines()]
@@ -94,6 +110,7 @@ class Stage:
             environment=dict(re.findall(r"^([A-Za-z_]\w*)=(.*)$", text, re.MULTILINE)),
             nodes={line[1]: line[2] for line in words if line[0] == "node"},
             mounts=frozenset(line[1] for line in words if line[0] == "mount"),
+            at=next(int(line[1]) for line in words if line[0] == "at"),
         )
 
     def claims(self, pod: Object) -> dict[str, Object]:
@@ -109,9 +126,14 @@ class Stage:
         """Return the names of the devices allocated to a pod."""
         return [result["device"] for claim in self.claims(pod).values() for result in results(claim)]
 
-    def check(self, name: str, seconds: float = 60) -> Object:
-        """Wait until a pod runs; show that kubelet, allocation, CDI files and containers agree; return the pod."""
-        pod = self.running(name, seconds)
+    def check(self, name: str, seconds: float = PATIENCE) -> Object:
+        """Wait until a pod runs, and compare all that is told of its devices; return the pod."""
+        self.running(name, seconds)
+        return self.compare(name)
+
+    def compare(self, name: str) -> Object:
+        """Show that kubelet, allocation, CDI files and containers agree on a pod's devices; return the pod."""
+        pod = self.cluster.api.get("Pod", name, self.namespace)
         claims = self.claims(pod)
         # The kubelet tells every device of a claim that a container uses, also when the container names one request.
         wanted = {
@@ -177,6 +199,16 @@ class Stage:
         pod = self.cluster.api.wait("Pod", name, self.namespace, f"Pending with {message!r}", refused, seconds=seconds)
         assert pod["status"]["phase"] == "Pending"
         return _unschedulable(pod)
+
+    def shim(self, name: str) -> int:
+        """Return the process that holds a pod's containers for the runtime."""
+        uid = self.cluster.api.get("Pod", name, self.namespace)["metadata"]["uid"]
+        (inside,) = (
+            folder for folder in self.cluster.sandbox.tracking.rglob(f"*{uid}*") if folder.name.startswith("pod")
+        )
+        held = next(int(pid) for file in inside.rglob("cgroup.procs") for pid in file.read_text().split())
+        status = Path(f"/proc/{held}/status").read_text()
+        return int(re.findall(r"^PPid:\t(\d+)", status, re.MULTILINE)[0])
 
     def restart_kubelet(self) -> None:
         """Restart the kubelet and wait until its node is Ready again."""

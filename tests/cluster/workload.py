@@ -12,7 +12,7 @@ from tests.cluster.image import BUSYBOX
 
 # What a container sees of its devices goes to its log; then it waits for the kubelet's SIGTERM.
 SHOW = (
-    "env; "
+    'env; echo "at $(date +%s)"; '
     'for file in /dev/* /dev/*/*; do [ -c "$file" ] && stat -c "node %n %t:%T" "$file"; done; '
     'while read -r what where rest; do echo "mount $where"; done </proc/mounts; '
     "echo shown; "

@@ -144,6 +144,11 @@ def stage(cluster: Cluster, namespace: str) -> Stage:
     return Stage(cluster, cluster.nodes[0], namespace)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the long scenarios: with two workers (two clusters) none is left over at the end."""
+    items.sort(key=lambda item: "robustness" not in item.nodeid)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print each scenario by name with its time, set-up and clean-up included."""
     times = _TIMES.setdefault(report.nodeid, [0.0])

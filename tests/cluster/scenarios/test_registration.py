@@ -82,5 +82,5 @@ def test_a_lost_gpu_leaves_the_slices_with_one_write(start_agent: Callable[..., 
     fresh = hardware.with_suffix(".new")
     fresh.write_text(yaml.safe_dump(content))
     fresh.rename(hardware)
-    until("the lost GPU is gone from the slices", lambda: len(agent.devices()) == len(before) - 1, 5)
+    until("the lost GPU is gone from the slices", lambda: len(agent.devices()) == len(before) - 1, 10)
     assert len(agent.writes()) == writes + 1

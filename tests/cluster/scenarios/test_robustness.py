@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -102,8 +104,7 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
     assert len(agent.cdi_files()) == len(names)
     agent.wait_empty(55)
     until("the outage has lasted a minute", lambda: time.monotonic() - away > 60, 61)
-    stage.cluster.api_server.start()
-    stage.cluster.api_server.until("ready", stage.cluster.api.ready, 60)
+    stage.cluster.restart_api_server()
     for name in names:
         stage.cluster.api.wait_gone("Pod", name, stage.namespace, seconds=60)
     agent.published()
@@ -114,30 +115,37 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
 def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stage: Stage) -> None:
     beats = stage.node.base / "beats"
     beats.mkdir()
-    chosen = next(name for name, it in sorted(agent.devices().items()) if it["attributes"]["type"]["string"] == "gpu")
-    only = f'device.attributes["gpu.nvidia.com"].uuid == "{agent.devices()[chosen]["attributes"]["uuid"]["string"]}"'
-    spec = devices(request("gpu", selector=only))
-    for name in ("old", "new"):
-        stage.create(claim(stage.namespace, name, spec))
-        script = f'{SHOW} trap "" TERM; while true; do echo {name} >>/beats/log; sleep 0.2; done'
-        used = container("main", "gpu", script=script)
+    gpus = {name: device["attributes"] for name, device in agent.devices().items()}
+    chosen = min(name for name, it in gpus.items() if it["type"]["string"] == "gpu")
+    only = f'device.attributes["gpu.nvidia.com"].uuid == "{gpus[chosen]["uuid"]["string"]}"'
+
+    def start(name: str) -> None:
+        used = container("main", "gpu", script=f"{SHOW} while true; do echo {name} >>/beats/log; sleep 0.2; done")
         used["volumeMounts"] = [{"name": "beats", "mountPath": "/beats"}]
         volume = {"name": "beats", "hostPath": {"path": str(beats)}}
-        stage.create(pod(stage.namespace, name, used, claims={"gpu": name}, grace=30, volumes=[volume]))
-        if name == "old":
-            stage.check("old")
-            stage.cluster.api.delete("Pod", "old", stage.namespace, grace=0)
-            stage.cluster.api.delete("ResourceClaim", "old", stage.namespace)
-            forced = time.monotonic()
-    found = stage.check("new", 150)
-    assert stage.devices(found) == [chosen]
+        stage.create(claim(stage.namespace, name, devices(request("gpu", selector=only))))
+        stage.create(pod(stage.namespace, name, used, claims={"gpu": name}, grace=1, volumes=[volume]))
+
+    start("old")
+    stage.check("old")
+    # A runtime that does not get its container killed: the shim takes no orders for thirty seconds.
+    shim = stage.shim("old")
+    os.kill(shim, signal.SIGSTOP)
+    stage.cluster.api.delete("Pod", "old", stage.namespace, grace=0)
+    stage.cluster.api.delete("ResourceClaim", "old", stage.namespace)
+    forced = time.monotonic()
+    start("new")
+    until("the old container has lived on for thirty seconds", lambda: time.monotonic() > forced + 30, 31)
+    assert "new" not in (beats / "log").read_text(), "the device was given away while the old container lived"
+    os.kill(shim, signal.SIGCONT)
+    assert stage.devices(stage.check("new", 150 - 30)) == [chosen]
     lines = (beats / "log").read_text().split()
-    first_new = lines.index("new")
-    assert set(lines[:first_new]) == {"old"}
-    assert set(lines[first_new:]) == {"new"}, "two containers had the device at one time"
-    print(f"the second pod ran {time.monotonic() - forced:.0f} s after the first was force-deleted")
+    first = lines.index("new")
+    assert set(lines[:first]) == {"old"}
+    assert set(lines[first:]) == {"new"}, "two containers had the device at one time"
 
 
+@pytest.mark.smoke
 def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None:
     stage.create(template(stage.namespace, "one-gpu", ONE_GPU), template(stage.namespace, "part", PARTITION))
     for name, used in (("whole", "one-gpu"), ("part", "part")):
@@ -147,15 +155,16 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
     before = {name: stage.devices(stage.check(name)) for name in ("whole", "part")}
     boot = stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"]
     stage.node.reboot()
+    rebooted = time.time()
     assert agent.cdi_files() == []
     agent.start()
     for name, allocated in before.items():
-        stage.cluster.api.wait(
-            *("Pod", name, stage.namespace, "started again"),
-            lambda it: it["status"]["containerStatuses"][0]["restartCount"] > 0,
-            seconds=150,
-        )
-        assert stage.devices(stage.check(name)) == allocated
+        until(f"{name} runs again", lambda name=name: stage.seen(name).at >= int(rebooted), 150)
+        # With ResourceHealthStatus a kubelet up to 1.36 names each device twice after a repeated Prepare, and the API
+        # server refuses that status: then the pod's phase and readiness tell nothing.
+        assert stage.devices(stage.compare(name)) == allocated
+        if not stage.cluster.gates:
+            stage.running(name)
     assert stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"] != boot
     agent.published()
 

@@ -1,0 +1,38 @@
+"""A lane that cannot fail shows nothing: with a driver broken on purpose its checks turn red, and say why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster import broken_driver
+from tests.cluster.agent import Agent
+from tests.cluster.sandbox import NotInTime
+from tests.cluster.stage import Stage
+from tests.cluster.workload import container, devices, pod, request, template
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("wrong-socket", "/run/nobody.sock"),
+        ("wrong-device", "gpu-of-somebody-else"),
+        ("missing-cdi-file", "unresolvable CDI devices"),
+    ],
+)
+def test_a_broken_driver_is_found_out(start_agent: Callable[..., Agent], stage: Stage, fault: str, cause: str) -> None:
+    with pytest.raises((NotInTime, AssertionError)) as found:
+        use(start_agent, stage, fault)
+    told = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
+    assert cause in told
+
+
+def use(start_agent: Callable[..., Agent], stage: Stage, fault: str) -> None:
+    start_agent(program=[sys.executable, broken_driver.__file__, fault]).published()
+    stage.create(
+        template(stage.namespace, "one-gpu", devices(request("gpu"))),
+        pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),
+    )
+    stage.check("user", 15)
