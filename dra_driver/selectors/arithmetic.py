@@ -52,10 +52,10 @@ def to_duration(ns: int) -> Duration:
     return Duration(to_int(ns, DURATION_OVERFLOW))
 
 
-def to_timestamp(ns: int) -> Timestamp:
+def to_timestamp(ns: int, offset: int = 0) -> Timestamp:
     """Give a moment if it lies within the years 1 to 9999."""
     if TIME_MIN <= ns <= TIME_MAX:
-        return Timestamp(ns)
+        return Timestamp(ns, offset)
     raise CelError(TIMESTAMP_OVERFLOW)
 
 
@@ -126,8 +126,8 @@ ADD: _Table = {
     (str, str): lambda a, b: checked_text(a + b),
     (bytes, bytes): lambda a, b: checked_text(a + b),
     (Duration, Duration): lambda a, b: to_duration(a.ns + b.ns),
-    (Duration, Timestamp): lambda a, b: to_timestamp(a.ns + b.ns),
-    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns + b.ns),
+    (Duration, Timestamp): lambda a, b: to_timestamp(a.ns + b.ns, b.offset),
+    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns + b.ns, a.offset),
     **{(a, b): join_lists for a in _LISTS for b in _LISTS},
 }
 SUBTRACT: _Table = {
@@ -135,7 +135,7 @@ SUBTRACT: _Table = {
     (Uint, Uint): lambda a, b: to_uint(int(a) - int(b)),
     (float, float): lambda a, b: a - b,
     (Duration, Duration): lambda a, b: to_duration(a.ns - b.ns),
-    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns - b.ns),
+    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns - b.ns, a.offset),
     (Timestamp, Timestamp): lambda a, b: to_duration(a.ns - b.ns),
 }
 MULTIPLY: _Table = {

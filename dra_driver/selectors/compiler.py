@@ -39,8 +39,8 @@ from dra_driver.selectors.values import CelError, Optional
 
 Closure = Callable[[Any], Any]
 
-# Functions whose results can be larger than the estimate assumes: what follows them must be counted.
-_UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry"})
+# Functions that can cost more, or give more, than the estimate assumes: the evaluation must be counted.
+_UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry", "validate"})
 _MAPS = frozenset({"attributes", "capacity"})
 
 

@@ -239,6 +239,8 @@ class Interpreter:
             try:
                 values.append(self.eval(operand))
             except CelError as error:
+                if len(operands) > 2:
+                    raise  # calls of three and more stop at the first error, the others evaluate both sides
                 failed = failed or error
                 values.append(error)
         if failed is not None:

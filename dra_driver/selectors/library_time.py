@@ -78,18 +78,25 @@ def parse_timestamp(text: str) -> Timestamp | None:
     if found[8]:
         if int(found[9]) > 24 or int(found[10]) > 60:
             return None
-        offset = (int(found[9]) * 60 + int(found[10])) * 60 * (-1 if found[8] == "-" else 1)
+        offset = (int(found[9]) * 60 + int(found[10])) * (-1 if found[8] == "-" else 1)
     fraction = int((found[7] or "0")[:9].ljust(9, "0"))
     delta = moment - _EPOCH
-    return to_timestamp((delta.days * 86400 + delta.seconds - offset) * _NS + fraction)
+    return to_timestamp((delta.days * 86400 + delta.seconds - offset * 60) * _NS + fraction, offset)
 
 
 def format_timestamp(value: Timestamp) -> str:
-    """Print a time as RFC 3339 with as many fraction digits as it has."""
+    """Print a time as RFC 3339 with as many fraction digits as it has, at the offset that it was written with."""
     seconds, fraction = divmod(value.ns, _NS)
-    moment = _EPOCH + datetime.timedelta(seconds=seconds)
-    text = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}T{moment:%H:%M:%S}"
-    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else text + "Z"
+    days, second = divmod(seconds + value.offset * 60, 86400)
+    day = min(max(days + _EPOCH.toordinal(), 1), datetime.date.max.toordinal())
+    date = datetime.date.fromordinal(day)
+    text = f"{date.year:04d}-{date.month:02d}-{date.day:02d}T"
+    text += f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+    if fraction:
+        text = f"{text}.{fraction:09d}".rstrip("0")
+    if not value.offset:
+        return text + "Z"
+    return f"{text}{'-' if value.offset < 0 else '+'}{abs(value.offset) // 60:02d}:{abs(value.offset) % 60:02d}"
 
 
 def format_duration(value: Duration) -> str:

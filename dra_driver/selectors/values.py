@@ -9,7 +9,7 @@ The rule: cel-go's common/types and Kubernetes' CEL libraries (type names as mes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -49,9 +49,10 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment: nanoseconds since the epoch, UTC."""
+    """A moment: nanoseconds since the epoch. It prints with the offset (minutes) that it was written with."""
 
     ns: int
+    offset: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
