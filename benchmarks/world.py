@@ -121,13 +121,15 @@ class World:
 def world() -> Iterator[World]:
     """Give a fresh world; everything it started is ended."""
     folder = Path(tempfile.mkdtemp(prefix="drab"))
+    memory = Path(tempfile.mkdtemp(prefix="drab", dir="/dev/shm"))  # /var/run/cdi is a tmpfs on a node
     server = subprocess.Popen(
         [sys.executable, "-c", _API, f"{folder}/kubeconfig"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert server.stdout is not None
     server.stdout.readline()
     it = World(folder, KubeApi(credentials.load(f"{folder}/kubeconfig")))
-    for name in ("cdi", "reg", "plugins"):
+    (folder / "cdi").symlink_to(memory)
+    for name in ("reg", "plugins"):
         (folder / name).mkdir()
     try:
         yield it
@@ -137,6 +139,7 @@ def world() -> Iterator[World]:
         server.terminate()
         server.wait(10)
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 def profile(folder: Path, gpus: int) -> Path:
