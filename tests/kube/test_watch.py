@@ -13,8 +13,10 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import SLICES
+from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.kube.watch import Changed, Connected, Deleted, Listed, Watch
+from tests.support.certificates import make_ca, make_leaf, server_context
 from tests.support.http_script import ScriptedServer
 from tests.support.waiting import until
 
@@ -318,3 +320,23 @@ def test_a_refused_token_is_read_again_when_a_stream_is_opened(embedded, follow,
     embedded.drop_watches()
     follower.next(Connected)
     assert [e.status for e in embedded.log.entries(contains=SLICES)][-2:] == [401, 200] or embedded.open_watches == 1
+
+
+def test_over_tls_events_arrive_one_by_one_and_stop_returns_at_once(follow, tmp_path):
+    make_ca(tmp_path, "ca")
+
+    def script(exchange):
+        if "watch" not in exchange.path:
+            return listing(exchange)
+        exchange.begin_stream()
+        exchange.send_piece(event("ADDED", "6") + b"\n")
+        exchange.server.stopping.wait(20)
+        return None
+
+    with ScriptedServer(script, server_context(*make_leaf(tmp_path, "server", "ca"))) as server:
+        material = TlsMaterial(ca_file=str(tmp_path / "ca.crt"))
+        follower = follow(KubeApi(Credentials(server.url, StaticToken(), material)))
+        for kind in (Listed, Connected, Changed):
+            follower.next(kind)
+        assert follower.stop() < 1.0
+    assert follower.events.empty()
