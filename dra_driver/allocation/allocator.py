@@ -111,7 +111,7 @@ class PodAllocator:
         error: str | None = None,
     ) -> Outcome:
         steps = search.steps if search is not None else 0
-        devices = len(search.prepared.devices) if search is not None else 0
+        devices = search.prepared.size if search is not None else 0
         return Outcome(
             category,
             results,

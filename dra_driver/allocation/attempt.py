@@ -42,7 +42,7 @@ class Placed:
 class DeviceFacts:
     """What an attempt knows of a device, whatever is placed: its account, its takes, attribute values, needs."""
 
-    __slots__ = ("account", "attributes", "key", "needs", "takes", "taints")
+    __slots__ = ("account", "attributes", "key", "needs", "taints", "takes")
 
     def __init__(self) -> None:
         self.key: Hashable = None

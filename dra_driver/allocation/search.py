@@ -8,11 +8,10 @@ The rule: Kubernetes structured allocator, allocateOne. 1.36 tries the devices o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
 from dra_driver.allocation.attempt import Attempt, Placed
-from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.outcome import Category, Refusal
 from dra_driver.allocation.plan import Alternative, Plan
 from dra_driver.allocation.prepare import Prepared
@@ -177,14 +176,14 @@ class Search:
 
     def _place_next(self, frame: Frame, alternative: Alternative) -> bool:
         attempt = self.attempt
-        candidates: Sequence[DeviceRecord] = self.prepared.devices
+        prepared = self.prepared
         cursor = frame.cursor
-        while cursor < len(candidates):
-            device = candidates[cursor]
+        while cursor < prepared.size:
+            device = prepared.device(cursor)
             cursor += 1
             if attempt.is_busy(alternative, device):
                 continue
-            if not self.prepared.accepts(alternative, device):
+            if not prepared.accepts(alternative, device):
                 continue
             if not attempt.has_room(alternative, device):
                 continue
