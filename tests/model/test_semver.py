@@ -46,7 +46,8 @@ def test_the_order_is_that_of_the_specification():
         "1.0.1",
     ]
     versions = [Semver.parse(text) for text in texts]
-    assert sorted(versions[::-1]) == versions
+    assert versions == sorted(versions, key=lambda version: version)
+    assert sorted([versions[5], versions[0], versions[3]]) == [versions[0], versions[3], versions[5]]
 
 
 def test_build_metadata_plays_no_part_in_equality():
