@@ -28,7 +28,7 @@ def demo(*words, **environment):
         text=True,
         timeout=90,
         check=False,
-        env={**os.environ, **environment},
+        env={**os.environ, "COLUMNS": "300", **environment},
     )
     return done, time.monotonic() - began
 
