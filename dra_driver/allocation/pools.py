@@ -1,10 +1,10 @@
 """Pools: which devices a node can reach, and whether their pools are complete and valid.
 
-In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most nodes
-is made of the node's own slices and is found by name; nothing is decoded per node.
+In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most
+nodes is made of the node's own slices and is found by name; nothing is decoded per node.
 
-The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is complete
-if as many slices exist, anywhere, as its slices say.
+The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
+complete if as many slices exist, anywhere, as its slices say.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class PoolIndex:
 
     def _fill(self, pool: Pool, current: list[SliceRecord], whole: list[SliceRecord]) -> None:
         counted = self._features.partitionable and self._rules.joins_counter_slices
-        having = [s for s in current if not s.sets] if counted and any([s.sets for s in current]) else current
+        having = [s for s in current if not s.sets] if counted else current
         pool.slices = having
-        pool.has_binding = any([s.has_binding for s in having])
+        pool.has_binding = any(s.has_binding for s in having)
         reason = _duplicate_name(having)
         if counted and not reason:
             pool.others = [] if whole is current else _without(whole, current)

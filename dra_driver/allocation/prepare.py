@@ -1,7 +1,7 @@
 """Preparation: what each request may take on one node, before the search.
 
-In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and which
-"all" are. Errors come out in Kubernetes' order.
+In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and
+which "all" are. Errors come out in Kubernetes' order.
 
 The rule: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
 """
