@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import IO, Any
 
 import click
 
@@ -39,7 +39,7 @@ def command(batch: str) -> int:
     return ExitCode.BAD_INPUT if faults else ExitCode.OK
 
 
-def _answers(stream: TextIO) -> Iterator[Wire]:
+def _answers(stream: IO[Any]) -> Iterator[Wire]:
     from dra_driver.allocation import simulate_batch_line
 
     for number, text in enumerate(stream, 1):
