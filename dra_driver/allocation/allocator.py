@@ -119,4 +119,5 @@ class PodAllocator:
             others_possible=self.allocator.rules.orders_vary and len(pools) > 1,
             steps=steps,
             seconds=steps * devices * VISIT_SECONDS,
+            is_least=search is not None and search.is_cut,
         )

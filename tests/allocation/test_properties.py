@@ -1,4 +1,4 @@
-"""Worlds with one driver per pool name, complete and valid pools, guarded selectors, `All` only as first alternative."""
+"""Worlds with one driver per pool name, complete valid pools, guarded selectors, `All` only as first alternative."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def placed(world: Wire, outcome: Outcome) -> list[tuple[Wire, Wire]]:
         for one in slices
         for d in one["spec"].get("devices", ())
     }
-    found = []
-    for result in outcome.results or []:
-        for one in result["devices"].get("results", ()):
-            found.append((by_id[one["pool"], one["device"]], one))
-    return found
+    return [
+        (by_id[one["pool"], one["device"]], one)
+        for result in outcome.results or []
+        for one in result["devices"].get("results", ())
+    ]
 
 
 @given(worlds())
