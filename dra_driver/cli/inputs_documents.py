@@ -100,7 +100,7 @@ def stdin_has_something() -> bool:
 
 def parse_documents(text: str, origin: str) -> Iterator[Document]:
     """Read the objects in a text. Raises: InputError."""
-    for number, loaded in enumerate(_load(text, origin)):
+    for number, loaded in enumerate(load_text(text, origin)):
         if loaded is None:
             continue  # an empty document: a file that begins or ends with ---
         yield from _objects(loaded, origin, number, ())
@@ -143,7 +143,8 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
         yield from _objects(entry, origin, number, (*path, position))
 
 
-def _load(text: str, origin: str) -> list[Any]:
+def load_text(text: str, origin: str) -> list[Any]:
+    """Read the documents of a text as plain values. Raises: InputError."""
     stripped = text.lstrip()
     if stripped[:1] in {"{", "["}:
         try:
