@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.attempt import Attempt
-from dra_driver.allocation.funnel import Funnel, Stage, funnel
+from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, Category, Outcome, Refusal
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.allocation.pools import Pool
-from dra_driver.allocation.prepare import Prepared
 from dra_driver.model.wire import ClaimWire, Wire
 
 
@@ -85,12 +83,10 @@ def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, p
 def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
     """Follow the devices for every request that is sound."""
     try:
-        pools = asked.allocator.index.pools(node)
+        pools = asked.pools(node)
     except Refusal:
         return [], ()
-    prepared = Prepared(asked.context, pools, node)
-    attempt = Attempt(asked.plan, [], asked.context, pools)
-    return pools, tuple(funnel(asked.context, prepared, attempt, one) for one in asked.plan.alternatives)
+    return pools, funnels_on(asked.context, pools, node)
 
 
 def _why(outcome: Outcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:

@@ -15,9 +15,10 @@ from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.matching import Step
 from dra_driver.allocation.outcome import Refusal
 from dra_driver.allocation.plan import Alternative
-from dra_driver.allocation.pools import reaches_device
+from dra_driver.allocation.pools import Pool, reaches_device
 from dra_driver.allocation.prepare import Prepared
 from dra_driver.allocation.taints import blocking_taint, taint_text
+from dra_driver.model.wire import Wire
 from dra_driver.selectors.device_view import prepare_device
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
@@ -82,6 +83,13 @@ class Funnel:
         if self.wants is None and self.blocked_of_all:
             return next(stage for stage in self.stages if stage.name in STAGES[3:] and stage.lost)
         return next((stage for stage in self.stages if stage.left < wanted and stage.lost), None)
+
+
+def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Funnel, ...]:
+    """Follow a node's devices for every request and alternative of a pod that is sound."""
+    prepared = Prepared(context, pools, node)
+    attempt = Attempt(context.plan, [], context, pools)
+    return tuple(funnel(context, prepared, attempt, one) for one in context.plan.alternatives)
 
 
 def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative) -> Funnel:
