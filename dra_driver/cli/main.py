@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import sys
 import traceback
@@ -84,6 +85,7 @@ def cli() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; return its exit status."""
+    logging.getLogger("dra_driver").addHandler(logging.NullHandler())  # a command says itself what is to be said
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark

@@ -115,6 +115,21 @@ def test_a_terminal_without_our_characters_is_no_error():
     assert done.stdout.isascii()
 
 
+def test_a_command_says_once_what_is_missing_and_no_log_line_stands_between(tmp_path):
+    roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    done = process("devices", "--hardware", "nvidia", *roots)
+    assert "left out of containers" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_table_whose_reader_goes_away_early_is_no_error():
+    devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100"
+    command = devices + " | true; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_goes_away_early_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100 -o yaml"
     command = devices + " | head -1; exit ${PIPESTATUS[0]}"
