@@ -100,7 +100,11 @@ def _run(options: Options, hardware: Hardware) -> int:
 
     agent = NodeAgent(options, hardware)
     signals.on_library(let_go=agent.let_go, resume=agent.resume)
-    agent.start()
+    try:
+        agent.start()
+    except DriverError:
+        agent.stop()
+        raise
     must_restart = agent.wait(signals.stop)
     agent.stop()
     if must_restart and not signals.stop.is_set():
