@@ -40,13 +40,17 @@ SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environ
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM; return the exit status."""
+    values: dict[str, str] = {}
     try:
         values = _parse(argv)
         logs.set_up(values["log_format"])
         options = options_of(values)
         return _run(options, choose(options.hardware, options.roots, node_name=options.node))
     except DriverError as error:
-        print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
+        if values.get("log_format") == "json":
+            log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+        else:
+            print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
         return error.exit_code
     except Exception:
         log.exception("bug: an error that nobody foresaw")

@@ -1,5 +1,6 @@
 """The real agent process on a stand-in cluster. Not covered here: prepare's own rules (tests/plugin)."""
 
+import json
 import os
 import re
 import signal
@@ -154,6 +155,14 @@ def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
     assert agent.wait(20) == status
     assert said in here.log()
     assert "Traceback" not in here.log()
+
+
+def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(here):
+    agent = here.start("simulated:dgx-h100", "--log-format", "json", "--kubeconfig", "/does/not/exist")
+    assert agent.wait(20) == 3
+    last = [json.loads(line) for line in here.log().splitlines()][-1]
+    assert (last["level"], last["code"]) == ("error", "input.kubeconfig")
+    assert "/does/not/exist" in last["err"]
 
 
 def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
