@@ -24,6 +24,8 @@ from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.lint import lint, mend
 from dra_driver.selectors.lint_findings import RULES, Finding, Subject
 
+Place = tuple[str, int, tuple[str | int, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Linted:
@@ -33,6 +35,12 @@ class Linted:
     subject: Subject
     findings: tuple[Finding, ...]
     better: str | None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        document = self.compiled.written.document
+        return (document.origin, document.number, _path(self)) if document else ("", 0, (self.compiled.written.label,))
 
 
 @click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
@@ -62,7 +70,7 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
     found = list(_linted(judged, given, frozenset(disabled)))
     broken = [one for query in judged for one in query.compiled if one.error is not None]
-    fixed = _write(found) if fix else {}
+    fixed = _write(found) if fix else frozenset()
     if fix:
         found = [_after(one, fixed, frozenset(disabled)) for one in found]
     if output == "table":
@@ -111,17 +119,13 @@ def _holds(one: Compiled, view: Any) -> bool:
         return False
 
 
-def _write(found: list[Linted]) -> dict[str, str]:
-    """Write better expressions into their files; give labels of what was mended, with where."""
+def _write(found: list[Linted]) -> frozenset[Place]:
+    """Write better expressions into their files; tell which were."""
     by_file: dict[str, list[Linted]] = {}
-    mended: dict[str, str] = {}
+    mended: set[Place] = set()
     for one in found:
         document = one.compiled.written.document
-        if one.better is None:
-            continue
-        if document is None or document.origin == STDIN:
-            mended[one.compiled.written.label] = ""
-        else:
+        if one.better is not None and document is not None and document.origin != STDIN:
             by_file.setdefault(document.origin, []).append(one)
     for origin, rows in by_file.items():
         exchanges = [
@@ -136,8 +140,8 @@ def _write(found: list[Linted]) -> dict[str, str]:
             Path(origin).write_text(text, encoding="utf-8")
         except OSError as fault:
             raise InputError("unwritable", f"{shown(origin)} can't be written: {fault.strerror}") from fault
-        mended.update({one.compiled.written.label: origin for one in rows})
-    return mended
+        mended |= {one.place for one in rows}
+    return frozenset(mended)
 
 
 def _path(one: Linted) -> tuple[str | int, ...]:
@@ -145,16 +149,16 @@ def _path(one: Linted) -> tuple[str | int, ...]:
     return (*(written.document.path if written.document else ()), *written.path)
 
 
-def _after(one: Linted, fixed: dict[str, str], disabled: frozenset[str]) -> Linted:
+def _after(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
     """Look again at what was written into a file."""
-    if one.better is None or not fixed.get(one.compiled.written.label):
+    if one.better is None or one.place not in fixed:
         return one
     selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
     subject = replace(one.subject, selector=selector)
     return replace(one, subject=subject, findings=tuple(lint(subject, disabled)))
 
 
-def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: dict[str, str], *, fix: bool) -> None:
+def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place], *, fix: bool) -> None:
     out = console()
     say_heading(out, given)
     if not given.fleet.devices:
@@ -171,10 +175,10 @@ def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: dict[s
     say(out, f"{plural(count, 'finding')} in {plural(len(found), 'selector')}", style="bold" if count else "green")
 
 
-def _show_linted(out: Any, one: Linted, fixed: dict[str, str], *, fix: bool) -> None:
+def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -> None:
     written = one.compiled.written
     where = f"{shown(written.document.origin)}: " if written.document else ""
-    if not one.findings and written.label not in fixed:
+    if not one.findings and one.place not in fixed:
         return
     out.print()
     say(out, f"{where}{written.label}", style="bold")
@@ -184,7 +188,7 @@ def _show_linted(out: Any, one: Linted, fixed: dict[str, str], *, fix: bool) -> 
             say(out, f"in: {finding.clause}", indent=4, style="dim")
         if finding.fix and not finding.is_safe:
             say(out, f"perhaps: {finding.fix}", indent=4)
-    if fixed.get(written.label):
+    if one.place in fixed:
         say(out, "mended:", indent=2, style="green")
     elif one.better is not None:
         say(out, "better:" if fix else "better (--fix writes it):", indent=2, style="green")
@@ -192,7 +196,7 @@ def _show_linted(out: Any, one: Linted, fixed: dict[str, str], *, fix: bool) -> 
         say(out, one.better, indent=4)
 
 
-def _document(judged: list[Judged], found: list[Linted], given: Given, fixed: dict[str, str]) -> Wire:
+def _document(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place]) -> Wire:
     return {
         **given_document(given),
         "compileErrors": [
@@ -204,7 +208,7 @@ def _document(judged: list[Judged], found: list[Linted], given: Given, fixed: di
                 "file": one.compiled.written.document.origin if one.compiled.written.document else None,
                 "expression": one.compiled.written.expression,
                 "better": one.better,
-                "mended": bool(fixed.get(one.compiled.written.label)),
+                "mended": one.place in fixed,
                 "findings": [
                     {
                         "rule": finding.rule,

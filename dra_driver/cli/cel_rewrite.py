@@ -16,6 +16,7 @@ from typing import Any
 from dra_driver.cli.inputs_documents import Step, load_text
 from dra_driver.model.errors import InputError
 
+_NEWLINE = "\n"
 _PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")
 
 
@@ -69,8 +70,8 @@ def _written(text: str, node: Any, expression: str) -> str:
         body = text[first + 1 : node.end_mark.index]
         if (found := re.search(r"^( +)\S", body, re.MULTILINE)) is not None:
             margin = found[1]
-        lines = "\n".join(margin + line if line else "" for line in expression.strip("\n").split("\n"))
-        return f"|-\n{lines}\n"
+        lines = "\n".join(margin + line if line else "" for line in expression.rstrip("\n").split("\n"))
+        return f"|{'' if expression.endswith(_NEWLINE) else '-'}\n{lines}\n"
     if node.style == '"':
         return json.dumps(expression, ensure_ascii=False)
     if node.style is None and _PLAIN.fullmatch(expression) and ": " not in expression and " #" not in expression:

@@ -16,6 +16,7 @@ from dra_driver.selectors.lint_fleet import fleet_findings
 from dra_driver.selectors.lint_text import text_findings
 
 _MOST_ROUNDS = 16
+_FIRST = "missing-driver-guard"  # after it, other guards are often not needed any more
 
 
 def lint(subject: Subject, disabled: frozenset[str] = frozenset()) -> list[Finding]:
@@ -30,7 +31,9 @@ def mend(subject: Subject, disabled: frozenset[str] = frozenset()) -> str | None
     """Apply safe fixes until none is left; give the better expression, None if there is nothing to mend."""
     now = subject
     for _ in range(_MOST_ROUNDS):
-        fix = next((one.fix for one in lint(now, disabled) if one.is_safe and one.fix), None)
+        safe = [one for one in lint(now, disabled) if one.is_safe]
+        safe.sort(key=lambda one: one.rule != _FIRST)
+        fix = safe[0].fix if safe else None
         if fix is None or fix == now.selector.expression:
             break
         environment = now.selector.declarations.environment

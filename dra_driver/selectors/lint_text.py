@@ -75,13 +75,17 @@ def _driver_guard(subject: Subject) -> Iterator[Finding]:
     domains = {
         read.domain for read in subject.selector.read_set.reads if read.domain and read.domain not in _SHARED_DOMAINS
     }
-    fix = None
+    fix, driver = None, ""
     if len(domains) == 1:
         driver = domains.pop()
         loose = type(root) is Call and root.function in {"_||_", "_?_:_"}
         fix = f"device.driver == {json.dumps(driver)} && {f'({expression})' if loose else expression}"
     better = recompiled(subject, fix) if fix else None
-    is_safe = better is not None and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+    is_safe = (
+        better is not None
+        and any(view.driver == driver for view in subject.views)  # else the domain may not be a driver's name
+        and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+    )
     message = "it is asked about devices of every driver: compare device.driver first"
     yield Finding("missing-driver-guard", message, text_of(first, expression), fix if better else None, is_safe=is_safe)
 
