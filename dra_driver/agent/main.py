@@ -112,7 +112,7 @@ def _run(options: Options, hardware: Hardware) -> int:
     must_restart = agent.wait(signals.stop)
     agent.stop()
     if must_restart and not signals.stop.is_set():
-        log.info("starting afresh with the new driver")
+        log.info("starting afresh")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()

@@ -180,6 +180,15 @@ def test_a_flag_beats_its_environment_twin(here):
     assert here.api.items(SLICES)[0]["spec"]["nodeName"] == NODE
 
 
+def test_an_agent_whose_service_socket_was_taken_away_starts_afresh(here):
+    agent = here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER).endpoint.unlink()
+    until(lambda: "starting afresh" in here.log(), "a new start")
+    until((here.kubelet.plugins_dir / NVIDIA_DRIVER / "dra.sock").exists, "a new socket")
+    until(lambda: here.log().count("registered with the kubelet") == 2, "a new registration")
+    assert here.end(agent) == 0
+
+
 def test_a_killed_agent_leaves_nothing_that_hinders_the_next(here):
     first = here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
