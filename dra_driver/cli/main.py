@@ -34,6 +34,8 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "slices": Entry("slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
+    "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
