@@ -59,3 +59,9 @@ class Cursor:
     def _too_deep(self) -> None:
         self.faults[:] = [Fault(NOWHERE, f"expression recursion limit exceeded: {MAX_NESTING}")]
         raise Stop
+
+    def _is_message(self) -> bool:
+        at, tokens = self._at + 1, self._tokens
+        while tokens[at][0] == "." and tokens[at + 1][0] == "ident":
+            at += 2
+        return tokens[at][0] == "{"

@@ -8,12 +8,11 @@ position of the first syntax error is reproduced faithfully; follow-up errors of
 imitated.
 """
 
-# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
-
 from __future__ import annotations
 
 from dra_driver.selectors.cursor import MAX_NESTING, Cursor, Stop
 from dra_driver.selectors.depth import room_for
+from dra_driver.selectors.grammar import CONSTANTS, OPERAND, PRODUCTS, RELATIONS, RESERVED, SUMS
 from dra_driver.selectors.lexer import EOF, Token, tokenize
 from dra_driver.selectors.literals import BadLiteral, read_bytes, read_double, read_int, read_string, read_uint
 from dra_driver.selectors.macros import BadMacro, Expansion, Macro
@@ -34,18 +33,6 @@ from dra_driver.selectors.source import NOWHERE, Fault
 
 MAX_CODE_POINTS = 100_000
 _FRAMES_PER_TOKEN = 12
-
-_RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
-)
-_RELATIONS = {"<": "_<_", "<=": "_<=_", ">": "_>_", ">=": "_>=_", "==": "_==_", "!=": "_!=_", "in": "@in"}
-_SUMS = {"+": "_+_", "-": "_-_"}
-_PRODUCTS = {"*": "_*_", "/": "_/_", "%": "_%_"}
-_OPERAND = (
-    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
-)
-_CONSTANTS = {"true": True, "false": False, "null": None}
-_NO_OPTIONALS: frozenset[int] = frozenset()
 
 
 def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[Fault]]:
@@ -130,7 +117,7 @@ class _Parser(Cursor):
 
     def _relation(self) -> Node:
         node = self._sum()
-        while self._kind in _RELATIONS:
+        while self._kind in RELATIONS:
             kind, _, offset = self._advance()
             self._relations += 1
             if self._relations > MAX_NESTING:
@@ -138,12 +125,12 @@ class _Parser(Cursor):
             right = self._sum()
             self._relations -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_RELATIONS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(RELATIONS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _sum(self) -> Node:
         node = self._product()
-        while self._kind in _SUMS:
+        while self._kind in SUMS:
             kind, _, offset = self._advance()
             self._calcs += 1
             if self._calcs > MAX_NESTING:
@@ -151,12 +138,12 @@ class _Parser(Cursor):
             right = self._product()
             self._calcs -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_SUMS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(SUMS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _product(self) -> Node:
         node = self._unary()
-        while self._kind in _PRODUCTS:
+        while self._kind in PRODUCTS:
             kind, _, offset = self._advance()
             self._calcs += 1
             if self._calcs > MAX_NESTING:
@@ -164,7 +151,7 @@ class _Parser(Cursor):
             right = self._unary()
             self._calcs -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_PRODUCTS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(PRODUCTS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _unary(self) -> Node:
@@ -239,8 +226,8 @@ class _Parser(Cursor):
             return self._text()
         if kind in {"int", "float", "uint"}:
             return self._number(self._tokens[self._at][2], negative=False)
-        if kind in _CONSTANTS:
-            return Literal(_CONSTANTS[kind], self._advance()[2])
+        if kind in CONSTANTS:
+            return Literal(CONSTANTS[kind], self._advance()[2])
         if kind == "(":
             self._advance()
             node = self._expr()
@@ -260,7 +247,7 @@ class _Parser(Cursor):
             if self._kind in {"int", "float"}:
                 return self._number(self._tokens[self._at - 1][2], negative=True)
             self._no_alternative(f"-{self._tokens[self._at][1]}")
-        self._fail("mismatched", _OPERAND)
+        self._fail("mismatched", OPERAND)
         raise AssertionError  # _fail raises
 
     def _named(self, dot: str) -> Node:
@@ -268,7 +255,7 @@ class _Parser(Cursor):
         if self._is_message():
             return self._message(dot)
         _, name, offset = self._advance()
-        reserved = name in _RESERVED
+        reserved = name in RESERVED
         if self._kind == "(":
             if reserved:
                 self.faults.append(Fault(offset, f"reserved identifier: {name}"))
@@ -290,12 +277,6 @@ class _Parser(Cursor):
         top = outermost(self._tokens[start : self._at])
         if top is not None:
             self.faults.append(Fault(top, "invalid argument to has() macro"))
-
-    def _is_message(self) -> bool:
-        at, tokens = self._at + 1, self._tokens
-        while tokens[at][0] == "." and tokens[at + 1][0] == "ident":
-            at += 2
-        return tokens[at][0] == "{"
 
     def _message(self, dot: str) -> Node:
         name = dot + self._advance()[1]
@@ -335,7 +316,7 @@ class _Parser(Cursor):
             elements.append(element)
             more = self._comma("]")
         self._close("]")
-        return ListLiteral(elements, frozenset(optional) if optional else _NO_OPTIONALS, offset, visits)
+        return ListLiteral(elements, frozenset(optional), offset, visits)
 
     def _map(self) -> Node:
         offset = self._advance()[2]
