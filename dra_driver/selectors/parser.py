@@ -70,8 +70,6 @@ class _Parser(Cursor):
             self._fail("mismatched", EOF)
         return root
 
-    # The levels of the grammar, low to high.
-
     def _expr(self) -> Node:
         self._exprs += 1
         self._relations += 1
@@ -366,8 +364,6 @@ class _Parser(Cursor):
             self._fail("mismatched", "{')', ','}")
         self._advance()
         return args
-
-    # Leaves.
 
     def _number(self, offset: int, *, negative: bool) -> Node:
         kind, text, _ = self._advance()
