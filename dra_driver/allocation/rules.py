@@ -108,6 +108,7 @@ class Rules:
     # pools
     hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters don't exist
     joins_counter_slices: bool = True  # slices with counters belong to their pool on every node
+    counter_slices_stay: bool = False  # … or are looked up when a device of the node needs them
     sorted_pools: bool = False  # pools by driver and name, slices by name; otherwise Go's map order decides
     binding_slices_last: bool = False
     looks_elsewhere: bool = True  # slices that don't reach the node are counted before a pool is called incomplete
@@ -176,6 +177,7 @@ def _newer(version: str, *, shares: bool) -> Rules:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
         rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
+        rules = replace(rules, counter_slices_stay=shares)
     return rules
 
 

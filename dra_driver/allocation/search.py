@@ -216,6 +216,7 @@ class Search:
                 frame.cursor = cursor
                 return True
         frame.cursor = cursor
+        self.prepared.pass_invalid_pools()
         return False
 
     def _place_candidate(self, frame: Frame, alternative: Alternative, candidates: Sequence[int]) -> bool:
@@ -230,6 +231,7 @@ class Search:
                 frame.cursor = candidates[place] + 1
                 return True
         frame.cursor = len(devices)
+        self.prepared.pass_invalid_pools()
         return False
 
     def _has_failed_before(self, frame: Frame) -> bool:
