@@ -122,6 +122,7 @@ class Rules:
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
     # faults
+    distinct_forgets: bool = True  # distinctAttribute remembers the latest device of each request only
     leaks: bool = False  # what a refused candidate took before it was refused is not given back
     all_restarts_alternatives: bool = False  # `All` in a later alternative goes on as the first one
     late_match_key: bool = False  # the second alternative sees the first one's matches while it is prepared
@@ -177,7 +178,7 @@ def _newer(version: str, *, shares: bool) -> Rules:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
         rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
-        rules = replace(rules, counter_slices_stay=shares)
+        rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules
 
 
