@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
         values = _parse(argv)
         logs.set_up(values["log_format"])
         options = options_of(values)
-        return _run(options, choose(options.hardware, options.roots, node_name=options.node))
+        hardware = choose(options.hardware, options.roots, node_name=options.node, state_dir=options.data_dir)
+        return _run(options, hardware)
     except DriverError as error:
         print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
         return error.exit_code
