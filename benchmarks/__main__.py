@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent
+from benchmarks import agent, selectors
 from benchmarks.figures import Report
 
-SUITES = {"agent": agent.run}
+SUITES = {"agent": agent.run, "selectors": selectors.run}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
     outcome = pod.allocate(node)          # as often as there are nodes
 
 In: slices, classes and claims as wire dicts. Out: an `Outcome` per node. Pure: no clock, no cluster; equal inputs give
-equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one that it can have is given and marked.
+equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one of its outcomes is given and marked.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PodAllocator:
         error: str | None = None,
     ) -> Outcome:
         steps = search.steps if search is not None else 0
-        devices = len(search.prepared.devices) if search is not None else 0
+        devices = search.prepared.size if search is not None else 0
         return Outcome(
             category,
             results,

@@ -42,7 +42,7 @@ class Placed:
 class DeviceFacts:
     """What an attempt knows of a device, whatever is placed: its account, its takes, attribute values, needs."""
 
-    __slots__ = ("account", "attributes", "key", "needs", "takes", "taints")
+    __slots__ = ("account", "attributes", "key", "needs", "taints", "takes")
 
     def __init__(self) -> None:
         self.key: Hashable = None
@@ -66,6 +66,7 @@ class Attempt:
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
         self.leaks = 0
+        self.leaked: set[DeviceRecord] = set()
         self._pools = {pool.id: pool for pool in pools}
         self._facts: dict[DeviceRecord, DeviceFacts] = {}
 
@@ -139,7 +140,7 @@ class Attempt:
         if features.consumable_capacity:
             if not self.has_room(alternative, device):
                 if rules.leaks:
-                    self.leaks += 1
+                    self._leak(device)
                 else:
                     self._give_back(placed)
                 return None
@@ -201,9 +202,13 @@ class Attempt:
         """Let go of a device that was refused after its counters were taken."""
         if took:
             if self.context.rules.leaks:
-                self.leaks += 1
+                self._leak(device)
             else:
                 self._untake(device)
+
+    def _leak(self, device: DeviceRecord) -> None:
+        self.leaks += 1
+        self.leaked.add(device)
 
     def _give_back(self, placed: Placed) -> None:
         device, alternative = placed.device, placed.alternative
@@ -213,7 +218,7 @@ class Attempt:
             self.marks[device.id].discard(alternative.claim)
         if placed.has_counters:
             if placed.is_share and self.context.rules.leaks:
-                self.leaks += 1
+                self._leak(device)
             else:
                 self._untake(device)
 
@@ -235,7 +240,7 @@ class Attempt:
         if held is None:
             return
         if leaks and not placed.needs:
-            self.leaks += 1  # a share of a device without capacity stays known
+            self._leak(device)  # a share of a device without capacity stays known
             return
         for name, one in placed.needs.items():
             if name in held:
@@ -245,15 +250,20 @@ class Attempt:
                 self.shared[device.id] = {}
             else:
                 if placed.was_shared:
-                    self.leaks += 1
+                    self._leak(device)
                 del self.shared[device.id]
+
+    def account(self, device: DeviceRecord) -> Account:
+        """Give the account that a device draws on."""
+        facts = self.facts(device)
+        if facts.account is None:
+            facts.account = self.context.accounts.account(self._pools[device.slice.pool_id], device)
+        return facts.account
 
     def _take(self, device: DeviceRecord) -> bool:
         """Take a device's counters if all are there."""
         facts = self.facts(device)
-        account = facts.account
-        if account is None:
-            account = facts.account = self.context.accounts.account(self._pools[device.slice.pool_id], device)
+        account = facts.account or self.account(device)
         if account.is_overdrawn:
             return False
         consumed = self.consumed.setdefault(facts.key, {})

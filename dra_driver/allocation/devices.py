@@ -59,11 +59,12 @@ class SliceRecord:
     """One slice. `order` is its place in the input."""
 
     __slots__ = (
-        "_devices",
+        "_made",
         "count",
         "driver",
         "generation",
         "has_binding",
+        "has_duplicates",
         "is_per_device",
         "name",
         "order",
@@ -86,15 +87,26 @@ class SliceRecord:
         self.sets: Sequence[Wire] = spec.get("sharedCounters") or ()
         self.wires: Sequence[DeviceWire] = spec.get("devices") or ()
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
-        self.has_binding = any("bindingConditions" in d and d["bindingConditions"] is not None for d in self.wires)
-        self._devices: list[DeviceRecord] | None = None
+        names = set()
+        self.has_binding = False
+        for device in self.wires:
+            names.add(device["name"])
+            if "bindingConditions" in device and device["bindingConditions"] is not None:
+                self.has_binding = True
+        self.has_duplicates = len(names) < len(self.wires)
+        self._made: list[DeviceRecord | None] = [None] * len(self.wires)
+
+    def device(self, index: int) -> DeviceRecord:
+        """Give one device by its place, made when it is first asked for."""
+        made = self._made[index]
+        if made is None:
+            made = self._made[index] = DeviceRecord(self.wires[index], self)
+        return made
 
     @property
     def devices(self) -> list[DeviceRecord]:
         """The devices, in the slice's order of preference."""
-        if self._devices is None:
-            self._devices = [DeviceRecord(wire, self) for wire in self.wires]
-        return self._devices
+        return [self.device(index) for index in range(len(self._made))]
 
 
 def counter_value(counter: Wire) -> Amount:

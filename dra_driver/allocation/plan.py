@@ -128,9 +128,7 @@ class Planner:
         where = f"claim {claim.name}, request {wire['name']}"
         try:
             self._check_gates(claim, where, wire, choices)
-            if not choices and wire.get("exactly") is None:
-                raise Refusal(Category.UNSUPPORTED, f"{where}: neither exactly nor firstAvailable")
-            for position, choice in enumerate(choices or (wire["exactly"],)):
+            for position, choice in enumerate(choices or (wire.get("exactly") or {},)):
                 plan.alternatives.append(self._alternative(claim, (index, number, position), wire, choice))
         except Refusal as fault:
             plan.fault = fault
@@ -150,7 +148,7 @@ class Planner:
                 raise Refusal(Category.FEATURE_DISABLED, f"claim {claim.name}, subrequest {choice['name']}: {reason}")
 
     def _alternative(self, claim: ClaimPlan, place: tuple[int, int, int], request: Wire, wire: Wire) -> Alternative:
-        is_choice = wire is not request.get("exactly")
+        is_choice = bool(request.get("firstAvailable"))
         name = wire["name"] if is_choice else request["name"]
         where = f"claim {claim.name}, request {name}"
         selectors: Sequence[Wire] = wire.get("selectors") or ()

@@ -1,10 +1,10 @@
 """Pools: which devices a node can reach, and whether their pools are complete and valid.
 
-In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most nodes
-is made of the node's own slices and is found by name; nothing is decoded per node.
+In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most
+nodes is made of the node's own slices and is found by name; nothing is decoded per node.
 
-The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is complete
-if as many slices exist, anywhere, as its slices say.
+The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
+complete if as many slices exist, anywhere, as its slices say.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ from dra_driver.model.wire import SliceWire, Wire
 class Pool:
     """One pool as one node sees it. `others` are current slices that do not reach the node."""
 
-    __slots__ = ("devices", "has_binding", "id", "incomplete", "invalid", "others", "seen", "sets", "slices")
+    __slots__ = ("has_binding", "id", "incomplete", "invalid", "others", "seen", "sets", "slices")
 
     def __init__(self, pool_id: PoolId) -> None:
         self.id = pool_id
         self.slices: Sequence[SliceRecord] = ()
         self.others: Sequence[SliceRecord] = ()
         self.sets: Mapping[str, Wire] = {}
-        self.devices: list[DeviceRecord] = []
         self.incomplete = False
         self.invalid = ""  # the reason
         self.has_binding = False
         self.seen = (0, 0)  # slices that exist, slices that should
+
+    @property
+    def devices(self) -> list[DeviceRecord]:
+        """The devices that reach the node, in order of preference; none of a pool that can't be used."""
+        return [] if self.invalid else [device for record in self.slices for device in record.devices]
 
     @property
     def name(self) -> str:
@@ -83,8 +87,11 @@ class PoolIndex:
         """
         metadata = node.get("metadata") or {}
         name = metadata.get("name") or ""
-        near = self._by_node.get(name, ())
+        near = self._by_node.get(name, [])
         if not (self._anywhere or self._by_label or self._counting):
+            if len(near) == 1:
+                view = self._view(near)
+                return [] if view is None else [view]
             return self._arrange(near)
         labels: Wire = metadata.get("labels") or {}
         found = [
@@ -114,7 +121,7 @@ class PoolIndex:
         return pools
 
     def _view(self, slices: list[SliceRecord]) -> Pool | None:
-        key = tuple(sorted(s.order for s in slices)) if len(slices) > 1 else (slices[0].order,)
+        key = tuple(sorted([s.order for s in slices])) if len(slices) > 1 else (slices[0].order,)
         if key not in self._views:
             self._views[key] = self._build([self.records[order] for order in key])
         return self._views[key]
@@ -124,7 +131,7 @@ class PoolIndex:
         rules = self._rules
         if rules.binding_slices_last:
             slices.sort(key=lambda s: s.has_binding and not (s.sets and rules.joins_counter_slices))
-        newest = max(s.generation for s in slices)
+        newest = max([s.generation for s in slices])
         current = [s for s in slices if s.generation == newest]
         pool = Pool(slices[0].pool_id)
         whole = current
@@ -157,10 +164,6 @@ class PoolIndex:
             pool.invalid = reason
             pool.has_binding = False
             return
-        if len(having) == 1:
-            pool.devices = having[0].devices
-        else:
-            pool.devices = [device for s in having for device in s.devices]
 
 
 def _is_sound(pool: Pool) -> bool:
@@ -184,12 +187,7 @@ def _without(whole: list[SliceRecord], current: list[SliceRecord]) -> list[Slice
 
 
 def _duplicate_name(slices: Sequence[SliceRecord]) -> str:
-    names: set[str] = set()
-    total = 0
-    for record in slices:
-        names.update([wire["name"] for wire in record.wires])
-        total += len(record.wires)
-    if len(names) == total:
+    if len(slices) == 1 and not slices[0].has_duplicates:
         return ""
     seen: set[str] = set()
     for wire in (wire for record in slices for wire in record.wires):

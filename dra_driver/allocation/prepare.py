@@ -1,7 +1,7 @@
 """Preparation: what each request may take on one node, before the search.
 
-In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and which
-"all" are. Errors come out in Kubernetes' order.
+In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and
+which "all" are. Errors come out in Kubernetes' order.
 
 The rule: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dra_driver.allocation.attempt import Attempt, Context
 from dra_driver.allocation.constraints import Constraint
-from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.devices import DeviceRecord, SliceRecord
 from dra_driver.allocation.outcome import Category, Refusal
 from dra_driver.allocation.plan import Alternative, ClaimPlan, RequestPlan
 from dra_driver.allocation.pools import Pool, reaches_device
@@ -23,7 +23,7 @@ from dra_driver.model.wire import Wire
 class Prepared:
     """What a plan means on one node."""
 
-    __slots__ = ("_all", "_context", "devices", "node", "pools")
+    __slots__ = ("_all", "_context", "_devices", "_only", "node", "pools", "size")
 
     def __init__(self, context: Context, pools: Sequence[Pool], node: Wire) -> None:
         self._context = context
@@ -31,11 +31,29 @@ class Prepared:
         self.node = node
         self._all: dict[Alternative, list[DeviceRecord]] = {}
         usable = [p for p in pools if not p.invalid and (not p.incomplete or context.rules.uses_incomplete_pools)]
-        self.devices: list[DeviceRecord]
-        if len(usable) == 1:
-            self.devices = usable[0].devices
+        self._only: SliceRecord | None = None
+        self._devices: list[DeviceRecord] | None = None
+        if len(usable) == 1 and len(usable[0].slices) == 1:
+            self._only = usable[0].slices[0]
+            self.size = len(self._only.wires)
         else:
-            self.devices = [device for pool in usable for device in pool.devices]
+            self._devices = [device for pool in usable for device in pool.devices]
+            self.size = len(self._devices)
+
+    @property
+    def devices(self) -> list[DeviceRecord]:
+        """All devices that can be used here, in order."""
+        if self._devices is None:
+            assert self._only is not None  # noqa: S101
+            self._devices = self._only.devices
+        return self._devices
+
+    def device(self, index: int) -> DeviceRecord:
+        """Give one of `devices`; most nodes have one slice, and most searches look at its first devices only."""
+        if self._devices is None:
+            assert self._only is not None  # noqa: S101
+            return self._only.device(index)
+        return self._devices[index]
 
     def count(self, alternative: Alternative) -> int:
         """Tell how many devices an alternative wants here."""

@@ -42,7 +42,7 @@ class Reading:
         """Give the device's key."""
         wire = device.wire
         attributes = wire.get("attributes") or {}
-        if self.reads is None or not _is_plain(wire, attributes):
+        if self.reads is None or not _is_plain(attributes):
             return device.id, id(device)
         keys = self._keys.get(device.driver)
         if keys is None:
@@ -72,14 +72,14 @@ class Reading:
         return keys
 
 
-def _is_plain(wire: Wire, attributes: dict[str, Wire]) -> bool:
+def _is_plain(attributes: dict[str, Wire]) -> bool:
     """Tell whether the server can convert every attribute, whatever an expression reads."""
     for attribute in attributes.values():
         if len(attribute) != 1:
             return False
-        for kind, value in attribute.items():
-            if kind not in _PLAIN_KINDS and (kind != "version" or not _is_version(value)):
-                return False
+        (kind,) = attribute
+        if kind not in _PLAIN_KINDS and (kind != "version" or not _is_version(attribute["version"])):
+            return False
     return True
 
 
@@ -100,13 +100,13 @@ def _is_version(text: Any) -> bool:
 def reading_of(roots: Iterable[Node]) -> Reading:
     """Find what the expressions with these roots read."""
     reads: set[Read] = set()
-    if all([_collect(root, reads) for root in roots]):
+    if all(_collect(root, reads) for root in roots):
         return Reading(frozenset(reads))
     return Reading(None)
 
 
 def _collect(node: Node, reads: set[Read]) -> bool:
-    """Add what a node reads; tell whether that is all it can read."""
+    """Add what a node reads; tell whether that is all it can read (if not, what was added counts for nothing)."""
     if isinstance(node, (Select, Call)):
         read = _read(node)
         if read is not None:
@@ -115,7 +115,7 @@ def _collect(node: Node, reads: set[Read]) -> bool:
             return True
     if isinstance(node, Ident):
         return node.name != "device"
-    return all([_collect(child, reads) for child in _children(node)])
+    return all(_collect(child, reads) for child in _children(node))
 
 
 def _read(node: Select | Call) -> Read | None:

@@ -8,17 +8,22 @@ The rule: Kubernetes structured allocator, allocateOne. 1.36 tries the devices o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
 from dra_driver.allocation.attempt import Attempt, Placed
-from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.bounds import Bounds
 from dra_driver.allocation.outcome import Category, Refusal
 from dra_driver.allocation.plan import Alternative, Plan
 from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.symmetry import Symmetry
 from dra_driver.model import limits
 
-GIVE_UP_AFTER = 400_000  # steps of ours
+REMEMBER_AFTER = 48  # steps; a short search pays nothing for memory
+BOUND_AFTER = 1_000  # steps of ours; from here on, states are left that counters alone rule out
+GIVE_UP_AFTER = 100_000  # steps of ours
 
 
 class Signal(Enum):
@@ -43,10 +48,16 @@ class Frame:
     placed: Placed | None = None
     has_choice: bool = False
     only_too_many: bool = True
+    key: Hashable = None
+    steps: int = 0
+    traces: int = 0
 
 
 class Search:
-    """One search on one node. `steps` counts the placements that the scheduler itself would try."""
+    """One search on one node.
+
+    `steps` counts the placements that the scheduler itself would try; with `is_cut` it would try more than that.
+    """
 
     def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
         self.plan = plan
@@ -55,6 +66,10 @@ class Search:
         self.stack: list[Frame] = []
         self.steps = 0
         self._own_steps = 0
+        self._limits_met = 0
+        self.is_cut = False
+        self._symmetry: Symmetry | None = None
+        self._bounds: Bounds | None = None
         self._combinations = attempt.context.rules.combinations
         self._restarts = attempt.context.rules.all_restarts_alternatives
         self._too_many_stops = attempt.context.rules.too_many_stops
@@ -114,10 +129,11 @@ class Search:
         if number >= wanted:
             return self._enter_request(alternative.claim, alternative.request + 1)
         if len(self.attempt.results[alternative.claim]) + wanted - number > limits.ALLOCATION_RESULTS:
-            if not self._too_many_stops:
-                return Signal.FAILED
-            return Signal.TOO_MANY
+            self._limits_met += 1
+            return Signal.TOO_MANY if self._too_many_stops else Signal.FAILED
         frame = Frame(alternative, number, start)
+        if self._own_steps > REMEMBER_AFTER and self._has_failed_before(frame):
+            return Signal.FAILED
         self.stack.append(frame)
         return Signal.DEEPER
 
@@ -137,6 +153,8 @@ class Search:
         signal = self._next_device(frame)
         if signal is Signal.FAILED and frame.placed is None:
             self.stack.pop()
+            if frame.key is not None and self._symmetry is not None and frame.traces == self._traces():
+                self._symmetry.failed[frame.key] = self.steps - frame.steps
         return signal
 
     def _next_alternative(self, frame: Frame, below: Signal | None) -> Signal:
@@ -176,15 +194,17 @@ class Search:
         return self._enter(alternative, frame.number + 1, frame.cursor if self._combinations else 0)
 
     def _place_next(self, frame: Frame, alternative: Alternative) -> bool:
+        if self._symmetry is not None and self._symmetry.is_usable:
+            return self._place_candidate(frame, alternative, self._symmetry.candidates[alternative])
         attempt = self.attempt
-        candidates: Sequence[DeviceRecord] = self.prepared.devices
+        prepared = self.prepared
         cursor = frame.cursor
-        while cursor < len(candidates):
-            device = candidates[cursor]
+        while cursor < prepared.size:
+            device = prepared.device(cursor)
             cursor += 1
             if attempt.is_busy(alternative, device):
                 continue
-            if not self.prepared.accepts(alternative, device):
+            if not prepared.accepts(alternative, device):
                 continue
             if not attempt.has_room(alternative, device):
                 continue
@@ -195,8 +215,53 @@ class Search:
         frame.cursor = cursor
         return False
 
+    def _place_candidate(self, frame: Frame, alternative: Alternative, candidates: Sequence[int]) -> bool:
+        """Do the same where it is known which devices come into question."""
+        attempt, devices = self.attempt, self.prepared.devices
+        for place in range(bisect_left(candidates, frame.cursor), len(candidates)):
+            device = devices[candidates[place]]
+            if attempt.is_busy(alternative, device) or not attempt.has_room(alternative, device):
+                continue
+            frame.placed = attempt.place(alternative, device, must=False)
+            if frame.placed is not None:
+                frame.cursor = candidates[place] + 1
+                return True
+        frame.cursor = len(devices)
+        return False
+
+    def _has_failed_before(self, frame: Frame) -> bool:
+        """Look a state up among those that failed; count what the scheduler would do all over again."""
+        if self._symmetry is None:
+            self._symmetry = Symmetry(self.plan, self.prepared, self.attempt)
+        if not self._symmetry.is_usable:
+            return False
+        alternative = frame.alternative
+        assert alternative is not None  # noqa: S101
+        if self._own_steps > BOUND_AFTER and not self._bound(alternative, frame.number):
+            self.is_cut = True
+            return True
+        key = self._symmetry.key(alternative, frame.number, frame.cursor)
+        again = self._symmetry.failed.get(key)
+        if again is not None:
+            self.steps += again
+            return True
+        frame.key = key
+        frame.steps = self.steps
+        frame.traces = self._traces()
+        return False
+
+    def _bound(self, alternative: Alternative, number: int) -> bool:
+        """Tell whether a request might still get its missing devices."""
+        if self._bounds is None:
+            assert self._symmetry is not None  # noqa: S101
+            self._bounds = Bounds(self._symmetry)
+        return self._bounds.can_fill(alternative, self.prepared.count(alternative) - number)
+
+    def _traces(self) -> int:
+        """Count what a failed state may leave behind: then it is not remembered."""
+        return self.attempt.leaks + self._limits_met
+
     def _count_own_step(self) -> None:
         self._own_steps += 1
         if self._own_steps > GIVE_UP_AFTER:
-            text = f"no answer after {GIVE_UP_AFTER} steps"
-            raise Refusal(Category.UNDECIDED, text)
+            raise Refusal(Category.UNDECIDED, f"no answer after {GIVE_UP_AFTER} steps")

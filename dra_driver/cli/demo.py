@@ -6,9 +6,12 @@ everything is gone afterwards. The agent under it is the real one; API, kubelet 
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
@@ -51,6 +54,7 @@ def command(examples: Path | None, profile: str) -> int:
     from dra_driver.embedded.examples import load_examples
     from dra_driver.embedded.node import EmbeddedNode
 
+    signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
     files = load_examples(examples or _folder("examples/resourceclaims"))
     node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")))
@@ -91,6 +95,10 @@ def _run(out: Any, node: Any, files: list[Any]) -> int:
             show_ending(out, report)
             good += report.is_good
     return good
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _folder(name: str) -> Path:

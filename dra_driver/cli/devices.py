@@ -6,12 +6,10 @@ only: nothing is published, nothing is changed.
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from dra_driver.cli.hardware_options import Chosen, chosen, hardware_options
-from dra_driver.cli.output import console, write_document
+from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.device import Device, Inventory
 from dra_driver.model.errors import ExitCode
@@ -80,48 +78,38 @@ def _gpu_document(gpu: GpuFacts) -> Wire:
 
 
 def _show(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[str, ...]) -> None:
-    from rich.text import Text
-
     out = console()
     if inventory.devices:
-        out.print(_table(selected, inventory.devices))
+        title = f"pool {pool_name(selected.node, selected.driver)}"
+        show_table(out, title, _COLUMNS, map(device_row, inventory.devices))
     else:
-        out.print(f"Nothing to publish on {selected.node}.")
+        say(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
     in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
     gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
-    out.print(f"{len(inventory.devices)} devices from {gpus}, {driver}")
+    say(out, f"{len(inventory.devices)} devices from {gpus}, {driver}")
     if inventory.waiting_for:
-        out.print(Text(f"waiting for: {inventory.waiting_for}", style="yellow"))
+        say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(left_out)),
     ):
         if lines:
-            out.print(Text(f"{title}:", style="bold"))
+            say(out, f"{title}:", style="bold")
             for line in lines:
-                out.print(Text(f"  {line}"))
+                say(out, line, indent=2)
 
 
-def _table(selected: Chosen, devices: tuple[Device, ...]) -> Any:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(title=f"pool {pool_name(selected.node, selected.driver)}", title_justify="left", box=SIMPLE)
-    for column, justify in (
-        ("device", "left"),
-        ("type", "left"),
-        ("product", "left"),
-        ("memory", "right"),
-        ("compute", "left"),
-        ("NUMA", "right"),
-        ("NVLink domain", "left"),
-        ("UUID", "left"),
-    ):
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=column == "device")  # type: ignore[arg-type]
-    for device in devices:
-        table.add_row(*device_row(device))
-    return table
+_COLUMNS = (
+    Column("device"),
+    Column("type", 3),
+    Column("product", 2),
+    Column("memory", 1, is_number=True),
+    Column("compute", 5),
+    Column("NUMA", 4, is_number=True),
+    Column("NVLink domain", 7),
+    Column("UUID", 6),
+)
 
 
 def device_row(device: Device) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hi
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -80,6 +81,9 @@ def cli() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark
     try:
         status = cli.main(args=list(argv), prog_name="dra-driver", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as help_text:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -22,6 +24,48 @@ def console(*, stderr: bool = False) -> Any:
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_watched or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(stderr=stderr, highlight=False, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. Where a table is too wide, those with the highest `rank` are left out first; 0 always stays."""
+
+    title: str
+    rank: int = 0
+    is_number: bool = False
+
+
+def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Show as many columns as fit the terminal, unfolded, and say which were left out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[Text(cell) for cell in row] for row in rows]
+    shown = list(columns)
+    while True:
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        kept = [columns.index(column) for column in shown]
+        for column in shown:
+            table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
+        for row in cells:
+            table.add_row(*(row[i] for i in kept))
+        least = max(shown, key=lambda column: column.rank)
+        if least.rank == 0 or Measurement.get(out, out.options.update(width=PIPE_WIDTH), table).maximum <= out.width:
+            break
+        shown.remove(least)
+    out.print(table)
+    if left := [column.title for column in columns if column not in shown]:
+        out.print(f"(a wider terminal also shows: {', '.join(left)})", style="dim")
+
+
+def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
+    """Print a text, folded lines indented like its first."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out.print(Padding.indent(Text(text, style=style, overflow="fold"), indent))
 
 
 def write_document(document: Any, form: str) -> None:

@@ -72,7 +72,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
         for i, entry in enumerate(entries):
             at = f"{path}.devices.{kind}[{i}]"
             _check_references(entry, at, names, faults)
-            check(entry, at, faults)
+            check(entry, at, circumstances, faults)
 
 
 def _check_request(request: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> set[str]:
@@ -130,15 +130,17 @@ def _check_references(entry: Wire, path: str, names: set[str], faults: Faults) -
             faults.invalid(f"{path}.requests[{i}]", name, "must be the name of a request in the claim")
 
 
-def _check_constraint(constraint: Wire, path: str, faults: Faults) -> None:
+def _check_constraint(constraint: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
     given = [name for name in ("matchAttribute", "distinctAttribute") if name in constraint]
-    if not given:
+    if not given and "DRAConsumableCapacity" in circumstances.gates:
         faults.required(path, "exactly one of `matchAttribute` or `distinctAttribute` is required")
+    elif not given:
+        faults.required(f"{path}.matchAttribute")
     for name in given:
         value_rules.check_qualified_name(constraint[name], f"{path}.{name}", faults, needs_domain=True)
 
 
-def _check_config(config: Wire, path: str, faults: Faults) -> None:
+def _check_config(config: Wire, path: str, _: Circumstances, faults: Faults) -> None:
     value_rules.check_opaque(config.get("opaque"), f"{path}.opaque", faults)
 
 
@@ -158,7 +160,8 @@ def _check_claim(new: Wire, old: Wire | None, circumstances: Circumstances, faul
 
 
 def _finish_claim(wire: Wire) -> None:
-    wire.setdefault("status", {})
+    for entry in wire.setdefault("status", {}).get("devices") or []:
+        entry.setdefault("conditions", None)
     wire["spec"].setdefault("devices", {}).setdefault("requests", None)
 
 

@@ -27,10 +27,14 @@ _HARDWARE_ADDRESS = 128
 
 
 def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
-    """Drop the device status with its gate, or when the allocation goes."""
+    """Drop fields of switched-off gates; and the device status when the allocation goes."""
     status = new.get("status")
     if not status:
         return
+    if "DRAConsumableCapacity" not in circumstances.gates:
+        for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or []:
+            result.pop("shareID", None)
+            result.pop("consumedCapacity", None)
     was_used = "devices" in (old.get("status") or {})
     if "allocation" not in status or ("DRAResourceClaimDeviceStatus" not in circumstances.gates and not was_used):
         status.pop("devices", None)

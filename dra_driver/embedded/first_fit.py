@@ -109,6 +109,9 @@ def first_fit(
     """Choose devices for a claim on a node. `in_use` gives for every held device the claim that holds it."""
     spec = claim["spec"].get("devices") or {}
     candidates = node_devices(slices, node)
+    for name in _class_names(spec):
+        if name not in classes:
+            return Outcome(None, refusal=f"device class {name} does not exist")
     try:
         ranks = [
             list(_wants(request, candidates, classes, in_use, compile_selector))
@@ -116,8 +119,6 @@ def first_fit(
         ]
     except (SelectorRuntimeError, SelectorCompileError) as fault:
         return Outcome(None, refusal=fault.text, aborts=True)
-    except KeyError as missing:
-        return Outcome(None, refusal=f"device class {missing.args[0]} does not exist")
     search = _Search(ranks, spec.get("constraints") or [])
     if not _place(search, 0):
         return Outcome(None, refusal=_why_not(search))
@@ -129,6 +130,17 @@ def first_fit(
     return Outcome(_allocation(claim, search.taken, classes, node), choices)
 
 
+def _choices(request: Wire) -> list[tuple[str, Wire]]:
+    """Give the ways to ask in one request, each with the name that results carry."""
+    choices = [(request["name"], request["exactly"])] if "exactly" in request else []
+    return choices + [(f"{request['name']}/{sub['name']}", sub) for sub in request.get("firstAvailable") or []]
+
+
+def _class_names(spec: Wire) -> list[str]:
+    requests = spec.get("requests") or []
+    return [choice["deviceClassName"] for request in requests for _, choice in _choices(request)]
+
+
 def _wants(
     request: Wire,
     candidates: Sequence[Candidate],
@@ -136,10 +148,8 @@ def _wants(
     in_use: Mapping[DeviceId, str],
     compile_selector: Compile,
 ) -> Iterator[_Want]:
-    """Give the ways to meet a request, best first. Raises: KeyError of a class, SelectorRuntimeError."""
-    choices = [(request["name"], request["exactly"])] if "exactly" in request else []
-    choices += [(f"{request['name']}/{sub['name']}", sub) for sub in request.get("firstAvailable") or []]
-    for name, choice in choices:
+    """Give the ways to meet a request, best first. Raises: SelectorRuntimeError."""
+    for name, choice in _choices(request):
         class_name = choice["deviceClassName"]
         of_class = _matching(candidates, classes[class_name]["spec"], compile_selector, f"class {class_name}")
         fitting = _matching(of_class, choice, compile_selector, f"request {name}")

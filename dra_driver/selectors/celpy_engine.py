@@ -6,7 +6,7 @@ independent reading of the language core, with the Kubernetes functions carried 
 
 This module is the only importer of celpy, and imports it on first use (0.2 s).
 
-The rule: docs/decisions/0003.
+The rule: docs/decisions/0005.
 """
 
 # ruff: noqa: SIM905  (names read better as words than as a column of quotes)

@@ -207,7 +207,7 @@ def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
     if type(clause) is Select and clause.test:
         return f"{clause.field}: missing"
     if type(clause) is Call:
-        compared = _comparison(clause, trace)
+        compared = _comparison(clause, trace) or _test(clause, trace)
         if compared is not None:
             return compared
     name = _name(clause)
@@ -228,6 +228,15 @@ def _comparison(clause: Call, trace: dict[Node, Any]) -> str | None:
         assert left.target is not None  # noqa: S101  (compareTo is a method)
         return _described(left.target, relation, left.args[0], trace)
     return _described(left, relation, right, trace)
+
+
+def _test(clause: Call, trace: dict[Node, Any]) -> str | None:
+    """Describe a failed test of one value: "name: actual fails startsWith("H")"."""
+    name = _name(clause.target) if clause.target is not None else None
+    if name is None or clause.target not in trace or any(arg not in trace for arg in clause.args):
+        return None
+    wanted = ", ".join([render(trace[arg]) for arg in clause.args])
+    return f"{name}: {render(trace[clause.target])} fails {clause.function}({wanted})"
 
 
 def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any]) -> str | None:

@@ -35,7 +35,7 @@ class DeviceGroups:
 
     def __init__(self, devices: Iterable[tuple[Mapping[str, Any], str]], read_set: ReadSet) -> None:
         self.read_set = read_set
-        self.index = array("L")
+        self.index = array("I")
         self.views: list[DeviceView] = []
         self._build(devices)
 

@@ -222,6 +222,8 @@ class Interpreter:
             return self._not_strictly_false(node)
         members = self._program.members.get(node)
         if members is not None:
+            if self._record:
+                self.eval(node.args[1])
             value = self.eval(node.args[0])
             refuse_unhashable(value)
             try:

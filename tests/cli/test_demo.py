@@ -28,7 +28,7 @@ def demo(*words, **environment):
         text=True,
         timeout=90,
         check=False,
-        env={**os.environ, **environment},
+        env={**os.environ, "COLUMNS": "300", **environment},
     )
     return done, time.monotonic() - began
 
@@ -82,7 +82,8 @@ def test_a_profile_that_is_not_there_is_a_3():
     assert "no-such-profile" in done.stderr
 
 
-def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder():
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder(number, status):
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "dra_driver", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -93,9 +94,9 @@ def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder():
             words = Path(f"/proc/{agent}/cmdline").read_text().split("\0")
             folder = Path(words[words.index("--kubeconfig") + 1]).parent
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
+    assert process.returncode == status, errors
     assert not Path(f"/proc/{agent}").exists()
     assert not folder.exists()
 

@@ -124,6 +124,16 @@ def test_problems_and_what_is_left_out_are_listed(hardware, capsys):
     assert document["leftOut"] == ["no hook binary"]
 
 
+def test_a_narrow_terminal_leaves_columns_out_and_says_which(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    main.run(["devices", "--hardware", "simulated:demo-h100"])
+    text = capsys.readouterr().out
+    assert "gpu-0000-df-00-0-mig-1g10gb-me-20-0" in text
+    assert "(a wider terminal also shows:" in text
+    assert "UUID" in text.rpartition("(a wider")[2]
+    assert all(len(line) <= 60 for line in text.splitlines())
+
+
 def test_away_from_a_terminal_there_is_no_colour_and_no_folding(capsys, monkeypatch):
     main.run(["devices", "--hardware", "simulated:demo-h100"])
     text = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -105,6 +106,13 @@ def test_a_command_is_imported_only_when_it_is_called():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_a_terminal_without_our_characters_is_no_error():
+    words = ("devices", "--hardware", "simulated:demo-h100")
+    done = process(*words, env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
 
 
 def test_a_reader_that_goes_away_early_is_no_error():

@@ -2,7 +2,7 @@
 # READY. K8S chooses the Kubernetes version: 1.35 or 1.36.
 K8S ?= 1.35
 # Two clusters at a time: the scenarios wait most of their time.
-LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n 2 --dist worksteal
+LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n 2 --dist worksteal tests/cluster/scenarios
 
 .PHONY: cluster-binaries test-cluster soak
 

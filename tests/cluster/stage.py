@@ -20,7 +20,6 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
 from tests.cluster.sandbox import until
 
-
 # A pod normally runs after two seconds. But a kubelet that once met a race of its own (the API server's node authorizer
 # may learn of a claim later than the kubelet) tries again only after 60 to 90 seconds.
 PATIENCE = 130

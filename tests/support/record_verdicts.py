@@ -1,9 +1,9 @@
 """Ask a real API server about every case of api_cases.py and write its verdicts to tests/embedded/verdicts.json.
 
-    python -m tests.support.record_verdicts --server https://127.0.0.1:6443 --token TOKEN
+    python -m tests.support.record_verdicts --server https://127.0.0.1:6443 --token TOKEN --gates all
 
-The server runs with all gates of `api_cases.ALL_GATES` on (an etcd, a kube-apiserver with --token-auth-file and
---authorization-mode=AlwaysAllow are enough). Other versions' verdicts in the file stay.
+With "all" the server runs with the gates of `api_cases.ALL_GATES` on, with "default" with none named. An etcd, and a
+kube-apiserver with --token-auth-file and --authorization-mode=AlwaysAllow are enough. Other verdicts in the file stay.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True)
     parser.add_argument("--token", required=True)
+    parser.add_argument("--gates", choices=["all", "default"], required=True)
     options = parser.parse_args()
     server = Server(options.server, options.token)
     version = server("GET", "/version")[1]["minor"]
     verdicts = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {}
-    verdicts[f"1.{version}"] = record(server)
+    verdicts[f"1.{version} {options.gates}"] = record(server)
     VERDICTS.write_text(json.dumps(verdicts, indent=1, sort_keys=True) + "\n")
 
 

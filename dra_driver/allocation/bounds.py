@@ -1,0 +1,76 @@
+"""Bounds: can a request still get all its devices, as far as counters and free devices can tell at a glance.
+
+In: a state of a very long search. Out: a limit on how many more devices a request could get. A state that the limit
+rules out has no solution, so it is left without being searched; nothing that search would leave behind is lost, since
+alternatives whose candidates could leave a trace are not judged.
+"""
+
+from __future__ import annotations
+
+from dra_driver.allocation.capacity import Amount
+from dra_driver.allocation.plan import Alternative
+from dra_driver.allocation.symmetry import Component, Symmetry
+
+
+class Bounds:
+    """Limits for one search."""
+
+    def __init__(self, symmetry: Symmetry) -> None:
+        self._symmetry = symmetry
+        self._parts: dict[Alternative, list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None] = {}
+
+    def can_fill(self, alternative: Alternative, missing: int) -> bool:
+        """Tell whether an alternative might still get that many more devices."""
+        if alternative not in self._parts:
+            self._parts[alternative] = self._find_parts(alternative)
+        parts = self._parts[alternative]
+        if parts is None:
+            return True
+        for component, members, least in parts:
+            missing -= self._most(alternative, component, members, least)
+            if missing <= 0:
+                return True
+        return False
+
+    def _most(
+        self, alternative: Alternative, component: Component, members: list[int], least: list[tuple[int, Amount]]
+    ) -> int:
+        """Give the most devices that one component could yield."""
+        attempt, devices = self._symmetry.attempt, self._symmetry.devices
+        most = sum(not attempt.is_busy(alternative, devices[member]) for member in members)
+        if not least or not most:
+            return most
+        account = attempt.account(devices[members[0]])
+        if account.is_overdrawn:
+            return 0
+        consumed = attempt.consumed.get(component.account, {})
+        for place, amount in least:
+            counter = component.counters[place]
+            limit = account.available.get(counter)
+            if limit is not None:
+                most = min(most, int((limit - consumed.get(counter, 0)) // amount))
+        return most
+
+    def _find_parts(
+        self, alternative: Alternative
+    ) -> list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None:
+        """Sort an alternative's candidates by component; None where they can't be judged."""
+        symmetry = self._symmetry
+        candidates = symmetry.candidates[alternative]
+        if alternative.is_all or symmetry.may_leave_traces(alternative):
+            return None
+        if any(symmetry.devices[number].is_shared for number in candidates):
+            return None
+        grouped: dict[int, tuple[Component, list[int]]] = {}
+        for number in candidates:
+            component = symmetry.component(number)
+            grouped.setdefault(component.members[0], (component, []))[1].append(number)
+        return [(c, members, _least(c, members)) for c, members in grouped.values()]
+
+
+def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
+    """Give the counters that every candidate takes from, with the least amount that one takes."""
+    takes = [dict(component.takes[member]) for member in members]
+    common = set(takes[0]).intersection(*takes[1:])
+    least = ((counter, min(one[counter] for one in takes)) for counter in sorted(common))
+    return [(counter, amount) for counter, amount in least if amount > 0]
