@@ -87,10 +87,17 @@ class Partitionable(Protocol):
         overlaps), ("hardware.partition-in-use", the placement holds something else in use).
         """
 
-    def destroy_partition(self, gpu: GpuFacts, uuid: str, deadline_s: float) -> None:
+    def destroy_partition(
+        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
+    ) -> None:
         """Destroy the partition with a UUID: compute instance, then GPU instance. One that is gone is fine.
 
         A GPU instance that other compute instances use is left. What is in use is waited for until the deadline.
+
+        `placement` (GPU instance profile id, first memory slice) says where ours stood or was being made: a GPU
+        instance there that has no compute instance (a crash came between the two) is destroyed too; a finished
+        partition there with another UUID never is. With uuid "" that is all that happens: the undo of a creation
+        that left no UUID. What fails half-way with partition-in-use needs it as well.
 
         Raises: HardwareError("hardware.partition-in-use", retry LATER).
         """

@@ -1,24 +1,26 @@
 """The MIG devices of one GPU as they are now.
 
 In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, and problems. A MIG device of
-which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance.
+which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance:
+that is `partitioning`.
 """
 
 from __future__ import annotations
 
 from dra_driver.hardware.facts import PartitionFacts, Problem
 from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
-from dra_driver.hardware.nvidia.nvml import GpuInstanceProfile, Handle, MigAttributes, Nvml, NvmlFault
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import GpuInstanceProfile, Handle, MigAttributes, NvmlFault
 
 _MIB = 2**20
 
 
 def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
     """List the UUIDs of a GPU's MIG devices: what changes when an administrator re-partitions it."""
-    return tuple(sorted(nvml.uuid(mig) for mig in _mig_devices(nvml, gpu)))
+    return tuple(sorted(nvml.uuid(mig) for mig in mig_devices(nvml, gpu)))
 
 
-def _mig_devices(nvml: Nvml, gpu: Handle) -> list[Handle]:
+def mig_devices(nvml: Nvml, gpu: Handle) -> list[Handle]:
     """List handles. The library leaves holes where instances were destroyed."""
     found = (nvml.mig_device(gpu, index) for index in range(nvml.mig_devices_max(gpu)))
     return [mig for mig in found if mig is not None]
@@ -31,7 +33,7 @@ def read_partitions(
 
     Raises: NvmlFault when they can't even be listed, or when the GPU is lost.
     """
-    handles = _mig_devices(nvml, gpu)
+    handles = mig_devices(nvml, gpu)
     profiles = nvml.gi_profiles(gpu) if handles else {}
     partitions, problems = [], []
     for mig in handles:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of
 from dra_driver.hardware.simulated.mig import MigTable, Placement
@@ -118,8 +119,11 @@ class SimulatedHardware:
         placement = self._partitioning.create(gpu, profile.name, start, deadline_s)
         return _partition_facts(placement, f"{self._node}/{gpu.pci_address}")
 
-    def destroy_partition(self, gpu: GpuFacts, uuid: str, deadline_s: float) -> None:
-        """Destroy a partition; see port.Partitionable."""
+    def destroy_partition(
+        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
+    ) -> None:
+        """Destroy a partition; see port.Partitionable. None is ever unfinished here."""
+        del placement
         partition = next((known for known in self.partitions_now(gpu) if known.uuid == uuid), None)
         if partition is not None:
             self._partitioning.destroy(gpu, partition, deadline_s)
@@ -182,12 +186,14 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
     if profile.waiting_for:
         return Facts("simulated", waiting_for=profile.waiting_for)
     gpus = sorted(profile.gpus, key=lambda gpu: gpu.pci_address)
+    found = tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost)
+    lost = [Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost]
     return Facts(
         "simulated",
-        gpus=tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost),
+        gpus=found,
         driver_version=profile.driver_version,
         cuda_driver_version=profile.cuda_driver_version,
-        problems=tuple(Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost),
+        problems=(*lost, *mixing_problems(found, profile.driver_version)),
     )
 
 
