@@ -51,6 +51,10 @@ def _compile(compiler: str, target: Path, missing: list[str]) -> None:
         made.replace(target)
 
 
-def environment(library: Path, state: Path) -> dict[str, str]:
-    """Give what another process needs in its environment to use the library."""
-    return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state)}
+def environment(library: Path, state: Path, *, proc: Path | None = None) -> dict[str, str]:
+    """Give what another process needs in its environment to use the library.
+
+    `proc` is where MIG instances are shown as the kernel module shows them, if anywhere.
+    """
+    shown = {"FAKE_NVML_PROC": str(proc)} if proc else {}
+    return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state), **shown}
