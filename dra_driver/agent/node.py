@@ -18,14 +18,17 @@ from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.status import StatusPage
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
+from dra_driver.plugin.ownership import Owners
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
@@ -51,16 +54,21 @@ class NodeAgent:
         api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._metrics = Metrics(self._snapshot)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
-        self._scanner = Scanner(hardware, on_change=self._changed, on_driver_change=self._driver_changed)
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
+        self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
+        self._scanner = Scanner(
+            hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._judge
+        )
         self._preparer = Preparer(
-            this_node(options.node, options.driver, options.roots.proc),
+            node,
             api=api,
             ledger=self._ledger,
             store=store,
-            locks=NodeLocks(data / "locks"),
+            locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            mode_changed=self._scanner.look_now,
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -114,11 +122,27 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, inventory: Inventory) -> None:
-        self._publisher.publish(inventory.devices)
+        self._publisher.publish(inventory.devices, counter_sets=inventory.counter_sets, plain=inventory.plain)
         try:
             self._preparer.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
+
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
+        """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
+        try:
+            facts, self._ownership = self._owners.judge(facts)
+        except DriverError as error:
+            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
+        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
+
+    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
+        """Give the partitions there are, by UUID, for a ledger that was lost."""
+        try:
+            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
+        except DriverError as error:
+            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
+            return {}
 
     def _driver_changed(self) -> None:
         self._must_restart.set()

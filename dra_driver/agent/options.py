@@ -25,6 +25,8 @@ class Options:
     metrics_address: str
     hardware: str
     roots: Roots
+    is_mig_dynamic: bool
+    has_all_profiles: bool
 
     @property
     def data_dir(self) -> Path:
@@ -45,4 +47,6 @@ def options_of(values: Mapping[str, str]) -> Options:
         metrics_address=values["metrics_address"],
         hardware=values["hardware"],
         roots=roots_of(values),
+        is_mig_dynamic=values["mig"] == "dynamic",
+        has_all_profiles=values["mig_profiles"] == "all",
     )

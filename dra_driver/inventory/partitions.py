@@ -112,6 +112,16 @@ def partition_to_be(cut: Cut) -> PartitionFacts:
     )
 
 
+def cut_of_partition(partition: PartitionFacts) -> Cut:
+    """Give the placement of an existing partition; where else it could be placed is not known."""
+    engines = {name: getattr(partition, name) for name in _ENGINES}
+    slices = int(partition.profile.partition("g.")[0]) if partition.profile.partition("g.")[0].isdigit() else 0
+    profile = MigProfile(
+        partition.profile, partition.gi_profile_id, slices, partition.size, (), max_instances=1, **engines
+    )
+    return Cut(profile, partition.start)
+
+
 def counter_set_name(gpu: GpuFacts) -> str:
     """Name the counters of a GPU."""
     return f"{gpu_name(gpu.pci_address)}-counter-set"

@@ -66,6 +66,20 @@ FLAGS: tuple[Flag, ...] = (
         "DIR",
         is_hardware=True,
     ),
+    Flag(
+        "--mig",
+        "dynamic",
+        "dynamic: partitions are made on demand where the API server keeps shared counters; static: as they stand",
+        "MODE",
+        choices=("dynamic", "static"),
+    ),
+    Flag(
+        "--mig-profiles",
+        "usual",
+        "usual, or all: with graphics and with other media engines too",
+        "WHICH",
+        choices=("usual", "all"),
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 
