@@ -227,6 +227,17 @@ def test_without_permission_it_says_who_may(machine: Machine) -> None:
     assert refusal(bench.create, "1g.10gb", 0) == ("hardware.no-permission", Retry.NEVER)
 
 
+def test_an_instance_without_a_device_is_a_problem(machine: Machine) -> None:
+    bench = Bench(machine)
+    bench.create("2g.20gb", 2)
+    assert codes(bench.hardware.discover()) == set()
+    with machine.state.change():
+        bench.gpus[0].cis.clear()
+    (problem,) = bench.hardware.discover().problems
+    assert (problem.code, problem.subject) == ("hardware.unfinished-partition", PCI)
+    assert "profile 14 at slice 2" in problem.message
+
+
 # -- destroying
 
 

@@ -16,7 +16,6 @@ from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
-SLICES_MAX = 8
 GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])  # of an instance that somebody else destroyed meanwhile
 
 
@@ -37,10 +36,10 @@ def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> 
         raise MigOff
     instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
     if instance is not None:
-        return _complete(nvml, gpu, instance, profile)
+        return _complete(nvml, gpu, instance, profile, is_new=False)
     instance = nvml.create_gpu_instance(gpu, profile.gi_profile_id, start, profile.size)
     try:
-        return _complete(nvml, gpu, instance, profile)
+        return _complete(nvml, gpu, instance, profile, is_new=True)
     except NvmlFault:
         _take_back(lambda: nvml.destroy_gpu_instance(instance))
         raise
@@ -53,13 +52,13 @@ def _instance_at(nvml: Nvml, gpu: Handle, gi_profile_id: int, start: int) -> Han
     return None
 
 
-def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> PartitionFacts:
+def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile, *, is_new: bool) -> PartitionFacts:
     """Make the compute instance unless it is there, and describe what came of it."""
     ci_profile_id = nvml.ci_profile_id(instance, profile.slices)
-    there = nvml.compute_instances(instance, ci_profile_id)
+    there = () if is_new else nvml.compute_instances(instance, ci_profile_id)
     if there:
         return _describe(nvml, gpu, instance, there[0], profile)
-    if nvml.count_compute_instances(instance, profile.slices):
+    if not is_new and not nvml.compute_instances_left(instance, ci_profile_id):
         raise SharedInstance
     compute = nvml.create_compute_instance(instance, ci_profile_id)
     try:
@@ -114,10 +113,11 @@ def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -
 class Removal:
     """The removal of one partition, in as many attempts as it takes.
 
-    `uuid` is the MIG device, "" for none; `placement` a GPU instance profile's id and a first memory slice: a GPU
-    instance there without any compute instance (a crash left it) goes too.
+    `profiles` are what the GPU can be cut into. `uuid` is the MIG device, "" for none; `placement` a GPU instance
+    profile's id and a first memory slice: a GPU instance there without any compute instance (a crash left it) goes too.
     """
 
+    profiles: tuple[MigProfile, ...]
     uuid: str
     placement: tuple[int, int] | None
     _gi_id: int | None = None
@@ -129,7 +129,7 @@ class Removal:
         if self.uuid:
             self._destroy_compute_instance(nvml, gpu)
         instance = self._left_over(nvml, gpu)
-        if instance is not None and not nvml.count_compute_instances(instance, SLICES_MAX):
+        if instance is not None and self._is_empty(nvml, instance):
             nvml.destroy_gpu_instance(instance)
 
     def _destroy_compute_instance(self, nvml: Nvml, gpu: Handle) -> None:
@@ -151,3 +151,9 @@ class Removal:
                     raise
                 return None
         return _instance_at(nvml, gpu, *self.placement) if self.placement else None
+
+    def _is_empty(self, nvml: Nvml, instance: Handle) -> bool:
+        """Say whether a compute instance of the full size would fit, so that there is none of any size."""
+        profile_id = nvml.describe(instance).profile_id
+        slices = next((profile.slices for profile in self.profiles if profile.gi_profile_id == profile_id), None)
+        return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0

@@ -220,17 +220,9 @@ class MigCalls(ABC):
         self._call("nvmlGpuInstanceGetComputeInstances", instance, ci_profile_id, made, ctypes.byref(count))
         return tuple(made[: count.value])
 
-    def count_compute_instances(self, instance: Handle, slices: int) -> int:
-        """Count a GPU instance's compute instances of all sizes."""
-        total = 0
-        for size in range(1, slices + 1):
-            if size in _CI_PROFILE_OF_SLICES:
-                try:
-                    total += len(self.compute_instances(instance, self.ci_profile_id(instance, size)))
-                except NvmlFault as fault:
-                    if fault.name not in {"NOT_SUPPORTED", "INVALID_ARGUMENT"}:
-                        raise
-        return total
+    def compute_instances_left(self, instance: Handle, ci_profile_id: int) -> int:
+        """Say how many more compute instances of a profile fit into a GPU instance."""
+        return int(self._call("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", instance, ci_profile_id))
 
     def create_compute_instance(self, instance: Handle, ci_profile_id: int) -> Handle:
         """Make a compute instance."""

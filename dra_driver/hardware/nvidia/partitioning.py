@@ -17,6 +17,7 @@ from dra_driver.hardware.nvidia.mig import mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker
+from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
@@ -63,11 +64,17 @@ class Partitioning:
 
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
         """Read a GPU's partitions."""
+        worker = self._worker_of(gpu)
+        if worker is None:
+            raise _not_open(gpu)
 
         def read(nvml: Nvml, handle: Handle) -> tuple[PartitionFacts, ...]:
             if not nvml.mig_mode(handle)[0]:
                 return ()
-            return read_partitions(nvml, handle, gpu.pci_address, gpu.memory_bytes)[0]
+            profiles = worker.profiles.of_instances(nvml, handle, gpu.uuid)
+            return read_partitions(nvml, handle, profiles, subject=gpu.pci_address, gpu_memory_bytes=gpu.memory_bytes)[
+                0
+            ]
 
         try:
             return self._ask(gpu, read, time.monotonic() + deadline_s)
@@ -92,9 +99,7 @@ class Partitioning:
         """Let the GPU's worker do something. Raises: NvmlFault, HardwareError."""
         worker = self._worker_of(gpu)
         if worker is None:
-            raise HardwareError(
-                "no-library", f"GPU {gpu.pci_address} is not known to the driver now", retry=Retry.LATER
-            )
+            raise _not_open(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid)))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
             job.drop()
@@ -102,7 +107,14 @@ class Partitioning:
             raise HardwareError(
                 "not-answering", f"GPU {gpu.pci_address} does not answer {call or 'in time'}", retry=Retry.LATER
             )
-        return job.take()
+        try:
+            return job.take()
+        except WorkerEnded as ended:
+            raise _not_open(gpu) from ended
+
+
+def _not_open(gpu: GpuFacts) -> HardwareError:
+    return HardwareError("no-library", f"GPU {gpu.pci_address} is not known to the driver now", retry=Retry.LATER)
 
 
 def _switch(nvml: Nvml, handle: Handle, gpu: GpuFacts, *, enabled: bool) -> None:
@@ -129,7 +141,8 @@ def _switch(nvml: Nvml, handle: Handle, gpu: GpuFacts, *, enabled: bool) -> None
 def _has_instances(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
     """Say whether there is a GPU instance, finished or not."""
     ids = (profile.gi_profile_id for profile in gpu.mig_profiles)
-    return bool(mig_devices(nvml, handle)) or any(nvml.gpu_instances(handle, gi_profile_id) for gi_profile_id in ids)
+    is_cut = next(mig_devices(nvml, handle), None) is not None
+    return is_cut or any(nvml.gpu_instances(handle, gi_profile_id) for gi_profile_id in ids)
 
 
 def _reset_needed(gpu: GpuFacts) -> HardwareError:

@@ -10,7 +10,8 @@ virtual GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.hardware.nvidia.names import profile_name
@@ -24,22 +25,31 @@ _MIB = 2**20
 class KnownProfiles:
     """The profiles of one GPU, once they could be read."""
 
-    uuid: str = ""
-    profiles: tuple[MigProfile, ...] = ()
+    _uuid: str = ""
+    _of_instances: dict[int, GpuInstanceProfile] = field(default_factory=dict)
+    _profiles: tuple[MigProfile, ...] = ()
+
+    def of_instances(self, nvml: Nvml, gpu: Handle, uuid: str) -> dict[int, GpuInstanceProfile]:
+        """Give the GPU instance profiles by NVIDIA's id. Raises: NvmlFault when the GPU is lost."""
+        if self._uuid != uuid:
+            self._uuid, self._of_instances, self._profiles = uuid, {}, ()
+        if not self._of_instances:
+            self._of_instances = nvml.gi_profiles(gpu)
+        return self._of_instances
 
     def read(self, nvml: Nvml, gpu: Handle, uuid: str, gpu_memory_bytes: int | None) -> tuple[MigProfile, ...]:
         """Give the profiles; empty where the GPU does not tell. Raises: NvmlFault when it fails to tell."""
-        if self.uuid != uuid or not self.profiles:
-            self.uuid, self.profiles = uuid, ()
-            self.profiles = read_mig_profiles(nvml, gpu, gpu_memory_bytes)
-        return self.profiles
+        known = self.of_instances(nvml, gpu, uuid)
+        if not self._profiles and gpu_memory_bytes and not _is_virtual(nvml, gpu):
+            self._profiles = _read_profiles(nvml, gpu, known.values(), gpu_memory_bytes)
+        return self._profiles
 
 
-def read_mig_profiles(nvml: Nvml, gpu: Handle, gpu_memory_bytes: int | None) -> tuple[MigProfile, ...]:
-    """Read all profiles. Raises: NvmlFault for any failure other than that there is no such thing."""
-    if not gpu_memory_bytes or _is_virtual(nvml, gpu):
-        return ()
-    found = (_read_profile(nvml, gpu, profile, gpu_memory_bytes) for profile in nvml.gi_profiles(gpu).values())
+def _read_profiles(
+    nvml: Nvml, gpu: Handle, known: Iterable[GpuInstanceProfile], gpu_memory_bytes: int
+) -> tuple[MigProfile, ...]:
+    """Read where profiles fit. Raises: NvmlFault for any failure other than that there is no such thing."""
+    found = (_read_profile(nvml, gpu, profile, gpu_memory_bytes) for profile in known)
     return tuple(sorted((p for p in found if p is not None), key=lambda profile: profile.gi_profile_id))
 
 

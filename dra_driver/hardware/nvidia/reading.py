@@ -136,7 +136,7 @@ class _Reader:
 
     def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> GpuFacts:
         nvml, optional, address = self._nvml, self._optional, self._address or ""
-        capable, enabled, partitions = self._mig(gpu, memory_bytes)
+        capable, enabled, partitions = self._mig(gpu, uuid, memory_bytes)
         capability = optional("compute capability", lambda: nvml.compute_capability(gpu))
         toggles = bool(capable and capability and capability[0] >= _TOGGLES_FROM)
         return GpuFacts(
@@ -174,7 +174,9 @@ class _Reader:
         clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
 
-    def _mig(self, gpu: Handle, memory_bytes: int | None) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
+    def _mig(
+        self, gpu: Handle, uuid: str, memory_bytes: int | None
+    ) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
         """Give whether the GPU can do MIG, whether MIG mode is on, and its MIG devices.
 
         Where the mode can't be read, MIG devices that exist prove that it is on.
@@ -185,16 +187,25 @@ class _Reader:
             if fault.name == "NOT_SUPPORTED":
                 return False, False, ()
             self._note("MIG mode", fault)
-            partitions = self._partitions(gpu, memory_bytes)
+            partitions = self._partitions(gpu, uuid, memory_bytes)
             return (True, True, partitions) if partitions else (None, False, ())
         if pending != enabled:
             wanted = "on" if pending else "off"
             text = f"MIG mode will be {wanted} after the next reset of the GPU"
             self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
-        return True, enabled, self._partitions(gpu, memory_bytes) if enabled else ()
+        return True, enabled, self._partitions(gpu, uuid, memory_bytes) if enabled else ()
 
-    def _partitions(self, gpu: Handle, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
-        found = self._optional("MIG devices", lambda: read_partitions(self._nvml, gpu, self._subject, memory_bytes))
+    def _partitions(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
+        found = self._optional(
+            "MIG devices",
+            lambda: read_partitions(
+                self._nvml,
+                gpu,
+                self._profiles.of_instances(self._nvml, gpu, uuid),
+                subject=self._subject,
+                gpu_memory_bytes=memory_bytes,
+            ),
+        )
         if found is None:
             return ()
         partitions, problems = found

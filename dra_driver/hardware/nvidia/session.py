@@ -92,7 +92,7 @@ class GpuWorker:
     def __init__(self, index: int, roots: Roots) -> None:
         self._index = index
         self._roots = roots
-        self._profiles = KnownProfiles()
+        self.profiles = KnownProfiles()
         self.worker = Worker(f"gpu-{index}")
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
@@ -103,7 +103,7 @@ class GpuWorker:
     def start_reading(self) -> None:
         """Ask for a new reading, unless one is under way."""
         if self._reading is None:
-            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self._profiles))
+            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
 
     def find(self, uuid: str) -> Handle:
         """Give the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.

@@ -190,7 +190,7 @@ class NvidiaHardware:
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
     ) -> None:
         """Destroy the partition with a UUID, and an unfinished one at `placement`."""
-        self._partitioning.destroy(gpu, Removal(uuid, placement), deadline_s)
+        self._partitioning.destroy(gpu, Removal(gpu.mig_profiles, uuid, placement), deadline_s)
 
     def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode."""

@@ -270,6 +270,16 @@ API nvmlGpuInstanceGetComputeInstances(void *device, unsigned profile, void **ou
             out[(*count)++] = handle(COMPUTE_INSTANCE, h->pci, h->gi, gpu->cis[i].id);
     return leave(SUCCESS);
 }
+API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(void *device, unsigned profile, unsigned *out) {
+    BEGIN(1 << GPU_INSTANCE);
+    Gi *gi = gi_of(gpu, h->gi);
+    Profile *p = gi ? profile_of(gpu, gi->profile_id) : NULL;
+    if (!p || profile > 7) return leave(INVALID_ARGUMENT);
+    unsigned used = 0;
+    for (int i = 0; i < gpu->cis_n; i++) used += gpu->cis[i].gi == gi->id ? gpu->cis[i].slices : 0;
+    *out = (p->info.slices - used) / ci_slices[profile];
+    return leave(SUCCESS);
+}
 API nvmlComputeInstanceDestroy(void *device) {
     BEGIN(1 << COMPUTE_INSTANCE);
     char line[32];
