@@ -293,3 +293,12 @@ def test_whatever_is_made_and_destroyed_no_two_overlap_and_the_end_is_the_beginn
         hardware.destroy_partition(gpu, partition.uuid, 1)
     hardware.set_mig_mode(gpu, False, 1)
     assert hardware.discover().gpus[0] == gpu
+
+
+def test_mig_beside_whole_gpus_is_warned_of_on_a_driver_that_hangs(machine):
+    machine.change(lambda d: d.update(driverVersion="570.133.20"))
+    assert machine.hardware.discover().problems == ()
+    machine.hardware.set_mig_mode(machine.gpu(), True, 1)
+    (problem,) = machine.hardware.discover().problems
+    assert (problem.code, problem.subject) == ("hardware.mixed-mig-driver", "node")
+    assert "580.65.06" in problem.message
