@@ -1,8 +1,8 @@
 """First fit: which devices one claim gets on one node, taking the first that fit.
 
 In: a claim, the node's slices, the classes, and who holds what. Out: an allocation with a reason for each choice, or a
-refusal that says why. Pure. Not covered: tolerations (a tainted device is left out), counters, devices that several
-claims share, node selectors of slices. Source: Kubernetes dynamic-resource-allocation structured allocator.
+refusal that says why. Pure. Not covered: tolerations (a tainted device is left out), devices that several claims share,
+node selectors of slices. Source: Kubernetes dynamic-resource-allocation structured allocator.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.embedded.budget import Budget
 from dra_driver.model import limits
 from dra_driver.model.wire import ClaimWire, ClassWire, DeviceWire, SliceWire, Wire
 from dra_driver.selectors import Selector, SelectorCompileError, SelectorRuntimeError
@@ -72,8 +73,10 @@ class _Search:
 
     ranks: Sequence[Sequence[_Want]]
     constraints: Sequence[Wire]
+    budget: Budget
     taken: list[tuple[_Want, Candidate]] = field(default_factory=list)
     blocked_by: str = ""
+    is_exhausted: bool = False
 
 
 def node_devices(slices: Sequence[SliceWire], node: str) -> list[Candidate]:
@@ -119,7 +122,11 @@ def first_fit(
         ]
     except (SelectorRuntimeError, SelectorCompileError) as fault:
         return Outcome(None, refusal=fault.text, aborts=True)
-    search = _Search(ranks, spec.get("constraints") or [])
+    budget = Budget(slices, node)
+    for candidate in candidates:
+        if candidate.id in in_use:
+            budget.take(*candidate.id[:2], candidate.device)
+    search = _Search(ranks, spec.get("constraints") or [], budget)
     if not _place(search, 0):
         return Outcome(None, refusal=_why_not(search))
     if len(search.taken) > limits.ALLOCATION_RESULTS:
@@ -208,10 +215,18 @@ def _fill(search: _Search, depth: int, want: _Want, start: int) -> bool:
         if blocking := _broken_constraint(search, want, candidate):
             search.blocked_by = blocking
             continue
+        driver, pool, _ = candidate.id
+        if not want.is_admin and not search.budget.fits(driver, pool, candidate.device):
+            search.is_exhausted = True
+            continue
         search.taken.append((want, candidate))
+        if not want.is_admin:
+            search.budget.take(driver, pool, candidate.device)
         if _fill(search, depth, want, i + 1):
             return True
         search.taken.pop()
+        if not want.is_admin:
+            search.budget.give_back(driver, pool, candidate.device)
     return False
 
 
@@ -274,6 +289,8 @@ def _why_not(search: _Search) -> str:
         return "; ".join(lines)
     if search.blocked_by:
         return f"no set of free devices agrees on {search.blocked_by}"
+    if search.is_exhausted:
+        return "what fits overlaps with devices that are held: too little is left of the counters they share"
     return "each request fits alone, but not all together"
 
 
