@@ -72,6 +72,7 @@ class ProcessLister(Protocol):
 class Partitionable(Protocol):
     """Optional ability: cut a GPU into partitions while it runs.
 
+    `gpu` says which one by UUID and PCI address; its other facts are the vendor's own, so old or recorded ones do.
     Calls of one GPU wait for each other, those of different GPUs do not. Everything is idempotent by reading back, so
     a caller that was killed asks again. Every method may raise HardwareError with `hardware.gpu-lost`,
     `hardware.not-answering` (the deadline passed: the call may still be under way) or `hardware.no-library`.

@@ -368,6 +368,19 @@ def test_a_reset_that_is_needed_all_the_same_is_not_left_pending(machine: Machin
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
 
 
+def test_uuid_and_address_are_all_that_a_caller_has_to_know_of_a_gpu(machine: Machine) -> None:
+    bench = Bench(machine, mig=False)
+    bare = GpuFacts(uuid=bench.gpu.uuid, pci_address=PCI, minor=0, memory_bytes=None)
+    profile = replace(bench.profile("2g.20gb"), starts=())
+    bench.hardware.set_mig_mode(bare, True, 10)
+    made = bench.hardware.create_partition(bare, profile, 2, 10)
+    assert bench.hardware.partitions_now(bare) == (made,) == bench.hardware.discover().gpus[0].partitions
+    bench.hardware.destroy_partition(bare, made.uuid, 10)
+    assert bench.instances() == (0, 0)
+    bench.hardware.set_mig_mode(bare, False, 10)
+    assert bench.hardware.discover().gpus == bench.found
+
+
 # -- slow, hanging, lost
 
 
@@ -422,6 +435,30 @@ def test_a_lost_gpu_is_told_by_every_call(machine: Machine) -> None:
         bench.now,
     ):
         assert refusal(call) == ("hardware.gpu-lost", Retry.LATER)
+
+
+def test_a_gpu_that_is_gone_from_the_bus_is_lost_and_one_that_cannot_be_read_is_not(machine: Machine) -> None:
+    bench = Bench(machine, *hgx_h100(3))
+    first, second, _ = bench.found
+    with machine.state.change():
+        machine.state.gpus.pop(0)
+        machine.state.gpus[0].fail("nvmlDeviceGetUUID", Code.UNKNOWN)
+    machine.node.remove_gpu(first.pci_address, first.minor)
+    assert len(bench.hardware.discover().gpus) == 1
+    assert refusal(bench.hardware.partitions_now, first) == ("hardware.gpu-lost", Retry.LATER)
+    assert refusal(bench.hardware.partitions_now, second) == ("hardware.not-answering", Retry.LATER)
+
+
+def test_a_node_that_lost_its_only_gpu_says_so_although_the_library_is_let_go(machine: Machine) -> None:
+    bench = Bench(machine)
+    machine.node.remove_gpu(PCI, 0)
+    with machine.state.change():
+        machine.state.gpus.clear()
+    machine.node.unload_driver()
+    (machine.folder / "lib/libnvidia-ml.so.1").unlink()
+    (machine.folder / "node/dev/nvidiactl").unlink()
+    assert bench.hardware.discover().gpus == ()
+    assert refusal(bench.hardware.partitions_now, bench.gpu) == ("hardware.gpu-lost", Retry.LATER)
 
 
 def test_without_an_open_library_nothing_is_done(machine: Machine) -> None:

@@ -113,23 +113,22 @@ def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -
 class Removal:
     """The removal of one partition, in as many attempts as it takes.
 
-    `profiles` are what the GPU can be cut into. `uuid` is the MIG device, "" for none; `placement` a GPU instance
+    `uuid` is the MIG device, "" for none; `placement` a GPU instance
     profile's id and a first memory slice: a GPU instance there without any compute instance (a crash left it) goes too.
     """
 
-    profiles: tuple[MigProfile, ...]
     uuid: str
     placement: tuple[int, int] | None
     _gi_id: int | None = None
 
-    def attempt(self, nvml: Nvml, gpu: Handle) -> None:
-        """Destroy what is still there. Raises: NvmlFault (IN_USE: to be tried again)."""
+    def attempt(self, nvml: Nvml, gpu: Handle, profiles: tuple[MigProfile, ...]) -> None:
+        """Destroy what is still there; `profiles` are the GPU's. Raises: NvmlFault (IN_USE: to be tried again)."""
         if not nvml.mig_mode(gpu)[0]:
             return  # no instance outlives MIG mode
         if self.uuid:
             self._destroy_compute_instance(nvml, gpu)
         instance = self._left_over(nvml, gpu)
-        if instance is not None and self._is_empty(nvml, instance):
+        if instance is not None and _is_empty(nvml, instance, profiles):
             nvml.destroy_gpu_instance(instance)
 
     def _destroy_compute_instance(self, nvml: Nvml, gpu: Handle) -> None:
@@ -152,8 +151,9 @@ class Removal:
                 return None
         return _instance_at(nvml, gpu, *self.placement) if self.placement else None
 
-    def _is_empty(self, nvml: Nvml, instance: Handle) -> bool:
-        """Say whether a compute instance of the full size would fit, so that there is none of any size."""
-        profile_id = nvml.describe(instance).profile_id
-        slices = next((profile.slices for profile in self.profiles if profile.gi_profile_id == profile_id), None)
-        return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0
+
+def _is_empty(nvml: Nvml, instance: Handle, profiles: tuple[MigProfile, ...]) -> bool:
+    """Say whether a compute instance of the full size would fit, so that there is none of any size."""
+    profile_id = nvml.describe(instance).profile_id
+    slices = next((profile.slices for profile in profiles if profile.gi_profile_id == profile_id), None)
+    return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0

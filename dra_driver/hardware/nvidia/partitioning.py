@@ -2,7 +2,8 @@
 
 In: what a caller asks of one GPU. Out: the same, done by the GPU's worker, or a HardwareError that says what stands in
 the way. Calls of one GPU wait for each other; nothing else does. What is in use is asked again until the deadline, with
-the worker free in between. A call that outlasts its deadline goes on: whoever asks again finds what came of it.
+the worker free in between. A call that outlasts its deadline goes on: whoever asks again finds what came of it. Of the
+caller's facts only UUID and PCI address count, which a caller after a restart still knows.
 """
 
 from __future__ import annotations
@@ -16,19 +17,26 @@ from dra_driver.hardware.nvidia.instances import MigOff, Removal, SharedInstance
 from dra_driver.hardware.nvidia.mig import mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
-from dra_driver.hardware.nvidia.session import GpuWorker
+from dra_driver.hardware.nvidia.session import GpuWorker, Session
 from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
+Work = Callable[[Nvml, Handle, GpuFacts], T]  # with the GPU's handle, and its facts as last read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
 class Partitioning:
-    """Changes of GPUs. `worker_of` gives a GPU's worker, None while the library is not open."""
+    """Changes of GPUs.
 
-    def __init__(self, worker_of: Callable[[GpuFacts], GpuWorker | None], overdue_s: float) -> None:
-        self._worker_of = worker_of
+    `session` gives the library in use, None while it is not open; `is_gone` says without it that a GPU was taken out.
+    """
+
+    def __init__(
+        self, session: Callable[[], Session | None], is_gone: Callable[[GpuFacts], bool], overdue_s: float
+    ) -> None:
+        self._session = session
+        self._is_gone = is_gone
         self._overdue_s = overdue_s
 
     def create(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
@@ -37,7 +45,7 @@ class Partitioning:
         end = time.monotonic() + deadline_s
         try:
             return self._until_free(
-                gpu, lambda nvml, handle: make_partition(nvml, handle, profile, start), end, "partition-in-use", what
+                gpu, lambda nvml, handle, _: make_partition(nvml, handle, profile, start), end, "partition-in-use", what
             )
         except MigOff:
             raise HardwareError("mig-off", f"MIG mode of GPU {gpu.pci_address} is off", retry=Retry.LATER) from None
@@ -49,14 +57,20 @@ class Partitioning:
     def destroy(self, gpu: GpuFacts, removal: Removal, deadline_s: float) -> None:
         """Destroy a partition that may be gone."""
         what = f"partition {removal.uuid or removal.placement} of GPU {gpu.pci_address}"
-        self._until_free(gpu, removal.attempt, time.monotonic() + deadline_s, "partition-in-use", what)
+        self._until_free(
+            gpu,
+            lambda nvml, handle, known: removal.attempt(nvml, handle, known.mig_profiles),
+            time.monotonic() + deadline_s,
+            "partition-in-use",
+            what,
+        )
 
     def set_mode(self, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
         """Switch MIG mode where that needs no reset."""
         what = f"GPU {gpu.pci_address}"
         self._until_free(
             gpu,
-            lambda nvml, handle: _switch(nvml, handle, gpu, enabled=enabled),
+            lambda nvml, handle, known: _switch(nvml, handle, known, enabled=enabled),
             time.monotonic() + deadline_s,
             "gpu-in-use",
             what,
@@ -64,24 +78,21 @@ class Partitioning:
 
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
         """Read a GPU's partitions."""
-        worker = self._worker_of(gpu)
-        if worker is None:
-            raise _not_open(gpu)
+        worker, _ = self._find(gpu)
 
-        def read(nvml: Nvml, handle: Handle) -> tuple[PartitionFacts, ...]:
+        def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> tuple[PartitionFacts, ...]:
             if not nvml.mig_mode(handle)[0]:
                 return ()
-            profiles = worker.profiles.of_instances(nvml, handle, gpu.uuid)
-            return read_partitions(nvml, handle, profiles, subject=gpu.pci_address, gpu_memory_bytes=gpu.memory_bytes)[
-                0
-            ]
+            profiles = worker.profiles.of_instances(nvml, handle, known.uuid)
+            subject, memory_bytes = known.pci_address, known.memory_bytes
+            return read_partitions(nvml, handle, profiles, subject=subject, gpu_memory_bytes=memory_bytes)[0]
 
         try:
             return self._ask(gpu, read, time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
-    def _until_free(self, gpu: GpuFacts, work: Callable[[Nvml, Handle], T], end: float, in_use: str, what: str) -> T:
+    def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, in_use: str, what: str) -> T:
         """Ask again while something is in use. Raises: HardwareError, and what `work` raises of its own."""
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -95,12 +106,10 @@ class Partitioning:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _ask(self, gpu: GpuFacts, work: Callable[[Nvml, Handle], T], end: float) -> T:
+    def _ask(self, gpu: GpuFacts, work: Work[T], end: float) -> T:
         """Let the GPU's worker do something. Raises: NvmlFault, HardwareError."""
-        worker = self._worker_of(gpu)
-        if worker is None:
-            raise _not_open(gpu)
-        job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid)))
+        worker, known = self._find(gpu)
+        job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
             job.drop()
             call = worker.worker.waits_for()[0]
@@ -111,6 +120,32 @@ class Partitioning:
             return job.take()
         except WorkerEnded as ended:
             raise _not_open(gpu) from ended
+
+    def _find(self, gpu: GpuFacts) -> tuple[GpuWorker, GpuFacts]:
+        """Give the GPU's worker, and its facts as last read.
+
+        Raises: HardwareError; "hardware.gpu-lost" only where it is certain, for then its partitions are gone too.
+        """
+        session = self._session()
+        if session is None:
+            raise _lost(gpu) if self._is_gone(gpu) else _not_open(gpu)
+        readings = [(worker, worker.last) for worker in session.gpus]
+        for worker, last in readings:
+            if last is None or last.address != gpu.pci_address:
+                continue
+            if last.facts is not None and last.facts.uuid == gpu.uuid:
+                return worker, last.facts
+            if last.facts is None and not last.is_lost:
+                raise HardwareError("not-answering", f"GPU {gpu.pci_address} can't be read", retry=Retry.LATER)
+            break
+        else:
+            if not readings or any(last is None or last.address is None for _, last in readings):
+                raise HardwareError("not-answering", f"GPU {gpu.pci_address} has not answered", retry=Retry.LATER)
+        raise _lost(gpu)
+
+
+def _lost(gpu: GpuFacts) -> HardwareError:
+    return HardwareError("gpu-lost", f"GPU {gpu.pci_address} ({gpu.uuid}) is lost", retry=Retry.LATER)
 
 
 def _not_open(gpu: GpuFacts) -> HardwareError:

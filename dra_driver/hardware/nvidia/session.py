@@ -108,11 +108,11 @@ class GpuWorker:
     def find(self, uuid: str) -> Handle:
         """Give the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.
 
-        Raises: NvmlFault; GPU_IS_LOST where another GPU has the index now.
+        Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
         """
         gpu = self.nvml.gpu(self._index)
         if self.nvml.uuid(gpu) != uuid:
-            raise NvmlFault("nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
+            raise NvmlFault("nvmlDeviceGetHandleByIndex", "NOT_FOUND")
         return gpu
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:

@@ -64,7 +64,7 @@ class NvidiaHardware:
         self._lost: frozenset[str] = frozenset()
         self._driver_version: str | None = None
         self._left_out: tuple[str, ...] = ()
-        self._partitioning = Partitioning(self._worker_of, call_timeout_s)
+        self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
 
     # -- what is here
 
@@ -180,6 +180,11 @@ class NvidiaHardware:
         gpus = session.gpus if session is not None else []
         return next((w for w in gpus if w.last is not None and w.last.address == gpu.pci_address), None)
 
+    def _is_gone(self, gpu: GpuFacts) -> bool:
+        """Say whether a GPU has left the bus, or no GPU is here at all."""
+        addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
+        return gpu.pci_address not in addresses if addresses else not self.is_present()
+
     # -- MIG on demand (port.Partitionable)
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
@@ -190,7 +195,7 @@ class NvidiaHardware:
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
     ) -> None:
         """Destroy the partition with a UUID, and an unfinished one at `placement`."""
-        self._partitioning.destroy(gpu, Removal(gpu.mig_profiles, uuid, placement), deadline_s)
+        self._partitioning.destroy(gpu, Removal(uuid, placement), deadline_s)
 
     def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode."""
