@@ -25,7 +25,7 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     assert rig.modes() == [True, False]
     (document,) = (rig.store.read(name) for name in rig.files())
     edits = document["devices"][0]["containerEdits"]
-    assert [node["path"] for node in edits["deviceNodes"]][0] == "/dev/nvidia0"
+    assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
     assert len(edits["deviceNodes"]) == 3
     uuid = rig.partitions()[0].uuid
     assert edits["env"] == [f"{OWNER_ENV}={uuid}/boot-1"]
@@ -87,7 +87,7 @@ def test_a_whole_gpu_waits_for_the_partitions_of_a_claim_that_ends(rig):
     rig.assert_untouched()
 
 
-@pytest.mark.parametrize("first, second", [(WHOLE, small(0)), (large(0), small(2)), (small(2), large(0))])
+@pytest.mark.parametrize(("first", "second"), [(WHOLE, small(0)), (large(0), small(2)), (small(2), large(0))])
 def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second):
     rig.now_prepare("u1", first)
     with pytest.raises(ClaimError, match="ns/claim-u1") as caught:
