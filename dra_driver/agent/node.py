@@ -25,6 +25,8 @@ from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.allocations import allocated_names
+from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -79,7 +81,17 @@ class NodeAgent:
             answered=self._metrics.claim_answered,
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver)
-        self._reaper = Reaper(self._preparer, store, driver=options.driver)
+        self._geometer = Geometer(
+            options.mig_geometry,
+            options.node,
+            api=api,
+            hardware=hardware,
+            ledger=self._ledger,
+            locks=locks,
+            allocated=lambda: allocated_names(api, node),
+            changed=self._scanner.look_now,
+        )
+        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._page = (
             StatusPage(options.metrics_address, metrics=self._metrics.render, readiness=self._unready)
@@ -122,11 +134,18 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, inventory: Inventory) -> None:
+        if self._options.mig_geometry:
+            self._reaper.look_now()
         self._publisher.publish(inventory.devices, counter_sets=inventory.counter_sets, plain=inventory.plain)
         try:
             self._preparer.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
+
+    def _apply_geometry(self) -> int:
+        """Cut GPUs as declared, unless they are cut on demand."""
+        is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
+        return 0 if is_on_demand or not self._options.mig_geometry else self._geometer.apply()
 
     def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
         """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
@@ -177,7 +196,7 @@ class NodeAgent:
             version=__version__,
             vendor=self._hardware.vendor,
             devices=Counter(str(d.type) for d in inventory.devices),
-            problems=Counter(p.code for p in (*inventory.problems, *status.problems)),
+            problems=Counter(p.code for p in (*inventory.problems, *status.problems, *self._geometer.problems)),
             slice_writes=status.writes,
             prepared_claims=claims,
             is_registered=self._server.registered,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
+from dra_driver.inventory.geometry import check_geometry
 from dra_driver.model.names import check_driver_name, check_node_name
 
 
@@ -27,6 +28,7 @@ class Options:
     roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
+    mig_geometry: str
 
     @property
     def data_dir(self) -> Path:
@@ -48,5 +50,6 @@ def options_of(values: Mapping[str, str]) -> Options:
         hardware=values["hardware"],
         roots=roots_of(values),
         is_mig_dynamic=values["mig"] == "dynamic",
+        mig_geometry=check_geometry(values["mig_geometry"]),
         has_all_profiles=values["mig_profiles"] == "all",
     )

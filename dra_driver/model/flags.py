@@ -80,6 +80,13 @@ FLAGS: tuple[Flag, ...] = (
         "WHICH",
         choices=("usual", "all"),
     ),
+    Flag(
+        "--mig-geometry",
+        "",
+        "how unused GPUs are cut where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a list "
+        "(1g.10gb=4,3g.40gb=1), or label: as the node's label nvidia.com/mig.config says",
+        "GEOMETRY",
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

@@ -162,6 +162,15 @@ class Preparer:
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
             return self.ledger.get(uid) is None and self._store.remove(self._names.file(uid))
 
+    def settle_modes(self) -> None:
+        """Switch MIG mode off where it is on for partitions of ours that are all gone."""
+        noted = self.ledger.modes(self._node.boot_id)
+        for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in noted}.values():
+            try:
+                self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
+            except DriverError as error:
+                log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+
     def close(self) -> None:
         """Let calls that wait give up now."""
         self._waiting.close()
