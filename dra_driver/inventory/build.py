@@ -83,7 +83,8 @@ class _Collected:
 
     def _standing(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> Iterator[Device]:
         owner, whole_name = policy.ownership, names.gpu_name(gpu.pci_address)
-        is_cut = bool(gpu.partitions or held) or (gpu.mig_enabled and not self._may_be_whole(gpu, policy))
+        is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
+        is_cut = bool(gpu.partitions or held) or is_administrators
         if not is_cut or whole_name in owner.held:
             yield self._make(whole_name, gpu, None)
         standing = set()
@@ -98,10 +99,6 @@ class _Collected:
         for name, cut in held.items():
             if name not in standing:
                 yield self._cut_device(gpu, cut)
-
-    def _may_be_whole(self, gpu: GpuFacts, policy: MigPolicy) -> bool:
-        """Say whether Prepare may switch MIG mode off."""
-        return policy.is_dynamic and gpu.mig_toggles_without_reset
 
     def _cut_device(self, gpu: GpuFacts, cut: Cut) -> Device:
         now = next((p for p in gpu.partitions if cut.is_at(p)), None)

@@ -122,9 +122,15 @@ class Ledger:
         return frozenset(row["device"] for row in self._read("SELECT DISTINCT device FROM holds"))
 
     def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
-        """Say whether a claim other than the one given occupies a part of a GPU, or all of it."""
-        sql = "SELECT 1 FROM holds WHERE device GLOB ? AND claim_uid <> ? LIMIT 1"
-        return bool(self._read(sql, (f"{gpu_name}/*", other_than)))
+        """Say whether a claim other than the one given occupies a part of a GPU, or all of it.
+
+        Claims that are being undone don't count: of several the last one must find nobody.
+        """
+        sql = (
+            "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
+            "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ? LIMIT 1"
+        )
+        return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(State.UNPREPARING))))
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""

@@ -50,7 +50,7 @@ class Owners:
                 else:
                     places.add((step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]))
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
-        return Ownership(frozenset(uuids), frozenset(places), held)
+        return Ownership(frozenset(uuids), frozenset(places), held, self._ledger.modes(self._boot_id))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again with nobody at work on it."""
