@@ -99,6 +99,7 @@ class NodeAgent:
             else None
         )
         self._must_restart = threading.Event()
+        self._has_looked = False
 
     def start(self) -> None:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
@@ -134,7 +135,8 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, inventory: Inventory) -> None:
-        if self._options.mig_geometry:
+        if self._options.mig_geometry or not self._has_looked:
+            self._has_looked = True  # what could not be undone before the hardware was looked at
             self._reaper.look_now()
         self._publisher.publish(inventory.devices, counter_sets=inventory.counter_sets, plain=inventory.plain)
         try:
