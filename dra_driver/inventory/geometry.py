@@ -55,13 +55,18 @@ def cuts_for(gpu: GpuFacts, geometry: str) -> tuple[Cut, ...] | None:
     return None if found is None else tuple(sorted(found, key=lambda cut: cut.start))
 
 
-def _place(choices: Sequence[Sequence[Cut]], left: Mapping[str, int], compute: int) -> list[Cut] | None:
+def _place(
+    choices: Sequence[Sequence[Cut]], left: Mapping[str, int], compute: int, after: Cut | None = None
+) -> list[Cut] | None:
+    """Place one of each; of one profile in order of start, so that equal states are tried once."""
     if not choices:
         return []
     for cut in choices[0]:
+        if after is not None and cut.profile == after.profile and cut.start <= after.start:
+            continue
         rest = {name: left[name] - counters_of_cut(cut).get(name, 0) for name in left}
         if cut.profile.slices <= compute and min(rest.values()) >= 0:
-            others = _place(choices[1:], rest, compute - cut.profile.slices)
+            others = _place(choices[1:], rest, compute - cut.profile.slices, cut)
             if others is not None:
                 return [cut, *others]
     return None
