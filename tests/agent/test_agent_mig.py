@@ -1,10 +1,10 @@
 """The real agent process cuts GPUs through the NVIDIA vendor, and is killed inside the library while it does."""
 
 import json
+import threading
 
 import pytest
 
-from dra_driver.embedded.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.test_agent_nvidia import Machine, names, until
 from tests.support.agent_process import stage
@@ -27,6 +27,7 @@ class MigMachine(Machine):
             "LD_LIBRARY_PATH": str(self.folder / "lib"),
             "FAKE_NVML_STATE": str(self.folder / "state"),
             "FAKE_NVML_PROC": self.node.roots.proc,
+            "FAKE_NVML_LOG": str(self.folder / "calls"),
         }
         roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
         agent = self.here.start("auto", *roots, f"--dev-root={self.node.roots.dev}", environment=environment)
@@ -135,7 +136,15 @@ def test_a_hanging_creation_delays_no_claim_of_another_gpu(machine):
     until(lambda: part(machine) in machine.here.devices(), "partitions")
     with machine.state.change():
         machine.gpus[0].hang("nvmlDeviceCreateGpuInstanceWithPlacement")
+    held = threading.Thread(target=machine.plugin.prepare, args=([machine.claim(part(machine))],))
+    held.start()
+    calls = machine.folder / "calls"
+    until(lambda: calls.exists() and "CreateGpuInstanceWithPlacement" in calls.read_text(), "the creation begun")
     other = machine.claim(f"{names(machine.gpus)[1]}-mig-1g10gb-19-0", "other")
     answered(machine, "prepare", other)
-    assert len(machine.state.read().gpus[1].cis) == 1
-    assert machine.here.api.items(SLICES)
+    assert held.is_alive()
+    assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [0, 1]
+    with machine.state.change():
+        machine.gpus[0].heal()
+    held.join(20)
+    assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [1, 1]
