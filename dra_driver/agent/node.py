@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options
@@ -43,6 +45,7 @@ from dra_driver.telemetry.metrics import Metrics, Snapshot
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 20.0  # a claim answers in milliseconds; one that waits for a device is asked for again
+VERDICT_SECONDS = 4.0  # for the first slices to be published
 POLL_SECONDS = 1.0  # between looks at what ends the agent
 
 
@@ -81,6 +84,8 @@ class NodeAgent:
             answered=self._metrics.claim_answered,
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver)
+        self._allocated_names = partial(allocated_names, api, node)
+        self._allocated: frozenset[str] = frozenset()  # as last seen, while placements are withdrawn
         self._geometer = Geometer(
             options.mig_geometry,
             options.node,
@@ -88,7 +93,7 @@ class NodeAgent:
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
-            allocated=lambda: allocated_names(api, node),
+            allocated=self._allocated_names,
             changed=self._scanner.look_now,
         )
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
@@ -145,16 +150,22 @@ class NodeAgent:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
     def _apply_geometry(self) -> int:
-        """Cut GPUs as declared, unless they are cut on demand."""
+        """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
+        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+            return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
-        return 0 if is_on_demand or not self._options.mig_geometry else self._geometer.apply()
+        return 0 if is_on_demand else self._geometer.apply()
 
     def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
         """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
         try:
             facts, self._ownership = self._owners.judge(facts)
+            is_withdrawn = any(self._ownership.foreign(gpu) for gpu in facts.gpus)
+            if self._options.is_mig_dynamic and (is_withdrawn or not self._publisher.status().is_counting):
+                self._allocated = self._allocated_names()
         except DriverError as error:
             log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
+        self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
         return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
 
     def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
