@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options, options_of
@@ -24,6 +25,9 @@ from dra_driver.model.errors import DriverError, ExitCode
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
+
+if TYPE_CHECKING:
+    from dra_driver.agent.status import StatusPage
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +115,29 @@ def _await_work(options: Options, hardware: Hardware, signals: Signals) -> bool:
     """Wait until there is a GPU, or a claim to be undone. False when asked to stop before."""
     if hardware.is_present() or _has_claims(options.data_dir):
         return True
+    page = _idle_page(options, hardware)
     log.info("no GPU on this node and no claims: idle until one appears", extra=fields(node=options.node))
-    while not signals.stop.wait(IDLE_SECONDS):
-        if hardware.is_present() or _has_claims(options.data_dir):
-            return True
+    try:
+        while not signals.stop.wait(IDLE_SECONDS):
+            if hardware.is_present() or _has_claims(options.data_dir):
+                return True
+    finally:
+        if page:
+            page.stop()
     return False
+
+
+def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
+    """Answer probes while idle: a kubelet would restart an agent that does not, for ever. Raises: DriverError."""
+    if not options.metrics_address:
+        return None
+    from dra_driver.agent.status import StatusPage
+    from dra_driver.telemetry.metrics import Metrics, Snapshot
+
+    idle = Snapshot(version=__version__, vendor=hardware.vendor)
+    page = StatusPage(options.metrics_address, metrics=Metrics(lambda: idle).render, readiness=tuple)
+    page.start()
+    return page
 
 
 def _has_claims(data_dir: Path) -> bool:

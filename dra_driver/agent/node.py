@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options
 from dra_driver.agent.scanner import Scanner
-from dra_driver.agent.status import StatusPage
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.port import Hardware
@@ -30,10 +30,13 @@ from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
-from dra_driver.plugin.server import PluginServer
+from dra_driver.plugin.server import Answered, PluginServer
 from dra_driver.plugin.sockets import make_folder
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.metrics import Metrics, Snapshot
+
+if TYPE_CHECKING:
+    from dra_driver.agent.status import StatusPage
+    from dra_driver.telemetry.metrics import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class NodeAgent:
         make_folder(data)
         api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
-        self._metrics = Metrics(self._snapshot)
+        self._page, answered = self._open_page(options.metrics_address)
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         self._scanner = Scanner(hardware, on_change=self._changed, on_driver_change=self._driver_changed)
         self._preparer = Preparer(
@@ -68,16 +71,11 @@ class NodeAgent:
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
             preparer=self._preparer,
-            answered=self._metrics.claim_answered,
+            answered=answered,
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver)
         self._reaper = Reaper(self._preparer, store, driver=options.driver)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
-        self._page = (
-            StatusPage(options.metrics_address, metrics=self._metrics.render, readiness=self._unready)
-            if options.metrics_address
-            else None
-        )
         self._must_restart = threading.Event()
 
     def start(self) -> None:
@@ -131,6 +129,16 @@ class NodeAgent:
         self._reaper.stop()
         self._publisher.stop()
 
+    def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
+        """Give the status page and what counts for it, which cost nothing without an address. Raises: DriverError."""
+        if not address:
+            return None, lambda *_: None
+        from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted
+        from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where metrics are wanted
+
+        metrics = Metrics(self._snapshot)
+        return StatusPage(address, metrics=metrics.render, readiness=self._unready), metrics.claim_answered
+
     def _unready(self) -> tuple[str, ...]:
         reasons = []
         if not self._server.registered:
@@ -144,6 +152,8 @@ class NodeAgent:
         return tuple(reasons)
 
     def _snapshot(self) -> Snapshot:
+        from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
+
         inventory, status = self._scanner.inventory, self._publisher.status()
         try:
             claims = self._ledger.count()

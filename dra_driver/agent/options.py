@@ -1,4 +1,4 @@
-"""Options: the agent's flags, checked."""
+"""Options: the agent's flags, checked. Folders are absolute: kubelet and container runtime are told them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
-from dra_driver.model.names import check_driver_name, check_node_name
+from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ def options_of(values: Mapping[str, str]) -> Options:
         node=check_node_name(values["node_name"]),
         driver=check_driver_name(values["driver_name"]),
         kubeconfig=values["kubeconfig"] or None,
-        cdi_root=Path(values["cdi_root"]),
-        registrar_dir=Path(values["kubelet_registrar_directory_path"]),
-        plugins_dir=Path(values["kubelet_plugins_directory_path"]),
-        pod_uid=values["pod_uid"],
+        cdi_root=Path(values["cdi_root"]).absolute(),
+        registrar_dir=Path(values["kubelet_registrar_directory_path"]).absolute(),
+        plugins_dir=Path(values["kubelet_plugins_directory_path"]).absolute(),
+        pod_uid=check_pod_uid(values["pod_uid"]),
         metrics_address=values["metrics_address"],
         hardware=values["hardware"],
         roots=roots_of(values),

@@ -8,16 +8,17 @@ The rule: Kubernetes structured allocator, selectorsMatch: in order, the first t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.outcome import Category, Refusal
-from dra_driver.allocation.reading import Reading, reading_of
-from dra_driver.model.wire import Wire
+from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.readset import ReadSet
 
 Verdict = bool | Refusal
 
@@ -40,12 +41,16 @@ class Step:
 class Matcher:
     """A chain of selectors with all its verdicts so far."""
 
-    __slots__ = ("_by_device", "_by_key", "_reading", "steps")
+    __slots__ = ("_by_device", "_by_key", "_keys", "_reads", "steps")
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
-        roots = [step.selector.program.root for step in steps if isinstance(step.selector, KubernetesSelector)]
-        self._reading: Reading = reading_of(roots)
+        read_sets = [step.selector.read_set for step in steps if isinstance(step.selector, KubernetesSelector)]
+        self._reads = ReadSet(
+            frozenset(read for one in read_sets for read in one.reads),
+            frozenset(read for one in read_sets for read in one.guarded),
+        )
+        self._keys: dict[str, Callable[[DeviceWire], Hashable]] = {}  # by driver
         self._by_key: dict[Hashable, Verdict] = {}
         self._by_device: dict[DeviceRecord, Verdict] = {}
 
@@ -53,7 +58,10 @@ class Matcher:
         """Judge a device."""
         verdict = self._by_device.get(device)
         if verdict is None:
-            key = self._reading.key(device)
+            make = self._keys.get(device.driver)
+            if make is None:
+                make = self._keys[device.driver] = key_maker(self._reads, device.driver)
+            key = make(device.wire)
             verdict = self._by_key.get(key)
             if verdict is None:
                 verdict = self._by_key[key] = self._judge(device)

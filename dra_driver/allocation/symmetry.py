@@ -52,10 +52,21 @@ class Symmetry:
         names = [pool.id[1] for pool in prepared.pools]
         self.is_usable = len(set(names)) == len(names) and self._find_candidates()
         if self.is_usable:
-            distinct = any(isinstance(c, DistinctAttribute) for claim in attempt.constraints for c in claim)
-            self._is_exact = distinct and self._combinations  # the order of devices counts
+            self._is_exact = self._does_order_count()
             self._later = self._see_later()
             self._component_of = self._find_components()
+
+    def _does_order_count(self) -> bool:
+        """Tell whether the order of equal devices can change how a state ends.
+
+        `distinctAttribute` remembers the latest device only; `All` fails quietly or with an error, whichever of its
+        devices comes first.
+        """
+        constraints = self.attempt.constraints
+        distinct = any(isinstance(c, DistinctAttribute) for claim in constraints for c in claim)
+        return (distinct and self._combinations) or any(
+            alternative.is_all and constraints[alternative.claim] for alternative in self._plan.alternatives
+        )
 
     def _find_candidates(self) -> bool:
         """List what each alternative could ever take; False if a selector fails, which must stay reachable."""

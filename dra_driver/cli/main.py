@@ -33,6 +33,8 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
+    "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }
 _AGENT = ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help).")
 

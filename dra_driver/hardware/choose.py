@@ -5,7 +5,9 @@ A vendor's folder is imported only when it is chosen.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.model.errors import UsageError
@@ -13,13 +15,19 @@ from dra_driver.model.errors import UsageError
 
 def roots_of(values: Mapping[str, str]) -> Roots:
     """Give the roots that the flags name; `nvidia_driver_root_mount` is the driver root itself unless it is given."""
+    mount = values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]
     return Roots(
-        sys=values["sysfs_root"],
-        proc=values["proc_root"],
-        dev=values["dev_root"],
-        driver=values["nvidia_driver_root"],
-        driver_mount=values["nvidia_driver_root_mount"] or values["nvidia_driver_root"],
+        sys=_absolute(values["sysfs_root"]),
+        proc=_absolute(values["proc_root"]),
+        dev=_absolute(values["dev_root"]),
+        driver=_absolute(values["nvidia_driver_root"]),
+        driver_mount=_absolute(mount),
     )
+
+
+def _absolute(path: str) -> str:
+    """Make a path absolute, for a container runtime is told it; one that is stays as it is written."""
+    return os.fspath(Path(path).absolute())
 
 
 def choose(choice: str, roots: Roots, *, node_name: str) -> Hardware:

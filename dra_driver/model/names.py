@@ -51,6 +51,17 @@ def check_node_name(name: str) -> str:
     return name
 
 
+def check_pod_uid(uid: str) -> str:
+    """Return `uid` if it may stand in the name of a socket, or is empty. Raises: UsageError("usage.pod-uid")."""
+    if uid and not _UID.fullmatch(uid):
+        raise UsageError(
+            "pod-uid",
+            f"pod UID {uid!r} has characters that no Kubernetes UID has",
+            hint="set --pod-uid (or POD_UID) to metadata.uid of the pod",
+        )
+    return uid
+
+
 def check_claim_uid(uid: str) -> str:
     """Return `uid` if it is safe as part of a file name and of a CDI device name.
 

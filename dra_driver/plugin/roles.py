@@ -26,21 +26,21 @@ class NodeRole:
     def __init__(self, path: str | os.PathLike[str], *, gained: Callable[[], None], lost: Callable[[], None]) -> None:
         self._path, self._gained, self._lost = Path(path), gained, lost
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="role", daemon=True)
+        self._thread: threading.Thread | None = None
         self.is_held = False
 
     def start(self) -> None:
-        """Begin to ask for the role."""
+        """Begin to ask for the role. Raises: NodeError("node.role-file")."""
+        self._thread = threading.Thread(target=self._run, args=(self._open(),), name="role", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Give the role up: `lost` runs first, then the other instance may take it."""
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _run(self) -> None:
-        fd = self._open()
+    def _run(self, fd: int) -> None:
         try:
             while not _try_lock(fd):
                 if self._stop.wait(POLL_SECONDS):

@@ -66,6 +66,7 @@ class PluginServer:
     def start(self) -> None:
         """Serve, then register. Raises: NodeError."""
         make_folder(self.paths.service.parent)
+        make_folder(self.paths.registration.parent)
         sweep(self._driver, self.paths)
         free_path(self.paths.service)
         server = grpc.server(self._pool)

@@ -35,6 +35,7 @@ from dra_driver.selectors.values import (
 )
 
 _GO_TYPES: dict[type, str] = {
+    CelError: "*types.Err",
     bool: "types.Bool",
     int: "types.Int",
     Uint: "types.Uint",
@@ -67,7 +68,22 @@ class Domains(dict[str, "dict[str, Any]"]):
 
 def go_type(value: Any) -> str:
     """Name the value's type the way the server's own language does; some messages show it."""
+    if type(value) is CelQuantity and value.computed:
+        return "*cel.Quantity"
     return _GO_TYPES.get(type(value), "types.Unknown")
+
+
+KEY_TYPES = frozenset({str, int, Uint, float, bool})
+
+
+def check_key(key: Any) -> None:
+    """Refuse what can be no key of any container.
+
+    Raises:
+        CelError: It is such a value.
+    """
+    if type(key) not in KEY_TYPES:
+        raise CelError(f"invalid qualifier type: {go_type(key)}")
 
 
 def index(holder: Any, key: Any) -> Any:
@@ -81,6 +97,7 @@ def index(holder: Any, key: Any) -> Any:
         if type(key) is str and key in holder:
             return holder[key]
         raise CelError(f"no such key: {shown(key)}")
+    check_key(key)
     if kind is Domains:
         return holder.get(key, _EMPTY) if type(key) is str else _EMPTY
     if kind is Optional:
@@ -99,6 +116,7 @@ def index_optional(holder: Any, key: Any) -> Optional:
         if not holder.present:
             return NONE
         holder = holder.value
+    check_key(key)
     found, value = _look_up(holder, key)
     return Optional(value) if found else NONE
 

@@ -30,7 +30,7 @@ MAX_TEXT = 16_000_000  # characters; the budget could never pay to touch a longe
 _EAGER = 32  # lists up to this size are joined at once
 
 INT_OVERFLOW, UINT_OVERFLOW = "integer overflow", "unsigned integer overflow"
-DURATION_OVERFLOW, TIMESTAMP_OVERFLOW = "duration overflow", "timestamp overflow"
+DURATION_OVERFLOW, TIMESTAMP_OVERFLOW = "integer overflow", "timestamp overflow"
 
 
 def to_int(value: int, text: str = INT_OVERFLOW) -> int:
@@ -172,4 +172,4 @@ def negate(value: Any) -> Any:
         return -value
     if kind is Duration:
         return to_duration(-value.ns)
-    raise CelError(NO_SUCH_OVERLOAD if kind in _RECEIVERS else f"{NO_SUCH_OVERLOAD}: -_")
+    raise CelError(NO_SUCH_OVERLOAD if kind in _RECEIVERS or kind is bool else f"{NO_SUCH_OVERLOAD}: -_")

@@ -14,14 +14,30 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.access import go_type
 from dra_driver.selectors.equality import is_map, map_items, map_size
 from dra_driver.selectors.library_lists import is_list
 from dra_driver.selectors.library_named_formats import pattern_size
 from dra_driver.selectors.sizes import REGEX, TRAVERSAL
-from dra_driver.selectors.values import CelQuantity, Cidr, Concat, Ip, NamedFormat, Optional, Url, list_size, unfold
+from dra_driver.selectors.values import (
+    CelAbort,
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    Uint,
+    Url,
+    list_size,
+    unfold,
+)
 
 _CALL, _ALLOCATION = 1, 10
 _CHEAP = frozenset({CelQuantity, Semver, Ip, Cidr, Url, NamedFormat})
+_ADDABLE = frozenset({int, Uint, float, str, bytes, Duration, Timestamp})
 _SORTS = ("_sort", "_sortByAssociatedKeys")
 
 _Args = list[Any]
@@ -72,10 +88,27 @@ def _first(factor: float = TRAVERSAL) -> _Rule:
 
 
 def _list_call(count: int, factor: float = 1.0) -> int:
-    return int(count * factor) + _CALL + _ALLOCATION
+    return (_to_uint64(count * factor) + _CALL + _ALLOCATION) % 2**64
+
+
+def _to_uint64(number: float) -> int:
+    """Convert a double as the server's machine does: what does not fit becomes 2^63, negative numbers wrap."""
+    if -(2.0**63) <= number < 2.0**64:
+        return int(number) % 2**64
+    return 2**63
+
+
+def _require_list(value: Any) -> None:
+    """Stop where the server's cost tracker panics because something is no list."""
+    if not is_list(value):
+        missing = "Contains" if type(value) in _ADDABLE else "Add"
+        raise CelAbort(
+            f"internal error: interface conversion: {go_type(value)} is not traits.Lister: missing method {missing}"
+        )
 
 
 def _squared(values: Any) -> int:
+    _require_list(values)
     count = size_of(values)
     factor = 2.0
     if count and is_list(values) and count <= 1_000_000 and type(unfold(values)[0]) in {str, bytes}:
@@ -88,7 +121,13 @@ def _sort(args: _Args, _: Any) -> int:
 
 
 def _flatten(args: _Args, _: Any) -> int:
-    return _list_call(size_of(args[0]), float(args[1]) if len(args) > 1 and type(args[1]) is int else 1.0)
+    if len(args) == 1:
+        return _list_call(size_of(args[0]))
+    if type(args[1]) is not int:
+        raise CelAbort(
+            f"internal error: interface conversion: ref.Val is {go_type(args[1])}, not types.Int",
+        )
+    return _list_call(size_of(args[0]), float(args[1]))
 
 
 def _sets(factor: float) -> _Rule:

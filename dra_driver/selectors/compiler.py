@@ -20,8 +20,7 @@ from dra_driver.selectors.closures_folds import Folds
 from dra_driver.selectors.closures_logic import all_of, any_of, choose, negation
 from dra_driver.selectors.construction import make_list, make_map, make_message
 from dra_driver.selectors.device_view import DeviceView
-from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
-from dra_driver.selectors.functions import FUNCTIONS
+from dra_driver.selectors.functions import FUNCTIONS, dispatch_name
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -41,6 +40,8 @@ Closure = Callable[[Any], Any]
 
 # Functions that can cost more, or give more, than the estimate assumes: the evaluation must be counted.
 _UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry", "validate"})
+# Functions whose cost the server can't track when an operand fails: the evaluation panics, and must do so here.
+_PANICKING = frozenset({"distinct", "sort", "@sortByAssociatedKeys"})
 _MAPS = frozenset({"attributes", "capacity"})
 
 
@@ -49,7 +50,7 @@ def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[Devic
     pending, locals_ = [program.root], 0
     while pending:
         node = pending.pop()
-        if type(node) is Call and node.function in _UNBOUNDED:
+        if type(node) is Call and (node.function in _UNBOUNDED or node.function in _PANICKING):
             return None
         if type(node) is Comprehension:
             if node.macro in _UNBOUNDED:
@@ -225,11 +226,25 @@ class _Compiler(Folds):
         if known is not None and type(key) is str:
             return self._value_closure(*known, key)
         holder, position = self.emit(node.args[0]), self.emit(node.args[1])
-        return lambda frame: index(holder(frame), position(frame))
+
+        def at(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is Optional and not found.present:
+                return found
+            return index(found, position(frame))
+
+        return at
 
     def _index_optional(self, node: Call) -> Closure:
         holder, key = self.emit(node.args[0]), self.emit(node.args[1])
-        return lambda frame: index_optional(holder(frame), key(frame))
+
+        def at(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is Optional and not found.present:
+                return found
+            return index_optional(found, key(frame))
+
+        return at
 
     # Calls.
 
@@ -267,12 +282,18 @@ class _Compiler(Folds):
         operands = node.args if node.target is None else [node.target, *node.args]
         closures = self.emit_all(operands)
         constants = [self._constant(operand) for operand in operands]
+        name = dispatch_name(function, member=node.target is not None)
         if function in {"_==_", "_!=_"}:
             return emit_equality(closures, constants, negated=function == "_!=_")
         return (
             emit_order(function, closures, constants)
             or emit_binary(function, closures)
-            or emit_call(function, closures, constants, self._program.patterns.get(node))
+            or emit_call(
+                dispatch_name(function, member=node.target is not None),
+                closures,
+                constants,
+                self._program.patterns.get(node),
+            )
         )
 
     def _alternative(self, node: Call) -> Closure:
@@ -291,7 +312,7 @@ class _Compiler(Folds):
         def alternative(frame: Any) -> Any:
             found = first(frame)
             if type(found) is not Optional:
-                raise CelError(NO_SUCH_OVERLOAD)
+                return found  # the server does not look twice at what is no optional
             if found.present:
                 return found.value if unwraps else found
             return other(frame)

@@ -170,8 +170,10 @@ def find(holder: Any, key: Any) -> tuple[bool, Any]:
         if type(key) is str and key in holder:
             return True, holder[key]
         return False, None
-    refuse_unhashable(key)
     items = holder.items
+    if not items:
+        return False, None
+    refuse_unhashable(key)
     try:
         for raw in _spellings(key):
             if raw in items:

@@ -31,7 +31,7 @@ Function = Callable[..., Any]
 _Table = dict[tuple[type, ...], Callable[..., Any]]
 
 # Functions whose implementations check their operands themselves, with the short text.
-_SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith", "hasValue", "value"})
+_SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith"})
 _NAMED_REFUSAL = frozenset({"size", "matches"})
 
 
@@ -41,7 +41,20 @@ def refusal(name: str, args: tuple[Any, ...]) -> CelError:
         return CelError(NO_SUCH_OVERLOAD)
     if name in _NAMED_REFUSAL:
         return CelError(NO_SUCH_OVERLOAD if type(args[0]) is str else f"{NO_SUCH_OVERLOAD}: {name}")
-    return CelError(f"{NO_SUCH_OVERLOAD}: {name}({', '.join([type_name(arg) for arg in args])})")
+    names = [type_name(arg) for arg in args]
+    if name == "flatten":
+        return CelError(f"{NO_SUCH_OVERLOAD}: {names[0]}.flatten({', '.join(names[1:])})")
+    return CelError(f"{NO_SUCH_OVERLOAD}: {name.removeprefix('.')}({', '.join(names)})")
+
+
+def dispatch_name(function: str, *, member: bool) -> str:
+    """Give the name under which a call is filed: one function means different things as a method and by itself."""
+    return ".ip" if member and function == "ip" else function
+
+
+def implementation(function: str, *, member: bool) -> Function:
+    """Find what a call does."""
+    return FUNCTIONS[dispatch_name(function, member=member)]
 
 
 def _size(value: Any) -> int:

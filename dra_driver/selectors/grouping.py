@@ -46,7 +46,7 @@ class DeviceGroups:
         for device, driver in devices:
             make = makers.get(driver)
             if make is None:
-                make = makers[driver] = _key_maker(self.read_set, driver)
+                make = makers[driver] = key_maker(self.read_set, driver)
             key = make(device)
             group = known.get(key)
             if group is None:
@@ -84,7 +84,7 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> Verdict:
         return error
 
 
-def _key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], Any]:
+def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], Any]:
     """Make the function that gives the key of a device of one driver."""
     single: dict[str, list[tuple[str, str | None]]] = {"attributes": [], "capacity": []}
     parts: list[_KeyPart] = []

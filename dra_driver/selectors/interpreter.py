@@ -23,7 +23,7 @@ from dra_driver.selectors.equality import (
     is_equal,
     refuse_unhashable,
 )
-from dra_driver.selectors.functions import FUNCTIONS
+from dra_driver.selectors.functions import FUNCTIONS, implementation
 from dra_driver.selectors.macros import BINDINGS
 from dra_driver.selectors.nodes import (
     Call,
@@ -173,6 +173,8 @@ class Interpreter:
 
     def _access(self, node: Call) -> Any:
         holder = self._operand(node.args[0])
+        if type(holder) is Optional and not holder.present:
+            return holder
         key = self.eval(node.args[1])
         if node.args[1] not in self._constants and _is_chain(node.args[1]):
             self.cost -= 1  # the root of a chain that is a key goes free
@@ -284,7 +286,7 @@ class Interpreter:
         pattern = self._program.patterns.get(node)
         if pattern is not None:
             return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
-        return FUNCTIONS[function](*values)
+        return implementation(function, member=node.target is not None)(*values)
 
     def _logical(self, node: Call, *, decisive: bool) -> bool:
         failed: CelError | None = None
@@ -322,7 +324,7 @@ class Interpreter:
         assert node.target is not None  # noqa: S101
         first = self.eval(node.target)
         if type(first) is not Optional:
-            raise CelError(NO_SUCH_OVERLOAD)
+            return first  # the server does not look twice at what is no optional
         if first.present:
             return first.value if node.function == "orValue" else first
         return self.eval(node.args[0])

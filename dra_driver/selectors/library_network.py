@@ -12,15 +12,12 @@ import ipaddress
 import re
 from typing import Any
 
+from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.quoting import quote
 from dra_driver.selectors.values import CelError, Cidr, Ip
 
 _PREFIX_LENGTH = re.compile(r"0|[1-9][0-9]{0,2}")
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def to_ip(text: str) -> Ip:
@@ -28,13 +25,13 @@ def to_ip(text: str) -> Ip:
     address = _address(text)
     if address is None:
         if "%" in text and _address(text.partition("%")[0]) is not None:
-            raise CelError(f"IP address {_quoted(text)} with zone value is not allowed")
+            raise CelError(f"IP address {quote(text)} with zone value is not allowed")
         raise CelError(
-            f"IP Address {_quoted(text)} parse error during conversion from string: "
-            f"ParseAddr({_quoted(text)}): unable to parse IP"
+            f"IP Address {quote(text)} parse error during conversion from string: "
+            f"ParseAddr({quote(text)}): unable to parse IP"
         )
     if _is_mapped(address):
-        raise CelError(f"IPv4-mapped IPv6 address {_quoted(text)} is not allowed")
+        raise CelError(f"IPv4-mapped IPv6 address {quote(text)} is not allowed")
     return Ip(address)
 
 
@@ -45,11 +42,11 @@ def to_cidr(text: str) -> Cidr:
     if address is None or not _PREFIX_LENGTH.fullmatch(after) or int(after) > address.max_prefixlen:
         twice = "network address parse error during conversion from string: " * 2
         reason = "no '/'" if not slash else "bad prefix"
-        raise CelError(f"{twice}netip.ParsePrefix({_quoted(text)}): {reason}")
+        raise CelError(f"{twice}netip.ParsePrefix({quote(text)}): {reason}")
     if _is_mapped(address):
         raise CelError(
             "network address parse error during conversion from string: "
-            f"IPv4-mapped IPv6 address {_quoted(text)} is not allowed"
+            f"IPv4-mapped IPv6 address {quote(text)} is not allowed"
         )
     return Cidr(address, int(after))
 
@@ -91,6 +88,13 @@ def _contains_ip(block: Cidr, ip: Ip) -> bool:
     if not _same_family(block.address, ip.address):
         return False
     return _masked(block.address, block.prefix) == _masked(ip.address, block.prefix)
+
+
+def _contains_ip_text(block: Cidr, text: str) -> bool:
+    try:
+        return _contains_ip(block, to_ip(text))
+    except CelError as error:
+        raise CelError(NO_SUCH_OVERLOAD) from error  # the server loses the reason here
 
 
 def _contains_cidr(block: Cidr, other: Cidr) -> bool:
@@ -136,7 +140,8 @@ def _is_global_unicast(ip: Ip) -> bool:
 
 
 NETWORK: dict[str, dict[tuple[type, ...], Any]] = {
-    "ip": {(str,): to_ip, (Cidr,): lambda block: Ip(block.address)},
+    "ip": {(str,): to_ip},
+    ".ip": {(Cidr,): lambda block: Ip(block.address)},
     "isIP": {(str,): _is(to_ip)},
     "ip.isCanonical": {(str,): lambda text: str(to_ip(text).address) == text},
     "family": {(Ip,): lambda ip: ip.address.version},
@@ -149,7 +154,7 @@ NETWORK: dict[str, dict[tuple[type, ...], Any]] = {
     "isCIDR": {(str,): _is(to_cidr)},
     "prefixLength": {(Cidr,): lambda block: block.prefix},
     "masked": {(Cidr,): _mask},
-    "containsIP": {(Cidr, Ip): _contains_ip, (Cidr, str): lambda block, text: _contains_ip(block, to_ip(text))},
+    "containsIP": {(Cidr, Ip): _contains_ip, (Cidr, str): _contains_ip_text},
     "containsCIDR": {
         (Cidr, Cidr): _contains_cidr,
         (Cidr, str): lambda block, text: _contains_cidr(block, to_cidr(text)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.selectors.arithmetic import MAX_TEXT, checked_text
+from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values import COST_EXCEEDED, CelAbort, CelError, Concat, unfold
 
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -98,8 +99,12 @@ def _split(text: str, separator: str, count: int = -1) -> list[str]:
     return list(text)
 
 
-def _join(parts: Any, separator: str = "") -> str:
+def _join(parts: Any, *rest: str) -> str:
     elements = unfold(parts)
+    if elements and type(elements[0]) is not str:
+        names = ", ".join(["list", "string"][: 2 if rest else 1])
+        raise CelError(f"{NO_SUCH_OVERLOAD}: join({names})")
+    separator = rest[0] if rest else ""
     size = 0
     for element in elements:
         if type(element) is not str:

@@ -12,7 +12,7 @@ import re
 import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from dra_driver.selectors.arithmetic import INT_MAX, INT_MIN, TIMESTAMP_OVERFLOW, to_timestamp
 from dra_driver.selectors.values import CelError, Duration, Timestamp
@@ -33,6 +33,7 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]++))?+(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  (arithmetic only)
+_EARLIEST, _LATEST = -62135596800 + 2 * 86400, 253402300800 - 2 * 86400
 _OFFSET = re.compile(r"[+-]?[0-9]+")
 
 
@@ -111,6 +112,8 @@ def _zone(name: str) -> datetime.tzinfo:
     """Find a zone by name or by an offset such as +02:00."""
     before, colon, after = name.partition(":")
     if not colon:
+        if ".." in name or name[:1] in {"/", "\\"}:
+            raise CelError("time: invalid location name")
         if name in {"", "UTC"}:
             return datetime.UTC
         try:
@@ -126,31 +129,47 @@ def _zone(name: str) -> datetime.tzinfo:
     return datetime.timezone(datetime.timedelta(minutes=minutes))
 
 
-def _local(value: Timestamp, zone: str | None) -> datetime.datetime:
-    moment = _EPOCH + datetime.timedelta(seconds=value.ns // _NS)
+def _offset(value: Timestamp, zone: str | None) -> int:
+    """Give the seconds that a zone is ahead of UTC at a moment."""
     if zone is None:
-        return moment
+        return 0
     found = _zone(zone)
-    try:
-        return moment.replace(tzinfo=datetime.UTC).astimezone(found)
-    except OverflowError as error:
-        raise CelError(TIMESTAMP_OVERFLOW) from error
+    within = min(max(value.ns // _NS, _EARLIEST), _LATEST)  # zones have no rules for the edges of time
+    moment = (_EPOCH + datetime.timedelta(seconds=within)).replace(tzinfo=datetime.UTC)
+    ahead = moment.astimezone(found).utcoffset()
+    return int(ahead.total_seconds()) if ahead is not None else 0
 
 
-def _day_of_year(moment: datetime.datetime) -> int:
-    return moment.timetuple().tm_yday - 1
+class _Civil(NamedTuple):
+    """A date and time of day. The year may lie outside what the standard library holds."""
+
+    year: int
+    month: int
+    day: int
+    weekday: int  # Sunday is 0
+    day_of_year: int  # from 0
+    second: int
 
 
-_PARTS: dict[str, Callable[[datetime.datetime], int]] = {
-    "getFullYear": lambda moment: moment.year,
-    "getMonth": lambda moment: moment.month - 1,
-    "getDayOfYear": _day_of_year,
-    "getDayOfMonth": lambda moment: moment.day - 1,
-    "getDate": lambda moment: moment.day,
-    "getDayOfWeek": lambda moment: moment.isoweekday() % 7,
-    "getHours": lambda moment: moment.hour,
-    "getMinutes": lambda moment: moment.minute,
-    "getSeconds": lambda moment: moment.second,
+def _civil(value: Timestamp, zone: str | None) -> _Civil:
+    days, second = divmod(value.ns // _NS + _offset(value, zone), 86400)
+    cycles, rest = divmod(days + _EPOCH.toordinal() - 1, 146_097)  # 400 years always have as many days
+    date = datetime.date.fromordinal(rest + 1)
+    return _Civil(
+        date.year + 400 * cycles, date.month, date.day, date.isoweekday() % 7, date.timetuple().tm_yday - 1, second
+    )
+
+
+_PARTS: dict[str, Callable[[_Civil], int]] = {
+    "getFullYear": lambda civil: civil.year,
+    "getMonth": lambda civil: civil.month - 1,
+    "getDayOfYear": lambda civil: civil.day_of_year,
+    "getDayOfMonth": lambda civil: civil.day - 1,
+    "getDate": lambda civil: civil.day,
+    "getDayOfWeek": lambda civil: civil.weekday,
+    "getHours": lambda civil: civil.second // 3600,
+    "getMinutes": lambda civil: civil.second // 60 % 60,
+    "getSeconds": lambda civil: civil.second % 60,
 }
 _SPANS = {"getHours": 3600 * _NS, "getMinutes": 60 * _NS, "getSeconds": _NS, "getMilliseconds": 10**6}
 
@@ -159,12 +178,12 @@ def _part(name: str) -> Callable[..., int]:
     if name == "getMilliseconds":
 
         def milliseconds(value: Timestamp, zone: str | None = None) -> int:
-            _local(value, zone)
+            _offset(value, zone)
             return value.ns % _NS // 10**6
 
         return milliseconds
     read = _PARTS[name]
-    return lambda value, zone=None: read(_local(value, zone))
+    return lambda value, zone=None: read(_civil(value, zone))
 
 
 def _span(unit: int) -> Callable[[Duration], int]:

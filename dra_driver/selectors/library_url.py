@@ -11,6 +11,7 @@ import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from dra_driver.selectors.quoting import quote
 from dra_driver.selectors.values import CelError, Url
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+\-.]*):")
@@ -34,7 +35,7 @@ def to_url(text: str) -> Url:
         _check_escapes(fragment)
         return _parse(before, request=False)
     except _BadUrl as bad:
-        raise CelError(f'URL parse error during conversion from string: parse "{text}": {bad}') from bad
+        raise CelError(f"URL parse error during conversion from string: parse {quote(text)}: {bad}") from bad
 
 
 def is_request_uri(text: str) -> str | None:
@@ -42,7 +43,7 @@ def is_request_uri(text: str) -> str | None:
     try:
         _parse(text, request=True)
     except _BadUrl as bad:
-        return f'parse "{text}": {bad}'
+        return f"parse {quote(text)}: {bad}"
     return None
 
 

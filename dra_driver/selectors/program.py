@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.selectors.access import KEY_TYPES, go_type
 from dra_driver.selectors.arithmetic import INT_MAX, UINT_MAX
 from dra_driver.selectors.construction import make_list, make_map
 from dra_driver.selectors.conversions import CONVERSIONS
@@ -149,6 +150,8 @@ class _Constructor:
             except CelError as error:
                 raise BadProgram(error.text) from error
             return True
+        if function in {"_[_]", "_[?_]"} and type(self._constants.get(node.args[1], "")) not in KEY_TYPES:
+            raise BadProgram(f"invalid qualifier type: {go_type(self._constants[node.args[1]])}")
         if function == "@in" and node.overloads == ("in_list",):
             return self._membership(node)
         if function in PATTERN_FUNCTIONS and len(operands) > 1:

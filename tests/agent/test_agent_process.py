@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import urllib.error
 import urllib.request
 
 import pytest
@@ -45,7 +46,7 @@ def test_heavy_modules_are_not_imported(here):
     here.end(agent)
     imported = set(re.findall(r"\|\s+([\w.]+)$", here.log(), re.MULTILINE))
     assert "grpc" in imported
-    assert not {name for name in imported if name.partition(".")[0] in HEAVY}
+    assert not {name for name in imported if name.partition(".")[0] in HEAVY | {"prometheus_client", "http.server"}}
     assert "kubernetes.client.models" not in imported
 
 
@@ -60,6 +61,30 @@ def test_a_node_without_gpu_and_claims_idles_and_imports_neither_grpc_nor_kubern
     }
     assert not list(here.kubelet.registrar_dir.iterdir())
     assert here.api.items(SLICES) == []
+
+
+def fetch(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_node_that_idles_answers_the_kubelet_s_probes_all_the_same(here, tmp_path):
+    roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
+    agent = here.start("nvidia", *roots, "--metrics-address", "127.0.0.1:0")
+    until(lambda: "idle until one appears" in here.log(), "the agent to say that it idles")
+    port = int(re.search(r"status page open .*:(\d+)", here.log())[1])
+    assert fetch(port, "/healthz")[0] == 200
+    assert fetch(port, "/readyz")[0] == 200, "an idle node needs nothing more"
+    assert "dra_driver_registered 0.0" in fetch(port, "/metrics")[1]
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    until(lambda: here.log().count("status page open") == 2, "the page of the agent at work")
+    port = int(re.findall(r"status page open .*:(\d+)", here.log())[1])
+    assert fetch(port, "/readyz")[0] == 503
+    assert here.end(agent) == 0
 
 
 def test_slices_come_back_after_the_kubelet_wiped_them(here):
@@ -119,12 +144,23 @@ def test_the_status_page_says_ready_once_published(here):
         (["--log-format", "xml"], 2, "text, json"),
         (["--metrics-address", "9400"], 2, "HOST:PORT"),
         (["--kubeconfig", "/does/not/exist"], 3, "/does/not/exist"),
+        (["--pod-uid", "../../elsewhere"], 2, "pod UID"),
+        (["--kubelet-registrar-directory-path", "/dev/null"], 5, "/dev/null"),
+        (["--kubelet-plugins-directory-path", "/dev/null"], 5, "/dev/null"),
     ],
 )
 def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
     agent = here.start("simulated:dgx-h100", *flags)
     assert agent.wait(20) == status
     assert said in here.log()
+    assert "Traceback" not in here.log()
+
+
+def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
+    (here.kubelet.plugins_dir / NVIDIA_DRIVER / "role.lock").mkdir(parents=True)
+    agent = here.start("simulated:dgx-h100")
+    assert agent.wait(20) == 5
+    assert "role.lock" in here.log()
     assert "Traceback" not in here.log()
 
 

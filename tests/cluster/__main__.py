@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from tests.cluster import binaries
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import REPOSITORY, Cluster
 
 
 def main() -> int:
@@ -23,6 +23,7 @@ def main() -> int:
             command.add_argument("--k8s", default="1.35", choices=binaries.VERSIONS, help="Kubernetes version")
         if name == "up":
             command.add_argument("--nodes", type=int, default=1, help="number of nodes (default 1)")
+            command.add_argument("--agent", metavar="PROFILE", help="run the driver on every node, over this hardware")
             command.add_argument("--default-gates", action="store_true", help="leave the feature gates alone")
     options = parser.parse_args()
     try:
@@ -41,6 +42,8 @@ def _up(options: argparse.Namespace) -> int:
     cluster = Cluster(version=options.k8s, gates=not options.default_gates, nodes=options.nodes)
     try:
         cluster.start()
+        if options.agent:
+            _deploy(cluster, options.agent)
     except BaseException:
         cluster.keep_logs()
         cluster.stop()
@@ -48,6 +51,14 @@ def _up(options: argparse.Namespace) -> int:
     print(f"export KUBECONFIG={cluster.kubeconfig}")
     print(f"export PATH={cluster.programs['kubectl'].parent}:$PATH")
     return 0
+
+
+def _deploy(cluster: Cluster, profile: str) -> None:
+    from tests.cluster.agent import Agent
+
+    cluster.apply(*(REPOSITORY / "deploy" / "manifests").glob("*.yaml"), *(REPOSITORY / "deviceclasses").glob("*.yaml"))
+    for node in cluster.nodes:
+        Agent(cluster, node, hardware=f"simulated:{profile}").start().published()
 
 
 def _down(options: argparse.Namespace) -> int:

@@ -53,7 +53,9 @@ class Cluster:
         self.authority: Authority
 
     def __enter__(self) -> Cluster:
+        self.sweep()
         try:
+            (self.sandbox.root / "owner").write_text(str(os.getpid()))
             self.start()
         except BaseException:
             self.keep_logs()
@@ -158,6 +160,14 @@ class Cluster:
             and event["verb"] in verbs
             and event.get("objectRef", {}).get("resource") == resource
         ]
+
+    @classmethod
+    def sweep(cls) -> None:
+        """Take down what test runs left that were killed; a cluster of `up` has no owner and stays."""
+        for sandbox in cls.remains():
+            owner = sandbox.root / "owner"
+            if owner.exists() and not Path("/proc", owner.read_text()).exists():
+                sandbox.destroy()
 
     @staticmethod
     def remains() -> list[Sandbox]:

@@ -92,9 +92,9 @@ class Sandbox:
             self.cgroup(hierarchy / self.name)
         self.group("control")
         # Not `ip netns add`, which leaves a mount on /run/netns for good.
-        hold = f"echo $$ >{self.tracking}/control/daemons/cgroup.procs && exec setsid unshare --net sleep infinity"
-        started = f"({hold}) </dev/null >/dev/null 2>&1 & echo $!"
-        pid = subprocess.run(["sh", "-c", started], check=True, capture_output=True, text=True).stdout.strip()
+        join = f"echo $$ >{self.tracking}/control/daemons/cgroup.procs"
+        hold = f"sh -c '{join} && exec setsid unshare --net sleep infinity' </dev/null >/dev/null 2>&1 & echo $!"
+        pid = subprocess.run(["sh", "-c", hold], check=True, capture_output=True, text=True).stdout.strip()
         (self.root / "holder").write_text(pid)
         ours = Path("/proc/self/ns/net").readlink()
         until("a network namespace", lambda: Path(self.net).readlink() != ours, 10)

@@ -1,0 +1,115 @@
+"""What the `cel` commands say alike: headings, compile errors with suggestions, verdict documents.
+
+In: judged queries. Out: lines on a console, or plain dicts for --output json and yaml.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.cli.cel_judge import ABORT, MATCH, NO_MATCH, Compiled, Judged, number
+from dra_driver.cli.inputs_devices import Fleet
+from dra_driver.cli.inputs_options import Given
+from dra_driver.cli.output import say
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.declarations import declare
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
+
+COLOURS = {MATCH: "green", NO_MATCH: "", ABORT: "bold magenta"}
+
+
+def say_heading(out: Any, given: Given, *, engine: str = "", caveat: str | None = None) -> None:
+    """Say whose rules apply, and on what."""
+    rules = f"Kubernetes {given.kubernetes}{' (derived)' if given.verdicts == 'derived' else ''}"
+    fleet = given.fleet
+    held = ""
+    if fleet.sources:
+        devices, nodes = plural(len(fleet.devices), "device"), plural(len(fleet.nodes), "node")
+        held = f"{devices} on {nodes} from {', '.join(fleet.sources)}; "
+    say(out, f"{held}{f'engine {engine}' if engine else f'rules of {rules}'}", style="dim")
+    if caveat:
+        say(out, caveat, style="bold yellow")
+    elif given.verdicts == "derived":
+        say(out, f"Verdicts for {given.kubernetes} are derived: no recorded ones exist yet.", style="yellow")
+    for note in fleet.notes:
+        say(out, note, style="yellow")
+
+
+def say_compiled(out: Any, judged: Judged, given: Given) -> None:
+    """Say what is wrong with the expressions of a query: compile errors, refusals, unknown names."""
+    for one in judged.compiled:
+        if one.error is not None:
+            say(out, f"{one.written.label} does not compile ({one.error.kind} error):", indent=2, style="bold red")
+            for line in one.error.text.splitlines():
+                say(out, line, indent=4)
+        elif one.refusal is not None:
+            say(out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
+            say(out, one.refusal, indent=4)
+        for unknown in unknowns(one, given):
+            say(out, sentence(unknown), indent=4, style="yellow")
+
+
+def unknowns(one: Compiled, given: Given) -> list[Unknown]:
+    """List names that don't exist: of functions for a refused expression, else of attributes on the devices."""
+    if one.error is not None:
+        return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
+    if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:
+        return unknown_names(one.selector.read_set, views_of(given.fleet))
+    return []
+
+
+def views_of(fleet: Fleet) -> list[Any]:
+    """Convert all devices."""
+    from dra_driver.selectors.device_view import prepare_device
+
+    return [prepare_device(device.wire, device.driver) for device in fleet.devices]
+
+
+def sentence(unknown: Unknown) -> str:
+    """Say what does not exist, and what was probably meant."""
+    meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
+    if unknown.kind in {"attribute", "capacity", "domain"}:
+        return f"no device has the {unknown.kind} {unknown.name}{meant}"
+    return f"there is no {unknown.kind} {unknown.name}{meant}"
+
+
+def compiled_document(one: Compiled, given: Given) -> Wire:
+    """Give one expression for machines."""
+    error, selector = one.error, one.selector
+    return {
+        "source": one.written.label,
+        "expression": one.written.expression,
+        "compileError": error.text if error else None,
+        "kind": str(error.kind) if error else None,
+        "type": selector.output_type if selector else None,
+        "maxCost": selector.max_cost if selector else None,
+        "admissible": selector.admissible if selector else False,
+        "refusal": one.refusal,
+        "unknown": [
+            {"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)
+        ],
+    }
+
+
+def given_document(given: Given) -> Wire:
+    """Give what was judged on, for machines."""
+    return {
+        "kubernetes": given.kubernetes,
+        "verdicts": given.verdicts,
+        "gates": given.gates,
+        "environment": given.environment,
+        "devices": len(given.fleet.devices),
+        "nodes": len(given.fleet.nodes),
+        "sources": list(given.fleet.sources),
+        "notes": list(given.fleet.notes),
+    }
+
+
+def plural(count: int, noun: str) -> str:
+    """Count things.
+
+    >>> plural(1, "device"), plural(2, "match")
+    ('1 device', '2 matches')
+    """
+    return f"{number(count)} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 's')) else 's'}"

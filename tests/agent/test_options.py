@@ -1,0 +1,33 @@
+"""The agent's flags, checked."""
+
+import os
+from pathlib import Path
+
+from dra_driver.agent.options import options_of
+from dra_driver.model.flags import FLAGS, resolve
+
+
+def options(**given):
+    return options_of(resolve({"node_name": "n1", **given}, {}, FLAGS))
+
+
+def test_relative_folders_become_absolute_because_others_are_told_them():
+    given = options(
+        cdi_root="cdi",
+        kubelet_registrar_directory_path="reg",
+        kubelet_plugins_directory_path="plugins",
+        dev_root="dev",
+        nvidia_driver_root="driver",
+    )
+    here = Path.cwd()
+    assert (given.cdi_root, given.registrar_dir, given.plugins_dir) == (here / "cdi", here / "reg", here / "plugins")
+    assert given.roots.dev == os.fspath(here / "dev")
+    assert (given.roots.driver, given.roots.driver_mount) == (os.fspath(here / "driver"),) * 2
+
+
+def test_absolute_folders_stay_as_they_are_written():
+    assert options().roots.driver == "/"
+    assert options(dev_root="/host/dev").roots.dev == "/host/dev"
+    assert options(
+        nvidia_driver_root="/run/nvidia/driver", nvidia_driver_root_mount="/driver-root"
+    ).roots.driver_mount == ("/driver-root")
