@@ -5,7 +5,7 @@
 In: Debian's Python as .deb files (names, versions and hashes in debian.lock), the wheels of requirements.lock that the
 package needs, the package itself. Out: `rootfs/`, `image.tar` (OCI layout), `digest` (of the tree's content) and
 `sbom.json` (CycloneDX). The same inputs give the same bytes. Never: a shell, a package manager or a compiler in it.
-Run it with the Python of the project's virtual environment; needs apt-get, dpkg-deb and a Debian of debian.lock's suite.
+Run it with the Python of the project's virtual environment, on a Debian of debian.lock's suite (apt-get, dpkg-deb).
 """
 
 from __future__ import annotations
@@ -39,13 +39,35 @@ PACKAGES = (
 # What no process in the image reads. The models and calls of the Kubernetes client are most of it: the driver uses its
 # reading of kubeconfigs alone, and a test imports everything the driver imports from the finished tree.
 UNUSED = (
-    "usr/share/doc", "usr/share/man", "usr/share/lintian", "usr/share/applications", "usr/share/binfmts",
-    "usr/share/python3", "usr/share/locale", "usr/lib/x86_64-linux-gnu/gconv", "usr/sbin", "usr/share/debhelper",
-    "usr/lib/python3.11/test", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/lib2to3",
-    "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/distutils", "usr/lib/python3.11/ensurepip",
-    "usr/share/libc-bin", "usr/share/gcc", "usr/share/gdb", "etc/ld.so.conf.d", "var", "etc/python3.11",
-    f"{APP}/kubernetes/client/models", f"{APP}/kubernetes/client/api", f"{APP}/kubernetes/docs",
-    f"{APP}/kubernetes/test", f"{APP}/kubernetes/e2e_test", f"{APP}/kubernetes/aio", f"{APP}/bin",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/lintian",
+    "usr/share/applications",
+    "usr/share/binfmts",
+    "usr/share/python3",
+    "usr/share/locale",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/sbin",
+    "usr/share/debhelper",
+    "usr/lib/python3.11/test",
+    "usr/lib/python3.11/idlelib",
+    "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/pydoc_data",
+    "usr/lib/python3.11/distutils",
+    "usr/lib/python3.11/ensurepip",
+    "usr/share/libc-bin",
+    "usr/share/gcc",
+    "usr/share/gdb",
+    "etc/ld.so.conf.d",
+    "var",
+    "etc/python3.11",
+    f"{APP}/kubernetes/client/models",
+    f"{APP}/kubernetes/client/api",
+    f"{APP}/kubernetes/docs",
+    f"{APP}/kubernetes/test",
+    f"{APP}/kubernetes/e2e_test",
+    f"{APP}/kubernetes/aio",
+    f"{APP}/bin",
 )
 # Wheels that only the asyncio half of the Kubernetes client needs.
 ASYNC = {"aiohappyeyeballs", "aiohttp", "aiohttp-retry", "aiosignal", "frozenlist", "multidict", "propcache", "yarl"}
@@ -83,7 +105,9 @@ def main() -> int:
     (options.output / "sbom.json").write_text(json.dumps(_sbom(version, digest, debs, wheels), indent=1) + "\n")
     size = sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
     packed = (options.output / "image.tar").stat().st_size
-    print(f"{reference}: tree {size / 1e6:.1f} MB, archive {packed / 1e6:.1f} MB\ntree     {digest}\nmanifest {manifest}")
+    print(
+        f"{reference}: tree {size / 1e6:.1f} MB, archive {packed / 1e6:.1f} MB\ntree     {digest}\nmanifest {manifest}"
+    )
     return 0
 
 
@@ -97,9 +121,7 @@ def _fetch(folder: Path, *, relock: bool) -> list[dict[str, str]]:
         before = {path.name for path in folder.glob(f"{name}_*.deb")}
         version = locked[name][0].replace(":", "%3a") if locked else ""
         if not any(f"_{version}_" in known for known in before) or relock:
-            subprocess.run(
-                ["apt-get", "download", "-qq", wanted], cwd=folder, check=True, stderr=subprocess.DEVNULL
-            )
+            subprocess.run(["apt-get", "download", "-qq", wanted], cwd=folder, check=True, stderr=subprocess.DEVNULL)
         deb = next(path for path in sorted(folder.glob(f"{name}_*.deb")) if not version or f"_{version}_" in path.name)
         told = subprocess.run(
             ["dpkg-deb", "-f", deb, "Version"], check=True, capture_output=True, text=True
@@ -121,7 +143,9 @@ def _needed() -> set[str]:
         for text in importlib.metadata.requires(ahead.pop()) or ():
             requirement = Requirement(text)
             name = canonicalize_name(requirement.name)
-            if name not in needed | ASYNC and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            if name not in needed | ASYNC and (
+                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            ):
                 needed.add(name)
                 ahead.append(name)
     return needed
@@ -166,7 +190,7 @@ def _finish(tree: Path) -> None:
         )
     for path in tree.rglob("*"):
         if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) and path.stat().st_mode & 0o111 else 0o644)
+            path.chmod(0o755 if path.is_dir() or (os.access(path, os.X_OK) and path.stat().st_mode & 0o111) else 0o644)
     for record in tree.glob(f"{APP}/*.dist-info/direct_url.json"):
         record.unlink()
 
@@ -208,7 +232,13 @@ def _sbom(version: str, digest: str, debs: list[dict[str, str]], wheels: list[di
         "version": version,
         "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
     }
-    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": subject}, "components": parts}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": subject},
+        "components": parts,
+    }
 
 
 if __name__ == "__main__":

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options
-from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.device_plugin import DevicePluginWatch
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -51,7 +53,7 @@ class NodeAgent:
         self._options, self._hardware = options, hardware
         data = options.data_dir
         make_folder(data)
-        api = KubeApi(credentials.load(options.kubeconfig))
+        api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, answered = self._open_page(options.metrics_address)
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
@@ -77,12 +79,21 @@ class NodeAgent:
         self._reaper = Reaper(self._preparer, store, driver=options.driver)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
+        self._offering = threading.Lock()  # the newest of two reasons to publish is the last
+        folder = options.device_plugins_dir
+        self._device_plugin = (
+            DevicePluginWatch(api, node=options.node, folder=folder, changed=self._device_plugin_changed)
+            if folder
+            else None
+        )
 
     def start(self) -> None:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
         if self._page:
             self._page.start()
         self._scanner.start()
+        if self._device_plugin:
+            self._device_plugin.start()
         self._role.start()
         self._server.start()
 
@@ -98,6 +109,8 @@ class NodeAgent:
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
         self._scanner.stop()
+        if self._device_plugin:
+            self._device_plugin.stop()
         if self._page:
             self._page.stop()
         self._ledger.close()
@@ -111,12 +124,27 @@ class NodeAgent:
         """Take the hardware up again."""
         self._scanner.resume()
 
-    def _changed(self, inventory: Inventory) -> None:
-        self._publisher.publish(inventory.devices)
+    def _changed(self, _inventory: Inventory) -> None:
+        self._publish()
         try:
             self._preparer.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
+
+    def _publish(self) -> None:
+        """Offer what there is; nothing while a device plugin hands out the same GPUs, or may do so."""
+        with self._offering:
+            plugin, inventory = self._device_plugin, self._scanner.inventory
+            if inventory is FIRST_LOOK or (plugin and not plugin.is_known):
+                return
+            self._publisher.publish(() if plugin and plugin.reason else inventory.devices)
+
+    def _device_plugin_changed(self) -> None:
+        self._publish()
+        if self._device_plugin and (reason := self._device_plugin.reason):
+            options = self._options
+            message = f"{options.driver} publishes no device: {reason}"
+            tell_node(self._api, node_event(options.node, options.driver, "Warning", "DevicePluginServesGPUs", message))
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
@@ -155,6 +183,7 @@ class NodeAgent:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         inventory, status = self._scanner.inventory, self._publisher.status()
+        yielding = self._device_plugin.problems() if self._device_plugin else ()
         try:
             claims = self._ledger.count()
         except DriverError:
@@ -163,7 +192,7 @@ class NodeAgent:
             version=__version__,
             vendor=self._hardware.vendor,
             devices=Counter(str(d.type) for d in inventory.devices),
-            problems=Counter(p.code for p in (*inventory.problems, *status.problems)),
+            problems=Counter(p.code for p in (*inventory.problems, *status.problems, *yielding)),
             slice_writes=status.writes,
             prepared_claims=claims,
             is_registered=self._server.registered,

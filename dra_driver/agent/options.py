@@ -21,6 +21,7 @@ class Options:
     cdi_root: Path
     registrar_dir: Path
     plugins_dir: Path
+    device_plugins_dir: Path | None
     pod_uid: str
     metrics_address: str
     hardware: str
@@ -34,6 +35,7 @@ class Options:
 
 def options_of(values: Mapping[str, str]) -> Options:
     """Check the values of the flags. Raises: UsageError."""
+    plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),
         driver=check_driver_name(values["driver_name"]),
@@ -41,6 +43,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         cdi_root=Path(values["cdi_root"]).absolute(),
         registrar_dir=Path(values["kubelet_registrar_directory_path"]).absolute(),
         plugins_dir=Path(values["kubelet_plugins_directory_path"]).absolute(),
+        device_plugins_dir=plugins if values["device_plugin"] == "yield" else None,
         pod_uid=check_pod_uid(values["pod_uid"]),
         metrics_address=values["metrics_address"],
         hardware=values["hardware"],
