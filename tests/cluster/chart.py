@@ -48,6 +48,7 @@ class Chart:
             "image.tag": TAG,
             "image.pullPolicy": "Never",
             "agent.hardware": "simulated:demo-h100",
+            "agent.logFormat": "text",
             "agent.kubeletDir": str(node.kubelet_root),
             "agent.cdiDir": str(node.cdi),
             "agent.nodeSelector.kubernetes\\.io/hostname": node.name,

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import binaries, workload
+from tests.cluster.api import Refused
 from tests.cluster.chart import CHART, NAMESPACE, Chart
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import REPOSITORY, Cluster
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 
@@ -164,3 +165,33 @@ def test_a_namespace_that_enforces_a_stricter_level_stops_the_install_with_the_c
         subprocess.SubprocessError, match=f"kubectl label --overwrite namespace strict {label}=privileged"
     ):
         chart.helm("install", "other", str(CHART), "-n", "strict")
+
+
+def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Chart, stage: Stage) -> None:
+    if not chart.cluster.gates:
+        pytest.skip("extended resources need their gate")
+    chart.install(stage.node, deviceClasses__extendedResources__enabled="true")
+    chart.published(stage.node)
+    plain = workload.container("main")
+    plain["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    stage.create(workload.pod("default", "plain", plain))
+    stage.running("plain")
+    assert len([path for path in stage.seen("plain").nodes if path.removeprefix("/dev/nvidia").isdigit()]) == 1
+    stage.delete_pod("plain")
+
+    # Two of a class, and not one more.
+    quota = REPOSITORY / "examples" / "workloads" / "resource-quota.yaml"
+    chart.cluster.kubectl("apply", "-n", "default", "-f", str(quota))
+    large = workload.devices(workload.request("gpu", "gpu-at-least-40gi.nvidia.com"))
+    try:
+        until(
+            "the quota counts",
+            lambda: chart.cluster.api.get("ResourceQuota", "large-gpus", "default").get("status"),
+            30,
+        )
+        stage.create(workload.claim("default", "first", large), workload.claim("default", "second", large))
+        with pytest.raises(Refused, match="exceeded quota: large-gpus"):
+            stage.create(workload.claim("default", "third", large))
+    finally:
+        chart.cluster.kubectl("delete", "-n", "default", "-f", str(quota))
+        chart.cluster.kubectl("delete", "-n", "default", "resourceclaims", "first", "second", "--ignore-not-found")
