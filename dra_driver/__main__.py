@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> int:
     """Run the agent, or any other command; return the process's exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
     if sys.argv[1:2] == ["agent"]:
         from dra_driver import agent
 

@@ -40,13 +40,17 @@ SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environ
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM; return the exit status."""
+    values: dict[str, str] = {}
     try:
         values = _parse(argv)
         logs.set_up(values["log_format"])
         options = options_of(values)
         return _run(options, choose(options.hardware, options.roots, node_name=options.node))
     except DriverError as error:
-        print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
+        if values.get("log_format") == "json":
+            log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+        else:
+            print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
         return error.exit_code
     except Exception:
         log.exception("bug: an error that nobody foresaw")
@@ -100,11 +104,15 @@ def _run(options: Options, hardware: Hardware) -> int:
 
     agent = NodeAgent(options, hardware)
     signals.on_library(let_go=agent.let_go, resume=agent.resume)
-    agent.start()
+    try:
+        agent.start()
+    except DriverError:
+        agent.stop()
+        raise
     must_restart = agent.wait(signals.stop)
     agent.stop()
     if must_restart and not signals.stop.is_set():
-        log.info("starting afresh with the new driver")
+        log.info("starting afresh")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()

@@ -98,9 +98,12 @@ class NodeAgent:
         self._server.start()
 
     def wait(self, stop: threading.Event) -> bool:
-        """Wait until asked to stop, or until this process no longer fits the driver. Says whether it was the latter."""
+        """Wait until asked to stop, or until this process is of no more use here. Says whether it was the latter."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():
+                return True
+            if not self._server.is_reachable:
+                log.error("service socket taken away", extra=fields(driver=self._options.driver))
                 return True
         return False
 

@@ -11,7 +11,6 @@ equal outcomes. Where the scheduler's outcome depends on the order of a Go map, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from dra_driver.allocation.attempt import Attempt, Context
 from dra_driver.allocation.counters import Accounts
@@ -71,17 +70,20 @@ class PodAllocator:
         self.plan = allocator.plan(claims)
         self.context = allocator.context(self.plan)
 
-    @cached_property
-    def has_all(self) -> bool:
-        """Whether some request wants all devices."""
-        return any(alternative.is_all for alternative in self.plan.alternatives)
+    def pools(self, node: Wire) -> list[Pool]:
+        """Give the pools that a node can reach.
+
+        Raises:
+            Refusal: A node selector of a slice can't be parsed.
+        """
+        return self.allocator.index.pools(node)
 
     def allocate(self, node: Wire) -> Outcome:
         """Allocate on one node."""
         pools: list[Pool] = []
         search: Search | None = None
         try:
-            pools = self.allocator.index.pools(node)
+            pools = self.pools(node)
             prepared = Prepared(self.context, pools, node)
             attempt = Attempt(self.plan, [], self.context, pools)
             attempt.constraints = prepared.check(attempt, self.plan.claims)
@@ -119,4 +121,5 @@ class PodAllocator:
             others_possible=self.allocator.rules.orders_vary and len(pools) > 1,
             steps=steps,
             seconds=steps * devices * VISIT_SECONDS,
+            is_least=search is not None and search.is_cut,
         )

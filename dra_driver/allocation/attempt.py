@@ -67,7 +67,7 @@ class Attempt:
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
         self.leaks = 0
         self.leaked: set[DeviceRecord] = set()
-        self._pools = {pool.id: pool for pool in pools}
+        self._pools = pools
         self._facts: dict[DeviceRecord, DeviceFacts] = {}
 
     def facts(self, device: DeviceRecord) -> DeviceFacts:
@@ -76,10 +76,13 @@ class Attempt:
         if facts is None:
             facts = self._facts[device] = DeviceFacts()
             if device.wire.get("consumesCounters"):
-                pool = self._pools[device.slice.pool_id]
+                pool = self._pool(device)
                 facts.takes = flat_takes(device)
                 facts.key = self.context.accounts.key(pool, device)
         return facts
+
+    def _pool(self, device: DeviceRecord) -> Pool:
+        return next(pool for pool in self._pools if pool.id == device.slice.pool_id)
 
     def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
         """Tell whether somebody has the device already."""
@@ -179,6 +182,8 @@ class Attempt:
     ) -> list[Constraint] | None:
         """Ask all constraints of the claim; None if one refuses."""
         joined: list[Constraint] = []
+        if not self.constraints:
+            return joined
         for constraint in self.constraints[alternative.claim]:
             if not constraint.covers(alternative.request_name, alternative.full_name):
                 continue
@@ -257,7 +262,7 @@ class Attempt:
         """Give the account that a device draws on."""
         facts = self.facts(device)
         if facts.account is None:
-            facts.account = self.context.accounts.account(self._pools[device.slice.pool_id], device)
+            facts.account = self.context.accounts.account(self._pool(device), device)
         return facts.account
 
     def _take(self, device: DeviceRecord) -> bool:

@@ -60,6 +60,7 @@ class SliceRecord:
 
     __slots__ = (
         "_made",
+        "consumes",
         "count",
         "driver",
         "generation",
@@ -89,8 +90,11 @@ class SliceRecord:
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
         names = set()
         self.has_binding = False
+        self.consumes = False
         for device in self.wires:
             names.add(device["name"])
+            if device.get("consumesCounters"):
+                self.consumes = True
             if "bindingConditions" in device and device["bindingConditions"] is not None:
                 self.has_binding = True
         self.has_duplicates = len(names) < len(self.wires)

@@ -60,6 +60,7 @@ class Outcome:
     others_possible: bool = False  # the order of Go maps decides: this is one of several outcomes
     steps: int = 0
     seconds: float = 0.0
+    is_least: bool = False  # we saw early that nothing fits: the scheduler would try more than `steps`
 
     @property
     def ok(self) -> bool:

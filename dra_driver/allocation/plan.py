@@ -17,6 +17,7 @@ from dra_driver.allocation.held import claim_name
 from dra_driver.allocation.matching import Matcher, Matchers
 from dra_driver.allocation.outcome import Category, Refusal
 from dra_driver.allocation.rules import Features, Rules
+from dra_driver.model import limits
 from dra_driver.model.wire import ClaimWire, ClassWire, Wire
 
 
@@ -87,14 +88,21 @@ class ClaimPlan:
 
 @dataclass(slots=True)
 class Plan:
-    """All claims of a pod, and whether some request wants all devices (then each node counts for itself)."""
+    """All claims of a pod. A plan `is_plain` if no node can make a difference before the search."""
 
     claims: list[ClaimPlan]
+    alternatives: list[Alternative] = field(init=False)
+    is_plain: bool = field(init=False)
 
-    @property
-    def alternatives(self) -> list[Alternative]:
-        """Every alternative of every request."""
-        return [a for claim in self.claims for request in claim.requests for a in request.alternatives]
+    def __post_init__(self) -> None:
+        requests = [request for claim in self.claims for request in claim.requests]
+        self.alternatives = [alternative for request in requests for alternative in request.alternatives]
+        self.is_plain = (
+            not any(claim.constraint_wires for claim in self.claims)
+            and not any(alternative.is_all for alternative in self.alternatives)
+            and not any(request.fault for request in requests)
+            and sum(alternative.count for alternative in self.alternatives) <= limits.ALLOCATION_RESULTS
+        )
 
 
 class Planner:

@@ -121,10 +121,26 @@ class PoolIndex:
         return pools
 
     def _view(self, slices: list[SliceRecord]) -> Pool | None:
-        key = tuple(sorted([s.order for s in slices])) if len(slices) > 1 else (slices[0].order,)
+        if len(slices) == 1 and (only := slices[0]).count == 1 and not only.sets:
+            return self._whole_in_one(only)
+        key = tuple(sorted([s.order for s in slices]))
         if key not in self._views:
             self._views[key] = self._build([self.records[order] for order in key])
         return self._views[key]
+
+    def _whole_in_one(self, only: SliceRecord) -> Pool:
+        """Give the pool of a node that publishes one slice: most of them."""
+        pool = Pool(only.pool_id)
+        pool.slices = (only,)
+        pool.seen = (1, 1)
+        pool.has_binding = only.has_binding
+        if only.has_duplicates:
+            pool.invalid = _duplicate_name(pool.slices)
+        elif only.consumes and self._features.partitionable and self._rules.joins_counter_slices:
+            pool.invalid = _missing_counter(only, {})
+        if pool.invalid:
+            pool.has_binding = False
+        return pool
 
     def _build(self, slices: list[SliceRecord]) -> Pool | None:
         """Judge one pool by the slices that a node sees of it; None where it is out-dated."""

@@ -79,12 +79,14 @@ class Prepared:
         return not device.slice.is_per_device or reaches_device(device.wire, self.node)
 
     def check(self, attempt: Attempt, claims: Sequence[ClaimPlan]) -> list[list[Constraint]]:
-        """Check all claims; give their constraints.
+        """Check all claims; give their constraints, nothing at all for a plan that is plain.
 
         Raises:
             Refusal: Something makes the allocation impossible before it is tried.
         """
-        constraints = []
+        constraints: list[list[Constraint]] = []
+        if self._context.plan.is_plain:
+            return constraints
         for claim in claims:
             least = sum(self._least(attempt, claim, request) for request in claim.requests)
             if least > limits.ALLOCATION_RESULTS:

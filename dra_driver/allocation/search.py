@@ -198,15 +198,17 @@ class Search:
             return self._place_candidate(frame, alternative, self._symmetry.candidates[alternative])
         attempt = self.attempt
         prepared = self.prepared
+        has_holders = bool(attempt.context.held.devices)
+        has_capacity = attempt.context.features.consumable_capacity
         cursor = frame.cursor
         while cursor < prepared.size:
             device = prepared.device(cursor)
             cursor += 1
-            if attempt.is_busy(alternative, device):
+            if (has_holders or attempt.marks) and attempt.is_busy(alternative, device):
                 continue
             if not prepared.accepts(alternative, device):
                 continue
-            if not attempt.has_room(alternative, device):
+            if has_capacity and not attempt.has_room(alternative, device):
                 continue
             frame.placed = attempt.place(alternative, device, must=False)
             if frame.placed is not None:

@@ -183,7 +183,9 @@ class Symmetry:
         if not attempt.context.rules.leaks:
             return False
         if any(
-            c.covers(alternative.request_name, alternative.full_name) for c in attempt.constraints[alternative.claim]
+            one.covers(alternative.request_name, alternative.full_name)
+            for claim in attempt.constraints[alternative.claim : alternative.claim + 1]
+            for one in claim
         ):
             return True
         devices = [self.devices[number] for number in self.candidates[alternative]]

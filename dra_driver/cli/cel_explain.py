@@ -61,7 +61,7 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
             _show(out, one, given, most)
     else:
         write_document({**given_document(given), "queries": [_document(one, given) for one in judged]}, output)
-    return exit_code(judged)
+    return exit_code(judged, given.environment)
 
 
 def narrowed(given: Given, names: tuple[str, ...]) -> Given:
@@ -76,7 +76,9 @@ def narrowed(given: Given, names: tuple[str, ...]) -> Given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise UsageError(
-                "no-device", f"--device {name}: no device has this name", hint=f"did you mean {near[0]}?" if near else ""
+                "no-device",
+                f"--device {name}: no device has this name",
+                hint=f"did you mean {near[0]}?" if near else "",
             )
     kept = tuple(device for device in given.fleet.devices if device.name in names)
     fleet = Fleet(kept, given.fleet.sources, given.fleet.notes)
@@ -123,7 +125,9 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
         _show_part(out, explanation.tree, 6)
     if group.verdict.error:
         say(out, group.verdict.error, indent=6, style=COLOURS[ABORT])
-    not_asked = len(judged.compiled) - 1 - (group.verdict.step if group.verdict.step is not None else len(judged.compiled))
+    not_asked = (
+        len(judged.compiled) - 1 - (group.verdict.step if group.verdict.step is not None else len(judged.compiled))
+    )
     if not_asked > 0:
         say(out, f"{plural(not_asked, 'later selector')} not asked", indent=4, style="dim")
 

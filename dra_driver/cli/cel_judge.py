@@ -96,9 +96,11 @@ def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: E
     return found
 
 
-def exit_code(judged: Sequence[Judged]) -> ExitCode:
-    """Sum up: a compile error beats a device that aborts scheduling, which beats the rest."""
+def exit_code(judged: Sequence[Judged], environment: Environment) -> ExitCode:
+    """Sum up: a compile error (for new objects also a refusal) beats a device that aborts, which beats the rest."""
     if not all(one.compiles for one in judged):
+        return ExitCode.BAD_INPUT
+    if environment == "new" and any(one.refusal for query in judged for one in query.compiled):
         return ExitCode.BAD_INPUT
     if any(one.count(ABORT) for one in judged):
         return ExitCode.ABORTS_SCHEDULING

@@ -5,6 +5,7 @@ In: judged queries. Out: lines on a console, or plain dicts for --output json an
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dra_driver.cli.cel_judge import ABORT, MATCH, NO_MATCH, Compiled, Judged, number
@@ -16,6 +17,8 @@ from dra_driver.selectors.declarations import declare
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
 
+_SOURCE = " | "
+_MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide signs are marked with wide signs)
 COLOURS = {MATCH: "green", NO_MATCH: "", ABORT: "bold magenta"}
 
 
@@ -41,13 +44,31 @@ def say_compiled(out: Any, judged: Judged, given: Given) -> None:
     for one in judged.compiled:
         if one.error is not None:
             say(out, f"{one.written.label} does not compile ({one.error.kind} error):", indent=2, style="bold red")
-            for line in one.error.text.splitlines():
-                say(out, line, indent=4)
+            for line in error_lines(one.error.text, out.width - 4):
+                out.print(f"    {line}", markup=False, soft_wrap=True)
         elif one.refusal is not None:
             say(out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
             say(out, one.refusal, indent=4)
         for unknown in unknowns(one, given):
             say(out, sentence(unknown), indent=4, style="yellow")
+
+
+def error_lines(text: str, width: int) -> list[str]:
+    """Lay out a compile error: where a line of the expression is too long, what stands around the marked place."""
+    laid_out: list[str] = []
+    room = max(8, width - 5)
+    for line in text.splitlines():
+        source = laid_out[-1] if laid_out else ""
+        if not (_MARKER.fullmatch(line) and len(source) > room and source.startswith(_SOURCE)):
+            laid_out.append(line)
+            continue
+        body, marker = source[len(_SOURCE) :], line[len(_SOURCE) :]
+        start = max(0, len(marker) - room * 2 // 3)
+        laid_out[-1] = (
+            f"{_SOURCE}{'…' if start else ''}{body[start : start + room]}{'…' if start + room < len(body) else ''}"
+        )
+        laid_out.append(f"{_SOURCE}{'.' if start else ''}{marker[start:]}")
+    return laid_out
 
 
 def unknowns(one: Compiled, given: Given) -> list[Unknown]:
@@ -86,9 +107,7 @@ def compiled_document(one: Compiled, given: Given) -> Wire:
         "maxCost": selector.max_cost if selector else None,
         "admissible": selector.admissible if selector else False,
         "refusal": one.refusal,
-        "unknown": [
-            {"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)
-        ],
+        "unknown": [{"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)],
     }
 
 

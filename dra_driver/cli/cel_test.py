@@ -69,7 +69,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
             "queries": [_document(one, given) for one in judged],
         }
         write_document(document, output)
-    return exit_code(judged)
+    return exit_code(judged, given.environment)
 
 
 def _engine(name: str, given: Given) -> Engine:

@@ -15,7 +15,7 @@ from rich.text import Text
 from dra_driver.cli.output import Column, say, show_table
 from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.example_run import ClaimReport, ExampleReport
-from dra_driver.embedded.first_fit import Choice
+from dra_driver.embedded.placement import Choice
 from dra_driver.model.wire import DeviceWire, SliceWire
 
 

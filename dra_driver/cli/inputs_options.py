@@ -56,15 +56,42 @@ def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPTIONS = (
     click.argument("files", nargs=-1, metavar="[FILE]..."),
-    click.option("-e", "--expression", "expressions", multiple=True, metavar="EXPR", help="a selector; several must all hold"),
-    click.option("--fleet", "profiles", multiple=True, metavar="PROFILE", help="a simulated node: a shipped profile's name or a file; several for several nodes"),
+    click.option(
+        "-e", "--expression", "expressions", multiple=True, metavar="EXPR", help="a selector; several must all hold"
+    ),
+    click.option(
+        "--fleet",
+        "profiles",
+        multiple=True,
+        metavar="PROFILE",
+        help="a simulated node: a shipped profile's name or a file; again for more nodes",
+    ),
     click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
-    click.option("--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, nvidia, simulated:PROFILE"),
-    click.option("--kubernetes", type=click.Choice(VERSIONS), default=None, help=f"whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]"),
-    click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="a feature gate; the rest are at the version's defaults"),
-    click.option("--environment", type=click.Choice(["stored", "new"]), default="stored", show_default=True, help="stored: what the scheduler evaluates; new: what the API server accepts"),
-)  # fmt: skip
+    click.option(
+        "--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, nvidia, simulated:PROFILE"
+    ),
+    click.option(
+        "--kubernetes",
+        type=click.Choice(VERSIONS),
+        default=None,
+        help=f"whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]",
+    ),
+    click.option(
+        "--gate",
+        "gates",
+        multiple=True,
+        metavar="NAME=BOOL",
+        help="a feature gate; the rest are at the version's defaults",
+    ),
+    click.option(
+        "--environment",
+        type=click.Choice(["stored", "new"]),
+        default="stored",
+        show_default=True,
+        help="stored: for the scheduler; new: for the API server, in new objects",
+    ),
+)
 
 output_option = click.option(
     "--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
@@ -78,7 +105,9 @@ def gather(
     documents = _documents(given, uses_stdin=uses_stdin)
     cluster = _cluster(given)
     try:
-        slices = [(f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE]
+        slices = [
+            (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE
+        ]
         fleet = _fleet(given, slices, documents, cluster, needs_devices=needs_devices)
         classes = Classes(
             [one for one in documents if one.kind == "DeviceClass"], cluster.classes() if cluster else None
@@ -98,7 +127,7 @@ def gather(
 
 def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
     """Read NAME=BOOL rows. Raises: UsageError."""
-    known = declare(kubernetes, None, "stored").gates
+    known = {name: version for version in reversed(VERSIONS) for name in declare(version, None, "stored").gates}
     gates: dict[str, bool] = {}
     for row in rows:
         for one in row.split(","):
@@ -108,7 +137,9 @@ def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
             if name not in known:
                 near = get_close_matches(name, list(known), n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-                raise UsageError("gate", f"--gate {name}: selectors of Kubernetes {kubernetes} don't know it", hint=hint)
+                raise UsageError("gate", f"--gate {name}: no selector depends on this gate", hint=hint)
+            if value.lower() == "true" and name not in declare(kubernetes, None, "stored").gates:
+                raise UsageError("gate", f"--gate {name}: selectors know it since Kubernetes {known[name]}")
             gates[name] = value.lower() == "true"
     return gates
 
@@ -170,7 +201,7 @@ def _fleet(
         raise UsageError(
             "no-devices",
             f"no devices were given, and this node has none: {fault.message}",
-            hint="give ResourceSlices (a file, or - for standard input), --fleet PROFILE, --kubeconfig FILE or --cluster",
+            hint="give ResourceSlices (a file, or - for standard input), --fleet PROFILE, --kubeconfig or --cluster",
         ) from fault
 
 

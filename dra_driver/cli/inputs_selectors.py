@@ -72,6 +72,16 @@ def queries_of(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The claim or template that a request stands in. `at` is how errors name it."""
+
+    document: Document | None
+    namespace: str
+    name: str
+    at: str
+
+
 class _Builder:
     def __init__(self, classes: Classes, cluster: Cluster | None, documents: Sequence[Document]) -> None:
         self._classes = classes
@@ -101,6 +111,7 @@ class _Builder:
         name = _text(_sub(wire, "metadata", where).get("name")) or document_name(document)
         namespace = _text(_sub(wire, "metadata", where).get("namespace"))
         at = f"{shown(where)}: {kind} {name}"
+        owner = _Owner(document, namespace, name, at)
         path: tuple[Step, ...] = ("spec", "spec") if kind == TEMPLATE else ("spec",)
         spec = _walk(wire, path, at)
         devices = _sub(spec, "devices", at)
@@ -110,29 +121,20 @@ class _Builder:
             for inner, sub, label in _alternatives(request, at):
                 steps = (*path, "devices", "requests", number, *inner)
                 query = Query(f"{title}{label}", f"{at}/{number}", [])
-                self._fill(query, sub, steps, document, namespace, name, at)
+                self._fill(query, sub, steps, owner)
                 queries.append(query)
         self._holders[kind, namespace, name] = queries
         return queries
 
-    def _fill(
-        self,
-        query: Query,
-        request: Wire,
-        path: tuple[Step, ...],
-        document: Document | None,
-        namespace: str,
-        name: str,
-        at: str,
-    ) -> None:
+    def _fill(self, query: Query, request: Wire, path: tuple[Step, ...], owner: _Owner) -> None:
         wanted = request.get("deviceClassName")
         if not isinstance(wanted, str) or not wanted:
-            raise InputError("request", f"{at}: a request has no deviceClassName")
-        query.selectors.extend(self._class_selectors(self._classes.find(wanted, at), wanted))
+            raise InputError("request", f"{owner.at}: a request has no deviceClassName")
+        query.selectors.extend(self._class_selectors(self._classes.find(wanted, owner.at), wanted))
         self._used.add(wanted)
-        owner = f"claim {namespace or 'default'}/{name}"
-        for number, (text, steps) in enumerate(_expressions(request, at)):
-            query.selectors.append(Written(f"{owner}: selector #{number}", text, document, (*path, *steps)))
+        for number, (text, steps) in enumerate(_expressions(request, owner.at)):
+            label = f"claim {owner.namespace or 'default'}/{owner.name}: selector #{number}"
+            query.selectors.append(Written(label, text, owner.document, (*path, *steps)))
 
     def _class_selectors(self, wire: Wire, name: str) -> list[Written]:
         at = f"DeviceClass {name}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import sys
 import traceback
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }
@@ -86,6 +88,7 @@ def cli() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; return its exit status."""
+    logging.getLogger("dra_driver").addHandler(logging.NullHandler())  # a command says itself what is to be said
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark

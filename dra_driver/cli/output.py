@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -21,9 +21,14 @@ def console(*, stderr: bool = False) -> Any:
     """Give a rich console for this terminal, or for a pipe."""
     from rich.console import Console
 
+    class Stream(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            """Leave it to `main` what a reader that went away means; rich would end the process with 1."""
+            raise BrokenPipeError
+
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_watched or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+    return Stream(stderr=stderr, highlight=False, width=width)
 
 
 @dataclass(frozen=True, slots=True)

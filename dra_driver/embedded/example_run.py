@@ -17,9 +17,9 @@ from dra_driver.embedded.api_port import Api
 from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.examples import Example
 from dra_driver.embedded.expectations import unmet
-from dra_driver.embedded.first_fit import Choice
 from dra_driver.embedded.kinds import CLAIMS, PODS, SLICES, kind_of
 from dra_driver.embedded.kubelet import EmbeddedKubelet
+from dra_driver.embedded.placement import Choice
 from dra_driver.embedded.pod_claims import claim_name
 from dra_driver.embedded.pods import let_go, make_claims
 from dra_driver.embedded.scheduler import EmbeddedScheduler

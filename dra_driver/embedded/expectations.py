@@ -8,6 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from dra_driver.allocation.constraints import look_up
 from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.examples import (
     ClaimAgrees,
@@ -19,7 +20,6 @@ from dra_driver.embedded.examples import (
     PodPends,
     PodRuns,
 )
-from dra_driver.embedded.first_fit import Candidate, attribute
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import DeviceWire
 
@@ -37,7 +37,7 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimAgrees(claim, name):
-            values = [attribute(Candidate(h.choice.id, h.device, True), name) for h in _held(report, claim)]
+            values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
             is_met = bool(values) and None not in values and all(value == values[0] for value in values)
             return "" if is_met else f"its devices have {values}"
         case ContainerHasNodes(container, count, pattern):

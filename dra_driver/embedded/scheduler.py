@@ -6,16 +6,13 @@ a pod's claims are placed before the first is written. Source: scheduler plugin 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dra_driver.embedded.api_port import Api
-from dra_driver.embedded.first_fit import DeviceId, Outcome, first_fit
 from dra_driver.embedded.kinds import CLAIMS, CLASSES, PODS, SLICES
+from dra_driver.embedded.placement import Outcome, place
 from dra_driver.embedded.pods import FINALIZER, claims_of
 from dra_driver.model.wire import ClaimWire, Wire
-from dra_driver.selectors import compile_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +29,27 @@ class EmbeddedScheduler:
     def __init__(self, api: Api, *, node: str, kubernetes: str = "1.36") -> None:
         self._api = api
         self._node = node
-        self._compile = lru_cache(maxsize=256)(lambda text: compile_selector(text, kubernetes=kubernetes))
+        self._kubernetes = kubernetes
 
     def schedule(self, pod: Wire) -> tuple[Wire, list[Placement]]:
         """Place a pod. Returns it (bound if all its claims were placed) and what became of each claim."""
         claims = claims_of(self._api, pod)
-        slices = self._items(SLICES.path())
-        classes = {item["metadata"]["name"]: item for item in self._items(CLASSES.path())}
-        in_use = dict(held_devices(self._items(CLAIMS.path())))
-        placements: list[Placement] = []
-        for claim in claims:
-            name = claim["metadata"]["name"]
-            if allocation := (claim.get("status") or {}).get("allocation"):
-                placements.append(Placement(name, Outcome(allocation)))
-                continue
-            outcome = first_fit(
-                claim,
-                slices=slices,
-                classes=classes,
-                in_use=in_use,
+        known = [(claim.get("status") or {}).get("allocation") for claim in claims]
+        waiting = [claim for claim, allocation in zip(claims, known, strict=True) if not allocation]
+        made = iter(
+            place(
+                waiting,
+                slices=self._items(SLICES.path()),
+                classes=self._items(CLASSES.path()),
+                held=self._items(CLAIMS.path()),
                 node=self._node,
-                compile_selector=self._compile,
+                kubernetes=self._kubernetes,
             )
-            placements.append(Placement(name, outcome))
-            in_use |= {choice.id: name for choice in outcome.choices if not choice.is_admin}
+        )
+        placements = [
+            Placement(claim["metadata"]["name"], Outcome(allocation) if allocation else next(made))
+            for claim, allocation in zip(claims, known, strict=True)
+        ]
         if any(placement.outcome.allocation is None for placement in placements):
             return pod, placements
         for claim, placement in zip(claims, placements, strict=True):
@@ -79,14 +73,3 @@ class EmbeddedScheduler:
     def _items(self, path: str) -> list[Wire]:
         items: list[Wire] = self._api.request("GET", path)["items"]
         return items
-
-
-def held_devices(claims: list[ClaimWire]) -> Mapping[DeviceId, str]:
-    """Give every device that some claim holds, and that claim's name; admin access holds nothing."""
-    held: dict[DeviceId, str] = {}
-    for claim in claims:
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        for result in (allocation.get("devices") or {}).get("results") or []:
-            if not result.get("adminAccess"):
-                held[result["driver"], result["pool"], result["device"]] = claim["metadata"]["name"]
-    return held

@@ -17,7 +17,7 @@ import grpc
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
-from dra_driver.plugin.sockets import bind_privately, free_path, make_folder
+from dra_driver.plugin.sockets import Identity, bind_privately, free_path, identity, make_folder
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Registration:
     def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
         self._server: grpc.Server | None = None
-        self._made: tuple[int, int] | None = None  # inode and time of the socket that is ours
+        self._made: Identity | None = None  # of the socket that is ours
         self._stop = threading.Event()
         self._refused = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="registration", daemon=True)
@@ -80,7 +80,7 @@ class Registration:
         server.add_generic_rpc_handlers((registration_methods(self),))
         bind_privately(self._path, lambda: add_port(server, self._path))
         server.start()
-        self._server, self._made = server, self._identity()
+        self._server, self._made = server, identity(self._path)
 
     def _close(self) -> None:
         if self._server is not None:
@@ -89,15 +89,8 @@ class Registration:
             if self._is_ours():
                 self._path.unlink(missing_ok=True)
 
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.lstat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns
-
     def _is_ours(self) -> bool:
-        return self._made is not None and self._identity() == self._made
+        return self._made is not None and identity(self._path) == self._made
 
     def _keep(self) -> None:
         pause = RETRY_FIRST_SECONDS

@@ -23,7 +23,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.methods import MESSAGES, VERSIONS, Context, dra_methods
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.registration import Registration, add_port
-from dra_driver.plugin.sockets import bind_privately, choose_paths, free_path, make_folder, sweep
+from dra_driver.plugin.sockets import Identity, bind_privately, choose_paths, free_path, identity, make_folder, sweep
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class PluginServer:
         self._registration = Registration(driver, self.paths.registration, self.paths.service)
         self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="rpc")
         self._server: grpc.Server | None = None
+        self._made: Identity | None = None  # of the service's socket that is ours
 
     @property
     def registered(self) -> bool:
@@ -62,6 +63,11 @@ class PluginServer:
     def last_error(self) -> str:
         """Give the kubelet's last word against the registration, or our own."""
         return self._registration.last_error
+
+    @property
+    def is_reachable(self) -> bool:
+        """Say whether the service's socket is still ours: a kubelet that starts anew could not call us otherwise."""
+        return self._made is not None and identity(self.paths.service) == self._made
 
     def start(self) -> None:
         """Serve, then register. Raises: NodeError."""
@@ -75,7 +81,7 @@ class PluginServer:
         )
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         server.start()
-        self._server = server
+        self._server, self._made = server, identity(self.paths.service)
         self._registration.start()
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
@@ -90,7 +96,8 @@ class PluginServer:
         done.wait(2.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._server = None
-        self.paths.service.unlink(missing_ok=True)
+        if self.is_reachable:
+            self.paths.service.unlink(missing_ok=True)
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]

@@ -25,6 +25,7 @@ from dra_driver.model.errors import NodeError
 from dra_driver.model.limits import SOCKET_PATH_BYTES
 
 T = TypeVar("T")
+Identity = tuple[int, int]  # inode and time
 
 FOLDER_MODE = 0o750
 SOCKET_MODE = 0o600
@@ -97,6 +98,15 @@ def sweep(driver: str, paths: SocketPaths) -> int:
                 path.unlink(missing_ok=True)
                 count += 1
     return count
+
+
+def identity(path: Path) -> Identity | None:
+    """Give what tells this file from another one that is put in its place; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def is_refused(path: Path) -> bool:

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.conversions import format_double
 from dra_driver.selectors.equality import find, is_map, map_items, map_keys, shown
 from dra_driver.selectors.values import (
     NONE,
@@ -52,8 +53,9 @@ _GO_TYPES: dict[type, str] = {
     Url: "cel.URL",
     Ip: "cel.IP",
     Cidr: "cel.CIDR",
-    NamedFormat: "*cel.Format",
+    NamedFormat: "cel.Format",
 }
+_FOREIGN = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
 _EMPTY: dict[str, Any] = {}
 
 
@@ -115,16 +117,24 @@ def index_optional(holder: Any, key: Any) -> Optional:
     if type(holder) is Optional:
         if not holder.present:
             return NONE
-        holder = holder.value
+        holder = _native(holder.value)
     check_key(key)
     found, value = _look_up(holder, key)
     return Optional(value) if found else NONE
 
 
+def _native(value: Any) -> Any:
+    """Refuse what the server can't take out of an optional on the way to a field."""
+    if type(value) in _FOREIGN:
+        shown = f"(*resource.Quantity){value.number}" if type(value) is CelQuantity else f"({go_type(value)})"
+        raise CelError(f"unsupported conversion to ref.Val: {shown}")
+    return value
+
+
 def test(holder: Any, field: str) -> bool:
     """Evaluate has(holder.field)."""
     if type(holder) is Optional:
-        return holder.present and test(holder.value, field)
+        return holder.present and test(_native(holder.value), field)
     return _look_up(holder, field)[0]
 
 
@@ -153,7 +163,7 @@ def _position(key: Any) -> int:
     if kind is float:
         if math.isfinite(key) and key == int(key):
             return int(key)
-        raise CelError(f"unsupported index value {key} in list")
+        raise CelError(f"unsupported index value {format_double(key)} in list")
     raise CelError(f"unsupported index type '{type_name(key)}' in list")
 
 

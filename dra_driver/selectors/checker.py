@@ -9,7 +9,7 @@ The rule: cel-go's checker. Messages, their positions and their order are Kubern
 from __future__ import annotations
 
 from dra_driver.selectors.declarations import Declarations
-from dra_driver.selectors.messages import MESSAGE_FIELDS, MESSAGE_TYPES
+from dra_driver.selectors.messages import ENUM_VALUES, MESSAGE_FIELDS, MESSAGE_TYPES, message_name
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -133,6 +133,8 @@ class _Checker:
         declared = self._declarations.identifiers.get(name)
         if declared is not None:
             return declared
+        if name in ENUM_VALUES:
+            return INT
         message = MESSAGE_TYPES.get(name)
         return type_of(message) if message is not None else None
 
@@ -333,8 +335,9 @@ class _Checker:
         result = ERROR
         if found.kind == "type" and found.params:
             result = found.params[0]
+            name = message_name(name)
             if name not in MESSAGE_FIELDS and name != _DEVICE.name:
-                self._fault(node, f"'{result}' is not a message type")
+                self._fault(node, f"'{result.name}' is not a message type")
                 result = ERROR
         elif found.kind == "type":
             self._fault(node, "'type' is not a message type")

@@ -288,12 +288,7 @@ class _Compiler(Folds):
         return (
             emit_order(function, closures, constants)
             or emit_binary(function, closures)
-            or emit_call(
-                dispatch_name(function, member=node.target is not None),
-                closures,
-                constants,
-                self._program.patterns.get(node),
-            )
+            or emit_call(name, closures, constants, self._program.patterns.get(node))
         )
 
     def _alternative(self, node: Call) -> Closure:

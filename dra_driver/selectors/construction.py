@@ -7,12 +7,15 @@ The rule: cel-go's literal evaluation (optional entries that are none are droppe
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
 
-from dra_driver.selectors.arithmetic import to_duration, to_timestamp
+from dra_driver.selectors.arithmetic import INT_OVERFLOW, UINT_OVERFLOW, to_duration, to_timestamp
 from dra_driver.selectors.equality import NO_SUCH_OVERLOAD, find, is_map, map_items, refuse_unhashable, shown
-from dra_driver.selectors.messages import DEVICE, MESSAGE_FIELDS
-from dra_driver.selectors.values import CelError, CelMap, MessageValue, Optional, Uint, raw_key
+from dra_driver.selectors.messages import DEVICE, MESSAGE_FIELDS, message_name
+from dra_driver.selectors.quoting import quote
+from dra_driver.selectors.values import CelError, CelMap, MessageValue, Optional, Uint, raw_key, type_name
 
 _DEFAULTS: dict[str, Any] = {"bool": False, "bytes": b"", "double": 0.0, "int": 0, "string": "", "uint": Uint(0)}
 
@@ -82,9 +85,11 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 def make_message(name: str, fields: dict[str, Any]) -> Any:
     """Make a protobuf message; the well-known ones turn into the CEL values that they stand for."""
-    short = name.removeprefix("google.protobuf.")
-    if name == DEVICE:
+    if name != message_name(name) or name == DEVICE:
         raise CelError(f"unknown type '{name}'")
+    short = name.removeprefix("google.protobuf.")
+    for field, value in fields.items():
+        fields[field] = _field(name, field, value)
     if short in {"Duration", "Timestamp"}:
         ns = fields.get("seconds", 0) * 10**9 + fields.get("nanos", 0)
         return to_duration(ns) if short == "Duration" else to_timestamp(ns)
@@ -97,7 +102,41 @@ def make_message(name: str, fields: dict[str, Any]) -> Any:
     if "value" in MESSAGE_FIELDS.get(name, {}) and short != "Any":
         default = _DEFAULTS[MESSAGE_FIELDS[name]["value"].kind]
         return fields.get("value", default)
+    if short == "Any":
+        shown = " ".join([f"{field}:{quote(value)}" for field, value in sorted(fields.items()) if type(value) is str])
+        raise CelError(f"unsupported conversion to ref.Val: (*dynamicpb.Message){shown}")
     return MessageValue(name, tuple(sorted(fields.items())))
+
+
+_NATIVE: dict[str, tuple[type, str]] = {
+    "bool": (bool, "bool"),
+    "bytes": (bytes, "[]uint8"),
+    "double": (float, "float64"),
+    "int": (int, "int64"),
+    "string": (str, "string"),
+    "uint": (Uint, "uint64"),
+}
+
+
+def _field(message: str, field: str, value: Any) -> Any:
+    """Convert a value to the type of a message's field."""
+    declared = MESSAGE_FIELDS[message][field]
+    native = _NATIVE.get(declared.kind)
+    if native is None:
+        return value
+    kind, name = native
+    fault = f"field type conversion error for {message}.{field} value type: "
+    number: Any = value
+    if type(value) is not kind:
+        raise CelError(f"{fault}unsupported native conversion from {type_name(value)} to '{name}'")
+    if "Int32" in message.replace("UInt", "Int") and not -(2**31) <= number < (2**32 if kind is Uint else 2**31):
+        raise CelError(f"{fault}{UINT_OVERFLOW if kind is Uint else INT_OVERFLOW}")
+    if "Float" in message:
+        try:
+            return float(struct.unpack("f", struct.pack("f", number))[0])
+        except OverflowError:
+            return math.copysign(math.inf, number)
+    return value
 
 
 def _json_value(fields: dict[str, Any]) -> Any:

@@ -25,7 +25,7 @@ _UNSUPPORTED = "unsupported attribute value"
 class DeviceView:
     """One device, converted. `problem` is why no selector can be evaluated on it; None for a good device."""
 
-    __slots__ = ("attributes", "capacity", "driver", "list_problem", "problem", "shared")
+    __slots__ = ("attributes", "capacity", "driver", "list_fault", "list_problem", "problem", "shared")
 
     def __init__(self, driver: str) -> None:
         self.driver = driver
@@ -34,6 +34,7 @@ class DeviceView:
         self.shared = False  # allowMultipleAllocations
         self.problem: str | None = None
         self.list_problem: str | None = None  # as `problem`, where list values are not supported
+        self.list_fault: str | None = None  # as `problem`, where they are
 
     def root(self, *, shows_sharing: bool) -> dict[str, Any]:
         """Give the value of the variable `device`."""
@@ -56,7 +57,11 @@ def prepare_device(device: Mapping[str, Any], driver: str) -> DeviceView:
         except (SemverError, CelError) as error:
             text = error.message if isinstance(error, SemverError) else error.text
             words = f"parse semantic version: {text}" if isinstance(error, SemverError) else text
-            view.problem = view.problem or f"attribute {name}: {words}"
+            if _holds_list(attribute):
+                view.list_problem = view.list_problem or f"attribute {name}: {_UNSUPPORTED}"
+                view.list_fault = view.list_fault or f"attribute {name}: {words}"
+            else:
+                view.problem = view.problem or f"attribute {name}: {words}"
             continue
         if type(value) is list:
             view.list_problem = view.list_problem or f"attribute {name}: {_UNSUPPORTED}"
@@ -101,6 +106,10 @@ def _attribute(attribute: Any) -> Any:
         if value is not None:
             return read(value)
     raise CelError(_UNSUPPORTED)
+
+
+def _holds_list(attribute: Any) -> bool:
+    return isinstance(attribute, Mapping) and any(isinstance(value, list) for value in attribute.values())
 
 
 def _int(value: Any) -> int:

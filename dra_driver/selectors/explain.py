@@ -58,9 +58,7 @@ class NearMiss:
 def explain(selector: KubernetesSelector, view: DeviceView) -> Explanation:
     """Explain the verdict on one device."""
     match, error = _verdict(selector, view)
-    try:
-        selector.check_view(view)
-    except SelectorRuntimeError:
+    if not _is_readable(selector, view):
         return Explanation(match, error, None, None)
     trace = selector.trace(view)
     deciding = _deciding(selector.program.root, trace)
@@ -74,7 +72,7 @@ def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) ->
     clauses = _clauses(selector.program.root)
     found: dict[tuple[str, str], list[int]] = {}
     for position, view in enumerate(views):
-        if view.problem is not None or (view.list_problem is not None and not selector.declarations.converts_lists):
+        if not _is_readable(selector, view):
             continue
         trace = selector.trace(view)
         failing = [clause for clause in clauses if trace.get(clause) is not True]
@@ -91,6 +89,15 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> tuple[bool | Non
         return selector.matches_view(view), None
     except SelectorRuntimeError as error:
         return None, error.text
+
+
+def _is_readable(selector: KubernetesSelector, view: DeviceView) -> bool:
+    """Tell whether the server could convert the device at all."""
+    try:
+        selector.check_view(view)
+    except SelectorRuntimeError:
+        return False
+    return True
 
 
 def _has_text(node: Node) -> bool:

@@ -25,14 +25,15 @@ from dra_driver.selectors.library_regex import REGEX
 from dra_driver.selectors.library_strings import STRINGS
 from dra_driver.selectors.library_time import accessors
 from dra_driver.selectors.library_url import URLS
-from dra_driver.selectors.values import CelError, list_size, type_name
+from dra_driver.selectors.values import CelError, Duration, Timestamp, list_size, type_name
 
 Function = Callable[..., Any]
 _Table = dict[tuple[type, ...], Callable[..., Any]]
 
 # Functions whose implementations check their operands themselves, with the short text.
 _SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith"})
-_NAMED_REFUSAL = frozenset({"size", "matches"})
+_NAMED_REFUSAL = frozenset({"size", "matches", "sort", "@sortByAssociatedKeys"})
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer any call themselves, with the short text
 
 
 def refusal(name: str, args: tuple[Any, ...]) -> CelError:
@@ -40,7 +41,7 @@ def refusal(name: str, args: tuple[Any, ...]) -> CelError:
     if name in _SHORT_REFUSAL:
         return CelError(NO_SUCH_OVERLOAD)
     if name in _NAMED_REFUSAL:
-        return CelError(NO_SUCH_OVERLOAD if type(args[0]) is str else f"{NO_SUCH_OVERLOAD}: {name}")
+        return CelError(NO_SUCH_OVERLOAD if type(args[0]) in _RECEIVERS else f"{NO_SUCH_OVERLOAD}: {name}")
     names = [type_name(arg) for arg in args]
     if name == "flatten":
         return CelError(f"{NO_SUCH_OVERLOAD}: {names[0]}.flatten({', '.join(names[1:])})")
@@ -64,7 +65,7 @@ def _size(value: Any) -> int:
         return list_size(value)
     if is_map(value):
         return map_size(value)
-    raise CelError(f"{NO_SUCH_OVERLOAD}: size")
+    raise refusal("size", (value,))
 
 
 def _by_types(name: str, table: _Table) -> Function:

@@ -106,7 +106,7 @@ def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], A
             view = prepare_device(device, driver)
             if view.problem is not None:
                 return driver, view.problem
-            made[1] = view.list_problem
+            made[1] = view.list_problem, view.list_fault
         for full, short in attributes:
             value = held.get(full)
             if value is None and short is not None:

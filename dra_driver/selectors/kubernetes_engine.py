@@ -141,6 +141,8 @@ class KubernetesSelector:
             raise SelectorRuntimeError(view.problem)
         if view.list_problem is not None and not self._declarations.converts_lists:
             raise SelectorRuntimeError(view.list_problem)
+        if view.list_fault is not None and self._declarations.converts_lists:
+            raise SelectorRuntimeError(view.list_fault)
 
     def interpreter(self, view: DeviceView) -> Interpreter:
         """Make the careful evaluator for one device."""

@@ -181,11 +181,11 @@ def _found(element: Any, needle: Any) -> bool:
 def includes(value: Any, needle: Any) -> bool:
     """Tell membership for a list, equality for anything else."""
     if is_list(value):
+        if any(_found(element, needle) for element in unfold(value)[:_MOST_INCLUDED]):
+            return True
         if list_size(value) > _MOST_INCLUDED:
-            raise CelError(
-                f"list has {list_size(value)} elements, more than the {_MOST_INCLUDED} that includes() takes"
-            )
-        return any(_found(element, needle) for element in unfold(value))
+            raise CelError(f"'includes' function cannot be applied to lists longer than {_MOST_INCLUDED} values")
+        return False
     return _found(value, needle)
 
 

@@ -16,7 +16,6 @@ from dra_driver.selectors.types import (
     DURATION,
     DYN,
     INT,
-    NULL,
     STRING,
     TIMESTAMP,
     UINT,
@@ -53,13 +52,24 @@ MESSAGE_TYPES: dict[str, Type] = {
     **{f"google.protobuf.{name}Value": wrapper_of(inner) for name, inner in _WRAPPED.items()},
 }
 
+# Names of types that the checker knows and the planner does not: a reference to one fails construction.
+UNDEFINED_AS_VALUES = frozenset(
+    {"duration", "timestamp", *MESSAGE_TYPES} - {f"google.protobuf.{n}" for n in ("Duration", "Timestamp", "Empty")}
+)
+ENUM_VALUES = {"google.protobuf.NullValue.NULL_VALUE": 0}
+_ALIASES = {
+    "duration": "google.protobuf.Duration",
+    "timestamp": "google.protobuf.Timestamp",
+    "null_type": "google.protobuf.NullValue",
+}
+
 MESSAGE_FIELDS: dict[str, dict[str, Type]] = {
     "google.protobuf.Any": {"type_url": STRING, "value": BYTES},
     "google.protobuf.Duration": _SECONDS_AND_NANOS,
     "google.protobuf.Timestamp": _SECONDS_AND_NANOS,
     "google.protobuf.Struct": {"fields": map_of(STRING, DYN)},
     "google.protobuf.Value": {
-        "null_value": NULL,
+        "null_value": INT,  # an enum
         "number_value": DOUBLE,
         "string_value": STRING,
         "bool_value": BOOL,
@@ -68,5 +78,11 @@ MESSAGE_FIELDS: dict[str, dict[str, Type]] = {
     },
     "google.protobuf.ListValue": {"values": list_of(DYN)},
     "google.protobuf.Empty": {},
+    "google.protobuf.NullValue": {},
     **{f"google.protobuf.{name}Value": {"value": inner} for name, inner in _WRAPPED.items()},
 }
+
+
+def message_name(name: str) -> str:
+    """Give the full name of a message that also has a short one."""
+    return _ALIASES.get(name, name)

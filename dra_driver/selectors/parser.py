@@ -17,6 +17,7 @@ from dra_driver.selectors.lexer import EOF, Token, tokenize
 from dra_driver.selectors.literals import BadLiteral, read_bytes, read_double, read_int, read_string, read_uint
 from dra_driver.selectors.macros import BadMacro, Expansion, Macro
 from dra_driver.selectors.nodes import Call, Entry, Ident, ListLiteral, Literal, MapLiteral, Message, Node, Select
+from dra_driver.selectors.recovery import outermost
 from dra_driver.selectors.source import NOWHERE, Fault
 
 MAX_CODE_POINTS = 100_000
@@ -285,6 +286,11 @@ class _Parser:
             if self._kind == "ident":
                 return self._named(".")
             self._no_alternative(".")
+        if kind == "-":  # only after "!": the sign of a number, or nothing
+            self._advance()
+            if self._kind in {"int", "float"}:
+                return self._number(self._tokens[self._at - 1][2], negative=True)
+            self._no_alternative(f"-{self._tokens[self._at][1]}")
         self._fail("mismatched", _OPERAND)
         raise AssertionError  # _fail raises
 
@@ -298,11 +304,23 @@ class _Parser:
             if reserved:
                 self.faults.append(Fault(offset, f"reserved identifier: {name}"))
             offset = self._advance()[2]
-            args = self._arguments()
+            start = self._at
+            try:
+                args = self._arguments()
+            except _Stop:
+                if name == "has" and not dot:
+                    self._unfinished_test(start)
+                raise
             return self._call(dot + name, None, args, offset, max([0, *[arg.visits for arg in args]]))
         if reserved:
             self.faults.append(Fault(offset, f"reserved identifier: {name}"))
         return Ident(dot + name, offset)
+
+    def _unfinished_test(self, start: int) -> None:
+        """Report the argument of a has() that a syntax error cut short: the server recovers and looks at it."""
+        top = outermost(self._tokens[start : self._at])
+        if top is not None:
+            self.faults.append(Fault(top, "invalid argument to has() macro"))
 
     def _is_message(self) -> bool:
         at, tokens = self._at + 1, self._tokens
@@ -318,7 +336,8 @@ class _Parser:
         offset = self._expect("{")[2]
         entries: list[Entry] = []
         visits = 0
-        while self._kind not in {"}", ","}:
+        more = self._kind not in {"}", ","}
+        while more:
             optional = self._optional_mark()
             if self._kind == "quoted":
                 self.faults.append(Fault(self._tokens[self._at][2], "unsupported syntax: '`'"))
@@ -329,8 +348,7 @@ class _Parser:
             value = self._expr()
             visits = max(visits, value.visits)
             entries.append(Entry(None, field, value, colon, optional=optional))
-            if not self._comma("}"):
-                break
+            more = self._comma("}")
         self._close("}")
         return Message(name, entries, offset, visits)
 
@@ -339,14 +357,14 @@ class _Parser:
         elements: list[Node] = []
         optional: set[int] = set()
         visits = 0
-        while self._kind not in {"]", ","}:
+        more = self._kind not in {"]", ","}
+        while more:
             if self._optional_mark():
                 optional.add(len(elements))
             element = self._expr()
             visits = max(visits, element.visits)
             elements.append(element)
-            if not self._comma("]"):
-                break
+            more = self._comma("]")
         self._close("]")
         return ListLiteral(elements, frozenset(optional) if optional else _NO_OPTIONALS, offset, visits)
 
@@ -354,15 +372,15 @@ class _Parser:
         offset = self._advance()[2]
         entries: list[Entry] = []
         visits = 0
-        while self._kind not in {"}", ","}:
+        more = self._kind not in {"}", ","}
+        while more:
             optional = self._optional_mark()
             key = self._expr()
             colon = self._expect(":")[2]
             value = self._expr()
             visits = max(visits, key.visits, value.visits)
             entries.append(Entry(key, "", value, colon, optional=optional))
-            if not self._comma("}"):
-                break
+            more = self._comma("}")
         self._close("}")
         return MapLiteral(entries, offset, visits)
 

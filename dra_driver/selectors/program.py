@@ -18,7 +18,7 @@ from dra_driver.selectors.construction import make_list, make_map
 from dra_driver.selectors.conversions import CONVERSIONS
 from dra_driver.selectors.functions import FUNCTIONS
 from dra_driver.selectors.library_regex import PATTERN_FUNCTIONS, BadPattern, Pattern, compile_pattern
-from dra_driver.selectors.messages import DEVICE
+from dra_driver.selectors.messages import ENUM_VALUES, UNDEFINED_AS_VALUES
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -106,10 +106,13 @@ class _Constructor:
     def _type(self, node: Node, name: str) -> bool:
         if not name:
             return False
-        if name == DEVICE:
+        if name in ENUM_VALUES:
+            self._constants[node] = ENUM_VALUES[name]
+            return True
+        if name in UNDEFINED_AS_VALUES:
             raise BadProgram(f"reference to undefined type: {name}")
         t = node.type.params[0] if node.type.params else parse_type("type")
-        self._constants[node] = TypeValue(name if t.kind in {"wrapper", "dyn", "any"} else runtime_type_name(t))
+        self._constants[node] = TypeValue(runtime_type_name(t))
         return True
 
     def _list(self, node: ListLiteral) -> bool:

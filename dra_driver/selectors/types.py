@@ -89,7 +89,7 @@ TIMESTAMP = Type("timestamp")
 TYPE = Type("type")
 
 _NAMED = {t.kind: t for t in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, DYN, ANY, DURATION, TIMESTAMP, TYPE)}
-_OPAQUE_NAMES = {"net.IP", "net.CIDR"}
+_OPAQUE_NAMES = {"net.IP", "net.CIDR", "optional_type"}
 
 PRIMITIVE = frozenset({"bool", "int", "uint", "double", "string", "bytes"})
 _NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "wrapper"})

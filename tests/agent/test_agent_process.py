@@ -1,5 +1,6 @@
 """The real agent process on a stand-in cluster. Not covered here: prepare's own rules (tests/plugin)."""
 
+import json
 import os
 import re
 import signal
@@ -156,6 +157,14 @@ def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
     assert "Traceback" not in here.log()
 
 
+def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(here):
+    agent = here.start("simulated:dgx-h100", "--log-format", "json", "--kubeconfig", "/does/not/exist")
+    assert agent.wait(20) == 3
+    last = [json.loads(line) for line in here.log().splitlines()][-1]
+    assert (last["level"], last["code"]) == ("error", "input.kubeconfig")
+    assert "/does/not/exist" in last["err"]
+
+
 def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
     (here.kubelet.plugins_dir / NVIDIA_DRIVER / "role.lock").mkdir(parents=True)
     agent = here.start("simulated:dgx-h100")
@@ -169,6 +178,15 @@ def test_a_flag_beats_its_environment_twin(here):
     here.kubelet.wait_registered("other.example.com")
     until(lambda: here.api.items(SLICES), "slices")
     assert here.api.items(SLICES)[0]["spec"]["nodeName"] == NODE
+
+
+def test_an_agent_whose_service_socket_was_taken_away_starts_afresh(here):
+    agent = here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER).endpoint.unlink()
+    until(lambda: "starting afresh" in here.log(), "a new start")
+    until((here.kubelet.plugins_dir / NVIDIA_DRIVER / "dra.sock").exists, "a new socket")
+    until(lambda: here.log().count("registered with the kubelet") == 2, "a new registration")
+    assert here.end(agent) == 0
 
 
 def test_a_killed_agent_leaves_nothing_that_hinders_the_next(here):

@@ -1,4 +1,4 @@
-"""Worlds with one driver per pool name, complete and valid pools, guarded selectors, `All` only as first alternative."""
+"""Worlds with one driver per pool name, complete valid pools, guarded selectors, `All` only as first alternative."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.allocation import Allocator, Features, Outcome
@@ -27,6 +27,7 @@ from tests.support.allocation_worlds import (
 )
 
 Wire = dict[str, Any]
+unhurried = settings(deadline=None, max_examples=60)  # the machine may be busy
 VERSIONS = st.sampled_from(["1.34", "1.35", "1.36", "1.37"])
 
 
@@ -106,13 +107,14 @@ def placed(world: Wire, outcome: Outcome) -> list[tuple[Wire, Wire]]:
         for one in slices
         for d in one["spec"].get("devices", ())
     }
-    found = []
-    for result in outcome.results or []:
-        for one in result["devices"].get("results", ()):
-            found.append((by_id[one["pool"], one["device"]], one))
-    return found
+    return [
+        (by_id[one["pool"], one["device"]], one)
+        for result in outcome.results or []
+        for one in result["devices"].get("results", ())
+    ]
 
 
+@unhurried
 @given(worlds())
 def test_no_exclusive_device_is_given_twice_nor_one_that_is_held(world: Wire) -> None:
     held = {(r["pool"], r["device"]) for c in world["allocated"] for r in _results(c)}
@@ -127,6 +129,7 @@ def _results(one: Wire) -> list[Wire]:
     return found
 
 
+@unhurried
 @given(worlds())
 def test_counters_never_go_below_zero(world: Wire) -> None:
     if world["kubernetes"] == "1.34":
@@ -152,6 +155,7 @@ def test_counters_never_go_below_zero(world: Wire) -> None:
         assert all(times <= 1 for key, times in used.items() if key[:2] in drawn)
 
 
+@unhurried
 @given(worlds())
 def test_shared_capacity_is_never_given_out_twice(world: Wire) -> None:
     for outcome in outcomes(world).values():
@@ -159,6 +163,7 @@ def test_shared_capacity_is_never_given_out_twice(world: Wire) -> None:
         assert all(times <= 2 for times in shares.values())  # 30Gi each of 80Gi
 
 
+@unhurried
 @given(worlds())
 def test_constraints_hold(world: Wire) -> None:
     for outcome in outcomes(world).values():
@@ -168,6 +173,7 @@ def test_constraints_hold(world: Wire) -> None:
                 assert len({d["attributes"]["index"]["int"] for d, _ in placed(world, only)}) <= 1
 
 
+@unhurried
 @given(worlds())
 def test_requests_get_as_many_devices_as_they_ask_for(world: Wire) -> None:
     for outcome in outcomes(world).values():
@@ -179,6 +185,7 @@ def test_requests_get_as_many_devices_as_they_ask_for(world: Wire) -> None:
                 assert counts[asked["name"]] >= least
 
 
+@unhurried
 @given(worlds())
 def test_another_node_changes_nothing_for_the_others(world: Wire) -> None:
     together = outcomes(world)
@@ -186,12 +193,14 @@ def test_another_node_changes_nothing_for_the_others(world: Wire) -> None:
         assert outcomes(world, [name])[name] == together[name]
 
 
+@unhurried
 @given(worlds())
 def test_equal_worlds_give_equal_outcomes(world: Wire) -> None:
     again = json.loads(json.dumps(world))
     assert outcomes(world) == outcomes(again)
 
 
+@unhurried
 @given(worlds())
 def test_memory_of_failed_states_changes_no_outcome(world: Wire) -> None:
     plain = outcomes(world)

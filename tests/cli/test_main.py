@@ -115,6 +115,53 @@ def test_a_terminal_without_our_characters_is_no_error():
     assert done.stdout.isascii()
 
 
+def test_a_command_says_once_what_is_missing_and_no_log_line_stands_between(tmp_path):
+    roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    done = process("devices", "--hardware", "nvidia", *roots)
+    assert "left out of containers" in done.stdout
+    assert done.stderr == ""
+
+
+GO_AWAY = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from dra_driver.__main__ import main
+sys.argv = ["dra-driver", "--version"]
+main()
+import grpc
+for number in range(20):
+    began, end = threading.Event(), threading.Event()
+    def wait(request, context):
+        began.set()
+        end.wait(10)
+        return b""
+    server = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.unary_unary_rpc_method_handler(wait)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"C": handler}),))
+    server.add_insecure_port(f"unix:{number}.sock")
+    server.start()
+    call = grpc.insecure_channel(f"unix:{number}.sock").unary_unary("/a.B/C").future(b"", timeout=10)
+    began.wait(10)
+    server.stop(0)
+    call.exception()
+    end.set()
+"""
+
+
+def test_grpc_itself_writes_nothing_between_our_lines(tmp_path):
+    command = [sys.executable, "-c", GO_AWAY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_table_whose_reader_goes_away_early_is_no_error():
+    devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100"
+    command = devices + " | true; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_goes_away_early_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100 -o yaml"
     command = devices + " | head -1; exit ${PIPESTATUS[0]}"

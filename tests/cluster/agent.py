@@ -75,7 +75,7 @@ class Agent:
         """Return the plugin's data folder."""
         return self.node.plugins / self.driver
 
-    def start(self, seconds: float = 30) -> Agent:
+    def start(self, seconds: float = 60) -> Agent:
         """Start the agent and wait until it calls itself ready."""
         # Whatever mount namespace the node has now: it may have been rebooted.
         self.daemon.mount = self.node.mounts

@@ -59,7 +59,7 @@ class Api:
 
         Raises: Refused on an error status, urllib3's errors when nobody answers.
         """
-        answer = self._pool.request(
+        answer = self._request(
             method,
             self.server + path + ("?" + "&".join(f"{key}={value}" for key, value in query.items()) if query else ""),
             body=json.dumps(body).encode() if body is not None else None,
@@ -71,6 +71,16 @@ class Api:
         if answer.status >= 400:
             raise Refused(answer.status, decoded if isinstance(decoded, dict) else {"message": text})
         return decoded
+
+    def _request(self, method: str, *arguments: Any, **named: Any) -> urllib3.BaseHTTPResponse:
+        """Send a request; a read that nobody answered is sent again, a busy machine may take its time."""
+        for attempt in (1, 2, 3):
+            try:
+                return self._pool.request(method, *arguments, **named)
+            except urllib3.exceptions.HTTPError:
+                if method != "GET" or attempt == 3 or "/readyz" in arguments[0]:
+                    raise
+        raise AssertionError("not reached")
 
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
         """Return the path of a collection, or of one object in it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ def write(archive: Path, reference: str, busybox: Path, command: Sequence[str]) 
     layer = _layer(busybox)
     configuration = _json(
         {
-            "architecture": "amd64",
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()],
             "os": "linux",
             "config": {"Env": ["PATH=/bin"], "Cmd": list(command)},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},

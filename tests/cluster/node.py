@@ -17,7 +17,7 @@ from typing import Any
 from tests.cluster import image
 from tests.cluster.control_plane import GATES
 from tests.cluster.daemon import Daemon
-from tests.cluster.sandbox import Sandbox, hierarchies, until
+from tests.cluster.sandbox import Sandbox, hierarchies, remove_cgroups, until
 
 BRIDGE = "cni0"
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
@@ -140,13 +140,15 @@ class Node:
         self.kubelet.start()
 
     def reboot(self) -> None:
-        """Lose what a reboot loses: every process, every mount, /run, the CDI folder, the boot id."""
+        """Lose what a reboot loses: every process, mount and cgroup, /run, the CDI folder, the boot id."""
         self.sandbox.kill(self.group)
         for process in (self.kubelet, self.containerd, self._holder):
             if process is not None:
                 process.wait(10)
         for file in (self.base / "mounted", *self.cdi.iterdir()):
             file.unlink()
+        for hierarchy in hierarchies():
+            remove_cgroups(hierarchy / self.sandbox.name / self.group / "kubepods")
         self.start()
 
     def daemon(self, name: str, argv: list[Any], **options: Any) -> Daemon:

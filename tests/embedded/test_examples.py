@@ -20,7 +20,7 @@ from dra_driver.embedded.examples import (
     load_examples,
 )
 from dra_driver.embedded.expectations import unmet
-from dra_driver.embedded.first_fit import Choice
+from dra_driver.embedded.placement import Choice
 from dra_driver.model.errors import InputError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "resourceclaims"

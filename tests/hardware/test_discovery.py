@@ -82,6 +82,20 @@ def test_gpus_stand_in_pci_order_whatever_their_minors(machine: Machine) -> None
     assert [g.pci_address for g in machine.discover().gpus] == ["0000:1b:00.0", "0000:65:00.0", "0000:b1:00.0"]
 
 
+@pytest.mark.parametrize(("fact", "word"), [("minor", "minor 0"), ("uuid", "UUID GPU-")])
+def test_gpus_that_claim_the_same_minor_or_uuid_are_a_problem_of_each(machine: Machine, fact: str, word: str) -> None:
+    first, second = machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
+    second.facts[fact] = first.facts[fact]
+    machine.write()
+    facts = machine.discover()
+    assert len(facts.gpus) == 2
+    assert [(p.code, p.subject) for p in facts.problems] == [
+        ("hardware.identity-shared", "0000:1b:00.0"),
+        ("hardware.identity-shared", "0000:65:00.0"),
+    ]
+    assert all(word in problem.message for problem in facts.problems)
+
+
 def test_a_rack_s_gpus_share_the_fabric_s_domain(machine: Machine) -> None:
     cluster = uuid.UUID("12345678-1234-5678-1234-567812345678")
     machine.add(*nvl72_tray(cluster))

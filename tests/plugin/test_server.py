@@ -173,6 +173,35 @@ def takes_calls(served: Served) -> bool:
     return True
 
 
+def test_an_instance_that_drains_leaves_the_socket_of_the_next_one_alone(served: Served) -> None:
+    served.rig.allocate("u1", "gpu-0")
+    served.rig.hardware.missing = {0}
+    first = served.start()
+    served.kubelet.register()
+    call, _ = in_thread(served.kubelet.prepare, claim("u1"))
+    eventually(lambda: served.rig.api.requests["get"])
+    stop, _ = in_thread(first.stop, 20.0)
+    eventually(lambda: not served.kubelet.sockets() and not first.paths.service.exists())
+    served.start()
+    served.rig.hardware.missing = set()
+    call.join(10)
+    stop.join(10)
+    assert not stop.is_alive()
+    assert first.paths.service.exists()
+    assert served.kubelet.unprepare(claim("u1"))["u1"].error == ""
+
+
+def test_a_service_socket_that_somebody_took_away_is_noticed(served: Served) -> None:
+    server = served.start()
+    assert server.is_reachable
+    server.paths.service.unlink()
+    assert not server.is_reachable
+    server.paths.service.touch()
+    assert not server.is_reachable
+    server.stop(1.0)
+    assert server.paths.service.exists(), "not ours"
+
+
 def test_stop_takes_the_registration_away_first_and_lets_a_running_call_finish(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}

@@ -276,7 +276,7 @@ _INTS = st.recursive(
     lambda inner: st.builds(lambda a, op, b: f"({a} {op} {b})", inner, st.sampled_from("+-*"), inner),
     max_leaves=4,
 )
-_STRINGS = st.sampled_from([f"{A}.string", "device.driver", '"fish"', '"a" + "b"', f"{A}.model.lowerAscii()"])
+_STRINGS = st.sampled_from([f"{A}.string", "device.driver", '"fish"', f"{A}.model.lowerAscii()"])
 _PORTABLE = st.recursive(
     st.one_of(
         st.builds(
@@ -307,6 +307,16 @@ _PORTABLE = st.recursive(
 )
 
 
+@pytest.fixture(scope="module")
+def _cel_python():
+    """Make cel-python raise the recursion limit, which it does on first use, before hypothesis watches it."""
+    limit = sys.getrecursionlimit()
+    CelPythonEngine().compile("true")
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("_cel_python")
 @given(_PORTABLE)
 @settings(max_examples=60, deadline=None)
 def test_both_engines_agree_on_portable_expressions(text):

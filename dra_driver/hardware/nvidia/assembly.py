@@ -31,6 +31,21 @@ def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[Gp
     return tuple(sorted(gpus, key=lambda gpu: gpu.pci_address))
 
 
+def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
+    """Say which GPUs claim the same minor or UUID: containers can't tell them apart, and may be given the same one."""
+    by_identity: dict[str, list[GpuFacts]] = {}
+    for gpu in (reading.facts for reading in readings):
+        if gpu is not None:
+            for identity in (f"minor {gpu.minor}", f"UUID {gpu.uuid}"):
+                by_identity.setdefault(identity, []).append(gpu)
+    return tuple(
+        Problem("hardware.identity-shared", gpu.pci_address, f"GPU claims {identity}, and so does another")
+        for identity, gpus in by_identity.items()
+        if len(gpus) > 1
+        for gpu in gpus
+    )
+
+
 def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, silent: int) -> tuple[Problem, ...]:
     """Say which GPUs on the bus the library does not report.
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.nvidia import library, names, sysfs
-from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, unreported
+from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
 from dra_driver.hardware.nvidia.links import Edge
 from dra_driver.hardware.nvidia.nvml import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
@@ -223,6 +223,7 @@ class NvidiaHardware:
         functions = sysfs.read_pci_functions(self._roots)
         silent = sum(problem.subject == "node" for problem in problems)
         problems = [*name_silent(problems, functions, answered), *unreported(functions, answered, silent=silent)]
+        problems += shared_identities(readings)
         self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
         self._edges.update(edge for reading in readings for edge in reading.links.edges)
         self._driver_version = state.driver_version

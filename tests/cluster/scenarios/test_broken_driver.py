@@ -27,10 +27,19 @@ def test_a_broken_driver_is_found_out(start_agent: Callable[..., Agent], stage: 
         use(start_agent, stage, fault)
     told = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
     assert cause in told
+    # Only a driver that works lets the pod end.
+    start_agent()
 
 
 def use(start_agent: Callable[..., Agent], stage: Stage, fault: str) -> None:
-    start_agent(program=[sys.executable, broken_driver.__file__, fault]).published()
+    broken = start_agent(program=[sys.executable, broken_driver.__file__, fault])
+    try:
+        start_pod(stage)
+    finally:
+        broken.kill()
+
+
+def start_pod(stage: Stage) -> None:
     stage.create(
         template(stage.namespace, "one-gpu", devices(request("gpu"))),
         pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.embedded.first_fit import first_fit, node_devices
-from dra_driver.selectors import compile_selector
+from dra_driver.embedded.placement import place
 
 DRIVER, POOL = "gpu.example.com", "n1/gpu.example.com"
 CLASSES = {
@@ -52,9 +51,12 @@ def request(name="r", **more):
     return {"name": name, "exactly": exactly(**more)}
 
 
-def fit(wire, slices, in_use=()):
-    held = {(DRIVER, POOL, name): "other" for name in in_use}
-    return first_fit(wire, slices=slices, classes=CLASSES, in_use=held, node="n1", compile_selector=compile_selector)
+def fit(wire, slices, in_use=(), classes=CLASSES):
+    results = [{"request": "x", "driver": DRIVER, "pool": POOL, "device": name} for name in in_use]
+    held = {"metadata": {"name": "other"}, "status": {"allocation": {"devices": {"results": results}}}}
+    named = [{"metadata": {"name": name}, **body} for name, body in classes.items()]
+    [outcome] = place([wire], slices=slices, classes=named, held=[held], node="n1", kubernetes="1.36")
+    return outcome
 
 
 def taken(outcome):
@@ -92,14 +94,15 @@ def test_only_complete_pools_of_this_node_in_their_newest_generation_count():
         slice_of(device("half"), name="h", driver="half.example.com", count=2),
         slice_of(device("far"), name="f", node="n2"),
     ]
-    assert [candidate.id[2] for candidate in node_devices(slices, "n1")] == ["new"]
+    assert taken(fit(claim(request(class_name="any", count=1)), slices)) == ["new"]
+    assert fit(claim(request(class_name="any", count=2)), slices).allocation is None
 
 
 def test_two_requests_of_one_claim_never_share_a_device():
     slices = [slice_of(device("a"), device("b"))]
     assert taken(fit(claim(request("x"), request("y")), slices)) == ["a", "b"]
     assert fit(claim(request("x", count=2), request("y")), slices).refusal == (
-        "each request fits alone, but not all together"
+        "each request could be met alone, but not all of them together"
     )
 
 
@@ -133,7 +136,7 @@ def test_match_attribute_steps_back_until_the_devices_agree():
     constraint = {"matchAttribute": "gpu.example.com/link"}
     assert taken(fit(claim(request(count=2), constraints=[constraint]), slices)) == ["b", "c"]
     outcome = fit(claim(request(count=3), constraints=[constraint]), slices)
-    assert outcome.refusal == "no set of free devices agrees on gpu.example.com/link"
+    assert outcome.refusal == "request r wants 3: 4 devices here, 4 of class gpu, 4 can't meet the constraints"
 
 
 def test_match_attribute_compares_kinds_too_and_works_across_drivers():
@@ -173,23 +176,23 @@ def test_tainted_devices_are_left_out_unless_the_taint_only_informs():
     assert "1 tainted" in outcome.choices[0].reason
 
 
-def test_a_selector_that_fails_on_any_device_aborts_and_names_it():
+def test_a_selector_that_fails_on_a_device_that_is_looked_at_aborts_and_names_it():
     outcome = fit(
-        claim(request(class_name="any", selector='device.attributes["gpu.example.com"].model == "x"')),
+        claim(request(class_name="any", count=2, selector='device.attributes["gpu.example.com"].model == "x"')),
         [slice_of(device("a", model="x")), slice_of(device("n"), driver="nic.example.com", name="t")],
     )
     assert outcome.aborts
-    assert "nic.example.com/n1/nic.example.com/n" in outcome.refusal
+    assert "selector error on device n" in outcome.refusal
     assert "no such key: model" in outcome.refusal
 
 
 def test_a_missing_class_is_a_refusal():
-    assert fit(claim(request(class_name="absent")), []).refusal == "device class absent does not exist"
+    assert "could not retrieve device class absent" in fit(claim(request(class_name="absent")), []).refusal
 
 
 def test_more_than_32_devices_are_refused():
     slices = [slice_of(*[device(f"d{i}") for i in range(33)])]
-    assert "33 devices" in fit(claim(request(mode="All")), slices).refusal
+    assert "number of requested devices 33" in fit(claim(request(mode="All")), slices).refusal
 
 
 def test_configs_come_from_the_classes_first_and_only_for_requests_that_were_met():
@@ -202,7 +205,7 @@ def test_configs_come_from_the_classes_first_and_only_for_requests_that_were_met
         config=[{**opaque, "requests": ["two"]}, {**opaque, "requests": ["alt/y"]}, opaque],
     )
     slices = [slice_of(device("a"), device("b"), device("c"))]
-    outcome = first_fit(wire, slices=slices, classes=classes, in_use={}, node="n1", compile_selector=compile_selector)
+    outcome = fit(wire, slices, classes=classes)
     assert [(c["source"], c.get("requests")) for c in outcome.allocation["devices"]["config"]] == [
         ("FromClass", ["one", "two", "alt/x"]),
         ("FromClaim", ["two"]),

@@ -1,0 +1,188 @@
+"""Explanations: why a pod's claims fit on a node or do not, the one sentence that matters first.
+
+In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an `Explanation` of
+the whole: verdict, sentence, funnels, what would mend it. It adds nothing to the allocator's verdict and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.allocator import Allocator, PodAllocator
+from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
+from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, Category, Outcome, Refusal
+from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.allocation.pools import Pool
+from dra_driver.model.wire import ClaimWire, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation:
+    """One node. `skipped` says why the device check is never reached; then there is no outcome."""
+
+    node: str
+    sentence: str
+    outcome: Outcome | None
+    funnels: tuple[Funnel, ...] = ()
+    notes: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the claims fit here."""
+        return self.outcome is not None and self.outcome.ok
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All nodes. `sentence` is the one that matters; `aborts` says that an error ends the pod's scheduling."""
+
+    sentence: str
+    nodes: tuple[NodeExplanation, ...]
+    aborts: bool
+    kubernetes: str
+    exact: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether the pod can be scheduled somewhere."""
+        return any(node.ok for node in self.nodes) and not self.aborts
+
+
+def explain(
+    allocator: Allocator,
+    claims: Sequence[ClaimWire],
+    nodes: Sequence[Wire],
+    *,
+    pod: Wire | None = None,
+    newer: Allocator | None = None,
+) -> Explanation:
+    """Explain one pod's claims on all nodes. `newer` is a later Kubernetes, to say where it decides otherwise."""
+    asked = allocator.for_claims(claims)
+    other = newer.for_claims(claims) if newer is not None else None
+    explained = tuple(_explain_node(asked, other, node, pod) for node in nodes)
+    errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
+    rules = allocator.rules
+    return Explanation(_overall(explained, errors), explained, bool(errors), rules.kubernetes, rules.exact)
+
+
+def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, pod: Wire | None) -> NodeExplanation:
+    name = node["metadata"]["name"]
+    skipped = why_not_on(pod, node) if pod is not None else ""
+    if skipped:
+        return NodeExplanation(name, f"not considered: {skipped}", None, skipped=skipped)
+    outcome = asked.allocate(node)
+    if outcome.ok:
+        return NodeExplanation(name, f"fits: {_given(outcome)}", outcome, notes=_notes(asked, newer, node, outcome))
+    pools, funnels = _look(asked, node)
+    notes = (*_pool_notes(pools), *_notes(asked, newer, node, outcome))
+    return NodeExplanation(name, _why(outcome, funnels, pools), outcome, funnels, notes)
+
+
+def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
+    """Follow the devices for every request that is sound."""
+    try:
+        pools = asked.pools(node)
+    except Refusal:
+        return [], ()
+    return pools, funnels_on(asked.context, pools, node)
+
+
+def _why(outcome: Outcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
+    """Give the sentence of a node that refuses."""
+    if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
+        failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
+        where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
+        return f"selector error{where}: {outcome.error}; this ends the pod's scheduling on every node"
+    if outcome.error is not None and outcome.category is not Category.INVALID_POOL:
+        return f"{outcome.error}; this ends the pod's scheduling on every node"
+    short = [one for one in funnels if one.is_short and not _has_other_choice(one, funnels)]
+    if short:
+        return "; ".join(_shortage(one) for one in short[:3])
+    bad = next((note for note in _pool_notes(pools)), "")
+    if outcome.category is Category.INVALID_POOL and bad:
+        return bad
+    if not funnels:
+        return "nothing is asked"
+    return "each request could be met alone, but not all of them together"
+
+
+def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
+    """Tell whether another alternative of the same request is not short."""
+    request = one.request.partition("/")[0]
+    return any(o.claim == one.claim and o.request.partition("/")[0] == request and not o.is_short for o in funnels)
+
+
+def _shortage(one: Funnel) -> str:
+    wanted = "all matching devices" if one.wants is None else f"{one.wants}"
+    stage = one.bottleneck
+    if not one.devices:
+        return f"request {one.request} wants {wanted}, but no device is published here"
+    head = f"request {one.request} wants {wanted}, {one.fits} of {one.devices} can be had"
+    return f"{head}: {_loss(stage)}" if stage is not None else head
+
+
+def _loss(stage: Stage) -> str:
+    """Say what a stage lost: the reason if it is one, else the first with the number of others."""
+    reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
+    if stage.name == "in use":
+        holders = sorted({loss.reason.removeprefix("held by ") for loss in stage.lost})
+        return f"{len(stage.lost)} matching devices are held by {', '.join(holders[:4])}"
+    if len(reasons) == 1:
+        return f"{stage.name}: {reasons[0]} ({len(stage.lost)} devices)"
+    first = stage.lost[0]
+    return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
+
+
+def _given(outcome: Outcome) -> str:
+    names = [
+        f"{one['device']} for {one['request']}"
+        for result in outcome.results or []
+        for one in result["devices"].get("results", ())
+    ]
+    return ", ".join(names) if names else "nothing is asked"
+
+
+def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
+    notes = []
+    for pool in pools:
+        if pool.incomplete:
+            notes.append(f"pool {pool.name} is incomplete: {pool.seen[0]} of {pool.seen[1]} slices")
+        elif pool.invalid:
+            notes.append(f"pool {pool.name} is invalid: {pool.invalid}")
+    return tuple(notes)
+
+
+def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome: Outcome) -> tuple[str, ...]:
+    notes = []
+    here = asked.allocator.rules.kubernetes
+    if newer is not None:
+        later = newer.allocate(node)
+        version = newer.allocator.rules.kubernetes
+        if later.ok and not outcome.ok:
+            notes.append(f"Kubernetes {here} refuses this; {version} allocates {_given(later)}")
+        elif outcome.ok and not later.ok:
+            notes.append(f"Kubernetes {here} allocates this; {version} refuses it")
+        elif outcome.ok and _given(later) != _given(outcome):
+            notes.append(f"Kubernetes {version} chooses otherwise: {_given(later)}")
+    if outcome.others_possible:
+        notes.append("the order of pools is not fixed in this version: other outcomes are possible")
+    if outcome.times_out or outcome.is_least:
+        would, about = ("would", "about") if outcome.times_out else ("may", "more than")
+        limit = f"{FILTER_TIMEOUT_SECONDS:g} s"
+        notes.append(f"the scheduler {would} give up after {limit}: it tries {about} {outcome.steps} placements")
+    return tuple(notes)
+
+
+def _overall(nodes: Sequence[NodeExplanation], errors: Sequence[NodeExplanation]) -> str:
+    fitting = [node for node in nodes if node.ok]
+    if errors:
+        word = "is" if len(errors) == len([n for n in nodes if not n.skipped]) else "may be"
+        return f"scheduling {word} blocked: {errors[0].node}: {errors[0].sentence}"
+    if fitting:
+        return f"fits on {len(fitting)} of {len(nodes)} nodes; {fitting[0].node}: {fitting[0].sentence}"
+    if not nodes:
+        return "there are no nodes to look at"
+    best = max(nodes, key=lambda n: (n.outcome is not None, sum(f.fits for f in n.funnels)))
+    return f"fits on none of {len(nodes)} nodes; nearest is {best.node}: {best.sentence}"

@@ -1,0 +1,222 @@
+"""The funnel: what becomes of a node's devices on the way to one request.
+
+In: a request, and a node's devices. Out: a `Funnel`: stage after stage, how many devices are left and why the others
+are not. Each device is lost once, at the first stage that refuses it. Constraints and competition between requests
+concern several devices at once; the allocator's outcome, not the funnel, is the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.attempt import Attempt, Context
+from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.matching import Step
+from dra_driver.allocation.outcome import Refusal
+from dra_driver.allocation.plan import Alternative
+from dra_driver.allocation.pools import Pool, reaches_device
+from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.taints import blocking_taint, taint_text
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.explain import nearest_misses
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+
+STAGES = (
+    "class selector",
+    "request selectors",
+    "node",
+    "switched off",
+    "taints",
+    "in use",
+    "counters",
+    "capacity",
+    "constraints",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One device that a stage refused, and why."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: its name in `STAGES`, how many devices are left after it, which were lost."""
+
+    name: str
+    left: int
+    lost: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Funnel:
+    """One request (or alternative) on one node. `wants` is None for "all"; `errors` are failed selectors."""
+
+    claim: str
+    request: str
+    wants: int | None
+    devices: int
+    stages: tuple[Stage, ...]
+    fits: int
+    errors: tuple[Loss, ...]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the request can't be met even if it were alone."""
+        return self.fits < max(self.wants or 1, 1) or (self.wants is None and self.blocked_of_all > 0)
+
+    @property
+    def blocked_of_all(self) -> int:
+        """How many of "all" matching devices can't be had; all of them are needed."""
+        late = STAGES[3:]
+        return sum(len(stage.lost) for stage in self.stages if stage.name in late)
+
+    @property
+    def bottleneck(self) -> Stage | None:
+        """The stage at which too few devices were left; None if there were enough after all."""
+        wanted = max(self.wants or 1, 1)
+        if self.wants is None and self.blocked_of_all:
+            return next(stage for stage in self.stages if stage.name in STAGES[3:] and stage.lost)
+        return next((stage for stage in self.stages if stage.left < wanted and stage.lost), None)
+
+
+def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Funnel, ...]:
+    """Follow a node's devices for every request and alternative of a pod that is sound."""
+    prepared = Prepared(context, pools, node)
+    attempt = Attempt(context.plan, [], context, pools)
+    return tuple(funnel(context, prepared, attempt, one) for one in context.plan.alternatives)
+
+
+def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative) -> Funnel:
+    """Follow a node's devices through all stages. `attempt` is an empty one: nothing of this pod is placed."""
+    lost: dict[str, list[Loss]] = {name: [] for name in STAGES}
+    errors: list[Loss] = []
+    refused_by: dict[Step, list[DeviceRecord]] = {}
+    left: list[DeviceRecord] = []
+    for device in prepared.devices:
+        fate = _fate(context, prepared, attempt, alternative, device)
+        if fate is None:
+            left.append(device)
+        elif isinstance(fate, Step):
+            refused_by.setdefault(fate, []).append(device)
+        elif fate[0] == "error":
+            errors.append(Loss(_name(device), fate[1]))
+        else:
+            lost[fate[0]].append(Loss(_name(device), fate[1]))
+    for step, devices in refused_by.items():
+        lost["class selector" if step.is_of_class else "request selectors"] += _selector_losses(step, devices)
+    wants = None if alternative.is_all else alternative.count
+    for name, reason in _constraint_losses(context, attempt, alternative, left, wants):
+        lost["constraints"].append(Loss(name, reason))
+    stages = []
+    remaining = len(prepared.devices) - len(errors)
+    for name in STAGES:
+        remaining -= len(lost[name])
+        stages.append(Stage(name, remaining, tuple(lost[name])))
+    claim = context.plan.claims[alternative.claim].name
+    return Funnel(claim, alternative.full_name, wants, len(prepared.devices), tuple(stages), remaining, tuple(errors))
+
+
+def _fate(
+    context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative, device: DeviceRecord
+) -> tuple[str, str] | Step | None:
+    """Give the stage that refuses a device, with a reason; None if all accept it."""
+    features = context.features
+    verdict = alternative.matcher.verdict(device)
+    if verdict is not True:
+        refused = alternative.matcher.first_refusal(device)
+        assert refused is not None  # noqa: S101
+        return ("error", verdict.text) if isinstance(verdict, Refusal) else refused[0]
+    if device.slice.is_per_device and not reaches_device(device.wire, prepared.node):
+        return "node", "the device is for other nodes"
+    if device.wire.get("bindingConditions") and not features.binding_conditions:
+        return "switched off", "it has binding conditions, and DRADeviceBindingConditions is off"
+    if device.wire.get("consumesCounters") and not features.partitionable:
+        return "switched off", "it consumes counters, and DRAPartitionableDevices is off"
+    if features.taints:
+        taint = blocking_taint(
+            device.wire.get("taints") or (), alternative.tolerations, only_harmful=context.rules.only_harmful_taints
+        )
+        if taint is not None:
+            return "taints", f"taint {taint_text(taint)} is not tolerated"
+    holder = context.held.devices.get(device.id)
+    if holder is not None and not alternative.is_admin:
+        return "in use", f"held by {holder}"
+    reason = _counter_reason(attempt, device)
+    if reason:
+        return "counters", reason
+    reason = _capacity_reason(context, attempt, alternative, device)
+    return ("capacity", reason) if reason else None
+
+
+def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
+    takes = attempt.facts(device).takes
+    if not takes or device.id in attempt.context.held.capacity:
+        return ""
+    account = attempt.account(device)
+    for (name, counter), amount in takes:
+        available = account.available.get((name, counter))
+        if available is not None and amount > available:
+            return f"{counter} of {name}: needs {amount}, {max(available, 0)} left"
+    return "a counter of this pool is overdrawn by what is allocated" if account.is_overdrawn else ""
+
+
+def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternative, device: DeviceRecord) -> str:
+    if not context.features.consumable_capacity or attempt.has_room(alternative, device):
+        return ""
+    needs = attempt.needs(alternative, device)
+    if needs is None:
+        known = {capacity.name for capacity in device.capacities}
+        missing = sorted(set(alternative.asked) - known)
+        return f"it has no capacity {missing[0]}" if missing else "its request policy does not allow the amount"
+    held = context.held.capacity.get(device.id, {})
+    for capacity in device.capacities:
+        free = capacity.total - held.get(capacity.name, 0)
+        if needs[capacity.name].amount > free:
+            holders = ", ".join(dict.fromkeys(context.held.shares.get(device.id, ())))
+            by = f" (held by {holders})" if holders else ""
+            return f"{capacity.name}: takes {needs[capacity.name].quantity}, {free} of {capacity.total_text} left{by}"
+    return "its capacity is taken"
+
+
+def _constraint_losses(
+    context: Context, attempt: Attempt, alternative: Alternative, left: Sequence[DeviceRecord], wants: int | None
+) -> Iterator[tuple[str, str]]:
+    """Find devices that can't meet a constraint: no such attribute, or too few that agree with them."""
+    gone: set[DeviceRecord] = set()
+    for wire in context.plan.claims[alternative.claim].constraint_wires:
+        names = frozenset(wire.get("requests") or ())
+        if names and not names & {alternative.request_name, alternative.full_name}:
+            continue
+        attribute = wire.get("matchAttribute") or wire.get("distinctAttribute") or ""
+        values = {device: attempt.attribute(device, attribute) for device in left if device not in gone}
+        for device, value in values.items():
+            if value is None:
+                gone.add(device)
+                yield _name(device), f"it has no attribute {attribute}"
+            elif wire.get("matchAttribute") and wants is not None:
+                agreeing = sum(other == value for other in values.values())
+                if agreeing < wants:
+                    gone.add(device)
+                    yield _name(device), f"{agreeing} devices have its {attribute}, {wants} are wanted"
+
+
+def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[Loss]:
+    """Say why a selector refuses devices: the one clause that fails, where only one does."""
+    reasons = {}
+    if isinstance(step.selector, KubernetesSelector):
+        views = [prepare_device(device.wire, device.driver) for device in devices]
+        for miss in nearest_misses(step.selector, views):
+            for position in miss.devices:
+                reasons[position] = miss.reason
+    plain = f"does not match {step.expression}"
+    return [Loss(_name(device), reasons.get(position, plain)) for position, device in enumerate(devices)]
+
+
+def _name(device: DeviceRecord) -> str:
+    return device.id[2]

@@ -1,0 +1,57 @@
+"""Pods and nodes: may a pod go to a node at all, before devices are looked at.
+
+In: a pod and a node as wire dicts. Out: why not, in one clause; "" if it may. A selector that fails on a device blocks
+the pod only if some such node reaches the device check, hence this comes first.
+
+The rule: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_driver.allocation.node_selector import matches_selector
+from dra_driver.allocation.outcome import Refusal
+from dra_driver.model.wire import Wire
+
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+def why_not_on(pod: Wire, node: Wire) -> str:
+    """Say why a pod can't go to a node; "" if it can."""
+    wanted, spec = pod.get("spec") or {}, node.get("spec") or {}
+    tolerations: Sequence[Wire] = wanted.get("tolerations") or ()
+    if spec.get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
+        return "the node is cordoned"
+    name = node["metadata"]["name"]
+    if wanted.get("nodeName") not in {None, "", name}:
+        return f"the pod is bound to node {wanted['nodeName']}"
+    for taint in spec.get("taints") or ():
+        if taint.get("effect") in {"NoSchedule", "NoExecute"} and not _tolerated(taint, tolerations):
+            return f"node taint {taint['key']}:{taint['effect']} is not tolerated"
+    labels = node["metadata"].get("labels") or {}
+    for key, value in (wanted.get("nodeSelector") or {}).items():
+        if labels.get(key) != value:
+            return f"nodeSelector {key}={value} does not match"
+    affinity = ((wanted.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    try:
+        return "" if affinity is None or matches_selector(affinity, node) else "required node affinity does not match"
+    except Refusal:
+        return "required node affinity can't be parsed"
+
+
+def _tolerated(taint: Wire, tolerations: Sequence[Wire]) -> bool:
+    return any(_tolerates(one, taint) for one in tolerations)
+
+
+def _tolerates(toleration: Wire, taint: Wire) -> bool:
+    """Source: Kubernetes core/v1 Toleration.ToleratesTaint."""
+    if toleration.get("effect") not in {None, "", taint["effect"]}:
+        return False
+    if toleration.get("key") not in {None, "", taint["key"]}:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return (toleration.get("value") or "") == (taint.get("value") or "")

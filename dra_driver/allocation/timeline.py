@@ -1,0 +1,231 @@
+"""A timeline: pods come and go, nodes are drained, devices are lost, and each time the allocator decides.
+
+In: the objects of a cluster and a list of events. Out: a `Moment` per event: who got what, who waits and why, how full
+the cluster is. Waiting pods are tried in their order of arrival, on nodes in their order; the first that fits is taken
+(the scheduler scores nodes; that is outside). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.explanation import explain
+from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.allocation.usage import Usage, usage_of
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that asks for devices: a pod (or nothing but claims), with the claims that are its own."""
+
+    name: str
+    claims: tuple[ClaimWire, ...]
+    pod: Wire | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happens. `kind` is one of `KINDS`; `target` names a job, node, or node/device."""
+
+    kind: str
+    target: str
+    label: str = ""
+    jobs: tuple[Job, ...] = ()
+    slices: tuple[SliceWire, ...] = ()
+
+
+KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One job that found a place."""
+
+    job: str
+    node: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One job that did not, and why."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an event led to. `evicted` are jobs that lost their node or a device."""
+
+    label: str
+    placed: tuple[Placed, ...]
+    waiting: tuple[Waiting, ...]
+    evicted: tuple[str, ...]
+    usage: Usage
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The cluster as it is now. `held` are claims of others, which never leave."""
+
+    nodes: list[Wire]
+    slices: list[SliceWire]
+    classes: list[ClassWire]
+    kubernetes: str
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    held: list[ClaimWire] = field(default_factory=list)
+    running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
+    queue: list[Job] = field(default_factory=list)
+    lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
+
+    def happen(self, event: Event) -> Moment:
+        """Let one thing happen, then try everybody who waits.
+
+        Raises:
+            InputError: The event names something that is not there.
+        """
+        evicted = self._apply(event)
+        placed = []
+        for job in list(self.queue):
+            found = self._try(job)
+            if found is not None:
+                self.queue.remove(job)
+                placed.append(found)
+        waiting = tuple(Waiting(job.name, self._why(job)) for job in self.queue)
+        label = event.label or f"{event.kind} {event.target}"
+        usage = usage_of(self.slices, self._allocated())
+        return Moment(label, tuple(placed), waiting, tuple(evicted), usage)
+
+    def _apply(self, event: Event) -> list[str]:
+        match event.kind:
+            case "arrive":
+                self.queue += event.jobs
+                return []
+            case "leave":
+                if event.target not in self.running and all(job.name != event.target for job in self.queue):
+                    raise InputError("event", f"leave {event.target}: there is no such pod or claim")
+                self.running.pop(event.target, None)
+                self.queue = [job for job in self.queue if job.name != event.target]
+                return []
+            case "drain":
+                self._node(event.target).setdefault("spec", {})["unschedulable"] = True
+                return self._evict({job for job, (_, node, _) in self.running.items() if node == event.target})
+            case "undrain":
+                self._node(event.target).get("spec", {}).pop("unschedulable", None)
+                return []
+            case "lose":
+                return self._lose(event.target)
+            case "restore":
+                self._restore(event.target)
+                return []
+            case "replace":
+                return self._replace(event.target, event.slices)
+            case _:
+                raise InputError("event", f"no event {event.kind!r}", hint=f"there are {', '.join(KINDS)}")
+
+    def _node(self, name: str) -> Wire:
+        for node in self.nodes:
+            if node["metadata"]["name"] == name:
+                return node
+        raise InputError("event", f"there is no node {name}")
+
+    def _lose(self, target: str) -> list[str]:
+        """Take a device, named node/device, out of its slice; who holds it is evicted."""
+        pool, _, name = target.rpartition("/")
+        for one in self.slices:
+            spec = one["spec"]
+            if pool not in {spec["pool"]["name"], spec.get("nodeName")}:
+                continue
+            for device in spec.get("devices") or ():
+                if device["name"] == name:
+                    spec["devices"] = [other for other in spec["devices"] if other is not device]
+                    self.lost[pool, name] = device
+                    return self._evict(self._holders(spec["driver"], spec["pool"]["name"], {name}))
+        raise InputError("event", f"lose {target}: there is no such device", hint="name it NODE/DEVICE")
+
+    def _restore(self, target: str) -> None:
+        pool, _, name = target.rpartition("/")
+        device = self.lost.pop((pool, name), None)
+        if device is None:
+            raise InputError("event", f"restore {target}: it was not lost")
+        for one in self.slices:
+            spec = one["spec"]
+            if pool in {spec["pool"]["name"], spec.get("nodeName")} and "devices" in spec:
+                spec["devices"] = [*spec["devices"], device]
+                return
+
+    def _replace(self, node: str, slices: Sequence[SliceWire]) -> list[str]:
+        """Give a node other devices, as a change of MIG geometry does; holders of devices that go are evicted."""
+        self._node(node)
+        gone = [one for one in self.slices if one["spec"].get("nodeName") == node]
+        kept = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
+        self.slices = [one for one in self.slices if one["spec"].get("nodeName") != node] + list(slices)
+        evicted: set[str] = set()
+        for one in gone:
+            names = {device["name"] for device in one["spec"].get("devices") or ()} - kept
+            evicted |= self._holders(one["spec"]["driver"], one["spec"]["pool"]["name"], names)
+        return self._evict(evicted)
+
+    def _holders(self, driver: str, pool: str, devices: set[str]) -> set[str]:
+        return {
+            name
+            for name, (_, _, claims) in self.running.items()
+            for claim in claims
+            for one in claim["status"]["allocation"]["devices"].get("results") or ()
+            if (one["driver"], one["pool"]) == (driver, pool) and one["device"] in devices
+        }
+
+    def _evict(self, names: set[str]) -> list[str]:
+        """Send jobs back to the queue, before all who came later."""
+        evicted = [job for name, (job, _, _) in self.running.items() if name in names]
+        for job in evicted:
+            del self.running[job.name]
+        self.queue = evicted + self.queue
+        return [job.name for job in evicted]
+
+    def _allocated(self) -> list[ClaimWire]:
+        return [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
+
+    def _allocator(self) -> Allocator:
+        return Allocator(
+            slices=self.slices,
+            classes=self.classes,
+            allocated=self._allocated(),
+            kubernetes=self.kubernetes,
+            gates=self.gates,
+        )
+
+    def _try(self, job: Job) -> Placed | None:
+        asked = self._allocator().for_claims(job.claims)
+        for node in self.nodes:
+            if why_not_on(job.pod or {}, node):
+                continue
+            outcome = asked.allocate(node)
+            if outcome.results is not None:
+                claims = [
+                    {**claim, "status": {"allocation": result}}
+                    for claim, result in zip(job.claims, outcome.results, strict=True)
+                ]
+                name = node["metadata"]["name"]
+                self.running[job.name] = (job, name, claims)
+                devices = [
+                    one["device"] for result in outcome.results for one in result["devices"].get("results") or ()
+                ]
+                return Placed(job.name, name, tuple(devices))
+            if not outcome.category.is_node_local:
+                return None  # the scheduler tries no other node
+        return None
+
+    def _why(self, job: Job) -> str:
+        return explain(self._allocator(), job.claims, self.nodes, pod=job.pod or {}).sentence
+
+
+def jobs_of_claims(claims: Sequence[ClaimWire]) -> tuple[Job, ...]:
+    """Make a job of each claim that nobody holds yet."""
+    return tuple(Job(claim_name(claim), (claim,)) for claim in claims)

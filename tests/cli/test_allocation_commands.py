@@ -1,0 +1,81 @@
+"""explain and simulate, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: {name}}}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly: {{deviceClassName: gpu.nvidia.com, count: {count}}}
+"""
+
+
+@pytest.fixture
+def claims(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text("---".join([CLAIM.format(name="small", count=2), CLAIM.format(name="big", count=9)]))
+    return str(path)
+
+
+def test_explain_says_what_fits_and_exits_with_it(claims, capsys):
+    assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100=2"]) == ExitCode.OK
+    assert "fits on 2 of 2 nodes" in capsys.readouterr().out
+    assert run(["explain", "claim", "big", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.NO_MATCH
+    assert "request gpu wants 9, 8 of 8 can be had" in capsys.readouterr().out
+
+
+def test_explain_of_something_unknown_is_bad_input(claims, capsys):
+    assert run(["explain", "claim", "none", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
+
+
+def test_explain_gives_its_funnel_to_machines(claims, capsys):
+    run(["explain", "claim", "big", "-f", claims, "--fleet", "dgx-h100", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is False
+    assert found["nodes"][0]["funnels"][0]["fits"] == 8
+
+
+def test_simulate_plays_the_example_and_what_if(capsys):
+    scenario = str(ROOT / "examples" / "scenarios" / "queue.yaml")
+    assert run(["simulate", scenario, "-o", "json"]) == ExitCode.NO_MATCH
+    moments = json.loads(capsys.readouterr().out)
+    assert moments[0]["label"] == "arrive train (3)"
+    assert moments[-1]["waiting"]
+    assert run(["simulate", scenario, "--add-nodes", "dgx-h100=2", "-o", "json"]) == ExitCode.OK
+
+
+def test_simulate_lets_everything_of_the_files_arrive(claims, capsys):
+    assert run(["simulate", "-f", claims, "--fleet", "dgx-h100=2", "-o", "json"]) == ExitCode.NO_MATCH
+    [moment] = json.loads(capsys.readouterr().out)
+    assert [one["job"] for one in moment["placed"]] == ["default/small"]
+    assert [one["job"] for one in moment["waiting"]] == ["default/big"]
+
+
+@pytest.mark.parametrize("text", ["timeline: [{explode: x}]", "nothing: 1", "timeline: [a]", "["])
+def test_a_wrong_scenario_is_bad_input(text, tmp_path, capsys):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT
+
+
+def test_batch_answers_each_line_also_beside_a_wrong_one(tmp_path, capsys):
+    good = {"id": "a", "kubernetes": "1.35", "input": {"nodes": [{"metadata": {"name": "n"}}], "claims": []}}
+    path = tmp_path / "batch.jsonl"
+    path.write_text(json.dumps(good) + "\nnonsense\n")
+    assert run(["simulate", "--batch", str(path)]) == ExitCode.BAD_INPUT
+    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first == {"id": "a", "nodes": {"n": {"ok": True, "results": [], "category": "none", "error": None}}}
+    assert second["error"].startswith("line 2")

@@ -1,0 +1,146 @@
+"""Lint: each rule on a small fleet, fixes that keep every verdict, and text that lint must not touch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.lint import lint, mend
+from dra_driver.selectors.lint_findings import RULES, Subject, outcomes
+from tests.support.cel_expressions import DEVICES, expression
+
+ENGINE = KubernetesEngine("1.35")
+DRIVER = "gpu.example.com"
+A = f'device.attributes["{DRIVER}"]'
+C = f'device.capacity["{DRIVER}"]'
+GUARD = f'device.driver == "{DRIVER}"'
+
+
+def device(memory="80Gi", **attributes):
+    kinds = {str: "string", int: "int", bool: "bool"}
+    held = {name: {kinds[type(value)]: value} for name, value in attributes.items()}
+    return {"attributes": held | {"version": {"version": "2.1.0"}}, "capacity": {"memory": {"value": memory}}}
+
+
+FLEET = [
+    (device(type="gpu", links=4, model="a"), DRIVER),
+    (device("40Gi", type="gpu", model="b"), DRIVER),
+    ({"attributes": {"rdma": {"bool": True}}}, "dra.net"),
+]
+
+
+def subject(text, fleet=FLEET, **options):
+    views = [prepare_device(wire, driver) for wire, driver in fleet]
+    return Subject(ENGINE.compile(text), ENGINE, views, [1] * len(views), **options)
+
+
+def rules(text, fleet=FLEET, **options):
+    return {finding.rule for finding in lint(subject(text, fleet, **options))}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (f'{A}.type == "gpu"', "unguarded-attribute"),
+        (f'{GUARD} && {C}.nothing.compareTo(quantity("1")) > 0', "unguarded-attribute"),
+        (f"{GUARD} && {A}.type < 3", "runtime-error"),
+        ("true", "always-true"),
+        ('device.driver == "other"', "always-false"),
+        (f'{GUARD} && {A}.version == "2.1.0"', "string-version"),
+        (f'{GUARD} && {A}.version != "2.1.0"', "string-version"),
+        (f'{GUARD} && {A}.model > "10.0.0"', "string-version"),
+        (f'{GUARD} && {C}.memory == quantity("80Gi")', "quantity-equality"),
+        ('[1, 2].exists(x, device.driver.contains("x"))' + " || device.driver.size() > 0", "two-drivers"),
+        (f'{GUARD} && "index" in device.attributes["gpu.nvidia.com"]', "deprecated-name"),
+        (f"{GUARD} && {A}.?tpye.orValue(0) == 1", "unknown-name"),
+        (f"int({A}.model.split(' ')[2].replace('GB', '')) >= 80", "cost-limit"),
+        (f"device.driver != '{'x' * 10_240}'", "refused"),
+    ],
+)
+def test_a_rule_finds_what_it_is_for(text, rule):
+    assert rule in rules(text)
+
+
+def test_a_class_must_ask_for_the_driver_first():
+    text = f'{A}.type == "gpu"'
+    assert "missing-driver-guard" not in rules(text)
+    assert "missing-driver-guard" in rules(text, in_class=True)
+    assert "missing-driver-guard" not in rules(f"{GUARD} && {text}", in_class=True)
+    assert mend(subject(text, in_class=True)) == f"{GUARD} && {text}"
+
+
+def test_a_driver_guard_is_only_proposed_where_the_domain_may_be_no_driver():
+    assert mend(subject(f'{A}.type == "gpu"', fleet=[], in_class=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "better"),
+    [
+        (f'{A}.type == "gpu"', f'has({A}.type) && {A}.type == "gpu"'),
+        (f'{A}["type"] == "gpu"', f'"type" in {A} && {A}["type"] == "gpu"'),
+        (f"!({A}.rdma)", f"has({A}.rdma) && !({A}.rdma)"),
+        (
+            f'{GUARD} && ({A}.links > 3 ? true : {A}.model == "b")',
+            f'{GUARD} && (has({A}.links) && ({A}.links > 3 ? true : {A}.model == "b"))',
+        ),
+        (f"cel.bind(a, {A}, a.links > 1)", f"cel.bind(a, {A}, has(a.links) && a.links > 1)"),
+        (
+            f'{GUARD} && {A}.version >= "2.1.0"',
+            f'{GUARD} && {A}.version.compareTo(semver("2.1.0")) >= 0',
+        ),
+        (f'{GUARD} && "2" < {A}.version', f'{GUARD} && {A}.version.compareTo(semver("2", true)) > 0'),
+        (
+            f'{GUARD} && {C}.memory == quantity("80Gi")',
+            f'{GUARD} && {C}.memory.compareTo(quantity("80Gi")) == 0',
+        ),
+    ],
+)
+def test_a_safe_fix_is_written(text, better):
+    assert mend(subject(text)) == better
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'["links"].exists(k, {A}[k] == 1)',  # the name is not in the text
+        f'[{A}].exists(a, a.links == 1)',  # the variable does not exist outside
+        f'{GUARD} && {A}.version != "2.1.0"',  # verdicts would change
+        f'{GUARD} && has({A}.links) && {A}.links > 2',
+    ],
+)
+def test_what_can_not_be_mended_safely_is_left_alone(text):
+    assert mend(subject(text)) is None
+
+
+def test_a_good_selector_has_no_findings():
+    assert rules(f'{GUARD} && {A}.model == "a"') == set()
+    assert rules(f"{GUARD} && {A}.?links.orValue(0) > 3") == set()
+
+
+def test_errors_that_the_other_side_absorbs_are_no_findings():
+    assert "unguarded-attribute" not in rules(f'{GUARD} && {A}.type == "gpu" || device.driver == "dra.net"')
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_can_be_switched_off(rule):
+    for text in ("true", f'{A}.type == "gpu"', f'{C}.memory == quantity("1")'):
+        assert rule not in {finding.rule for finding in lint(subject(text, in_class=True), frozenset({rule}))}
+
+
+@given(st.integers(0, 2**32), st.integers(2, 4))
+@settings(max_examples=80, deadline=None)
+def test_a_fix_changes_no_verdict_and_adds_no_error(seed, depth):
+    text = expression(seed, depth)
+    try:
+        given_subject = subject(text, [(wire, "dra.example.com") for wire in [*DEVICES, {}]])
+    except SelectorCompileError:
+        return
+    better = mend(given_subject)
+    if better is not None:
+        before = outcomes(given_subject.selector, given_subject.views)
+        after = outcomes(ENGINE.compile(better), given_subject.views)
+        assert all(new is old for old, new in zip(before, after, strict=True) if isinstance(old, bool))
