@@ -25,6 +25,7 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.device_plugin import DevicePluginWatch
+from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -86,6 +87,7 @@ class NodeAgent:
             if folder
             else None
         )
+        self._foreign = ForeignClaims(api, node=options.node, driver=options.driver, changed=self._publish)
 
     def start(self) -> None:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
@@ -94,6 +96,7 @@ class NodeAgent:
         self._scanner.start()
         if self._device_plugin:
             self._device_plugin.start()
+        self._foreign.start()
         self._role.start()
         self._server.start()
 
@@ -114,6 +117,7 @@ class NodeAgent:
         self._scanner.stop()
         if self._device_plugin:
             self._device_plugin.stop()
+        self._foreign.stop()
         if self._page:
             self._page.stop()
         self._ledger.close()
@@ -135,12 +139,12 @@ class NodeAgent:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
     def _publish(self) -> None:
-        """Offer what there is; nothing while a device plugin hands out the same GPUs, or may do so."""
+        """Offer what there is, but for what others hand out or hold: a device plugin, claims of another driver."""
         with self._offering:
             plugin, inventory = self._device_plugin, self._scanner.inventory
-            if inventory is FIRST_LOOK or (plugin and not plugin.is_known):
+            if inventory is FIRST_LOOK or not self._foreign.is_known or (plugin and not plugin.is_known):
                 return
-            self._publisher.publish(() if plugin and plugin.reason else inventory.devices)
+            self._publisher.publish(() if plugin and plugin.reason else self._foreign.offer(inventory.devices))
 
     def _device_plugin_changed(self) -> None:
         self._publish()
@@ -186,7 +190,7 @@ class NodeAgent:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         inventory, status = self._scanner.inventory, self._publisher.status()
-        yielding = self._device_plugin.problems() if self._device_plugin else ()
+        yielding = (*(self._device_plugin.problems() if self._device_plugin else ()), *self._foreign.problems())
         try:
             claims = self._ledger.count()
         except DriverError:

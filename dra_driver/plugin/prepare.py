@@ -24,6 +24,7 @@ from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects
+from dra_driver.plugin.foreign_claims import remove_leftover
 from dra_driver.plugin.ledger import Ledger, Rival
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import Node
@@ -86,6 +87,7 @@ class Preparer:
         with self._locks.hold([_claim_lock(uid)], deadline):
             record = self.ledger.get(uid)
             if record is None:
+                remove_leftover(self._store.root, self._names.file(uid))
                 return
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record)

@@ -123,6 +123,7 @@ os.unlink(place + '-null'), os.unlink(place + '-unknown')
     assert chart.cluster.kubectl(*path).split() == ["1", "1", "ENXIO"]
 
 
+@pytest.mark.soak
 def test_no_device_is_published_while_a_device_plugin_serves_the_gpus(chart: Chart, stage: Stage) -> None:
     node, cluster = stage.node, chart.cluster
     # What the kubelet writes for a plugin; it keeps what others wrote there.
