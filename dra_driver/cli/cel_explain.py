@@ -122,7 +122,8 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
         if explanation.tree is None:
             say(out, explanation.error or "", indent=6, style=COLOURS[ABORT])
             continue
-        _show_part(out, explanation.tree, 6)
+        ends_it = group.verdict.step in {None, number}
+        _show_part(out, explanation.tree, 6, marks=ends_it)
     if group.verdict.error:
         say(out, group.verdict.error, indent=6, style=COLOURS[ABORT])
     not_asked = (
@@ -142,9 +143,10 @@ def _explanations(judged: Judged, group: Group) -> list[tuple[int, Explanation]]
     return found
 
 
-def _show_part(out: Any, part: Part, indent: int) -> None:
+def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
     """Show a part and those below it: what it is, what it says."""
-    mark = "* " if part.decides else "  "
+    decides = marks and part.decides
+    mark = "* " if decides else "  "
     if part.error is not None:
         value, style = f"error: {part.error}", COLOURS[ABORT]
     elif part.value is None:
@@ -158,13 +160,13 @@ def _show_part(out: Any, part: Part, indent: int) -> None:
         text = f"{text[: room - 1]}…"
     from rich.text import Text
 
-    line = Text(" " * (indent - 2) + mark, style="bold" if part.decides else "")
-    line.append(text, style="bold" if part.decides else "")
+    line = Text(" " * (indent - 2) + mark, style="bold" if decides else "")
+    line.append(text, style="bold" if decides else "")
     line.append(" = ", style="dim")
     line.append(value, style=style)
     out.print(line, soft_wrap=True)
     for inner in part.parts:
-        _show_part(out, inner, indent + 2)
+        _show_part(out, inner, indent + 2, marks=marks)
 
 
 def _document(judged: Judged, given: Given) -> Wire:

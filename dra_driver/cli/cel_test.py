@@ -18,7 +18,7 @@ from dra_driver.cli.output import Column, console, say, show_table, write_docume
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import Engine
 
-_LEAST_NAMES, _MOST_NAMES = 16, 120  # columns for the names of matching devices
+_LEAST_NAMES, _MOST_NAMES = 24, 120  # columns for the names of matching devices
 _MOST_ERRORS = 5
 
 
@@ -130,16 +130,16 @@ def _names(names: list[str], room: int) -> str:
     """Name as many devices as fit a cell.
 
     >>> _names(["gpu-1", "gpu-2", "gpu-3"], 16), _names([], 16)
-    ('gpu-1, +2', '-')
+    ('gpu-1, gpu-2, +1', '-')
     """
     if len(", ".join(names)) <= room:
         return ", ".join(names) or "-"
-    kept: list[str] = []
-    for name in names:
+    kept = [names[0] if len(names[0]) <= room - 5 else f"{names[0][: room - 6]}…"]
+    for name in names[1:]:
         if len(", ".join([*kept, name])) + len(f", +{len(names)}") > room:
             break
         kept.append(name)
-    return ", ".join([*kept, f"+{len(names) - len(kept)}"])
+    return ", ".join(kept if len(kept) == len(names) else [*kept, f"+{len(names) - len(kept)}"])
 
 
 def _show_sum(out: Any, judged: Judged) -> None:

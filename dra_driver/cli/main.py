@@ -37,6 +37,8 @@ COMMANDS: dict[str, Entry] = {
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "slices": Entry("slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
+    "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),

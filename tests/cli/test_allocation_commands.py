@@ -79,3 +79,12 @@ def test_batch_answers_each_line_also_beside_a_wrong_one(tmp_path, capsys):
     first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert first == {"id": "a", "nodes": {"n": {"ok": True, "results": [], "category": "none", "error": None}}}
     assert second["error"].startswith("line 2")
+
+
+def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):
+    assert run(["slices", "--fleet", "dgx-h100"]) == ExitCode.OK
+    assert "gpu-0000-1b-00-0" in capsys.readouterr().out
+    assert run(["slices", "--fleet", "dgx-h100", "-o", "html"]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+    assert run(["claims", "-f", claims, "-o", "json"]) == ExitCode.OK
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["default/big", "default/small"]

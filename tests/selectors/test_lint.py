@@ -107,9 +107,9 @@ def test_a_safe_fix_is_written(text, better):
     "text",
     [
         f'["links"].exists(k, {A}[k] == 1)',  # the name is not in the text
-        f'[{A}].exists(a, a.links == 1)',  # the variable does not exist outside
+        f"[{A}].exists(a, a.links == 1)",  # the variable does not exist outside
         f'{GUARD} && {A}.version != "2.1.0"',  # verdicts would change
-        f'{GUARD} && has({A}.links) && {A}.links > 2',
+        f"{GUARD} && has({A}.links) && {A}.links > 2",
     ],
 )
 def test_what_can_not_be_mended_safely_is_left_alone(text):

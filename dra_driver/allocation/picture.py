@@ -1,0 +1,222 @@
+"""The picture of a cluster: node, pool, GPU, device, claim, pod, as a tree.
+
+In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 where something
+is shared, and flags: what a reader should worry about. Pure; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.allocation.capacity import Amount, parse
+from dra_driver.allocation.counters import flat_takes
+from dra_driver.allocation.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.taints import taint_text
+from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+
+_PART = "-mig-"
+_PRODUCT = ("productName", "model", "profile", "type")
+
+
+Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None where pods are not known
+
+
+@dataclass(slots=True)
+class Branch:
+    """One line of the tree. `kind` is node, pool, set, device, claim or pod."""
+
+    kind: str
+    name: str
+    text: str = ""
+    fill: float | None = None
+    flags: tuple[str, ...] = ()
+    children: list[Branch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One result of an allocated claim."""
+
+    claim: ClaimWire
+    result: Wire
+
+
+def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
+    """Find who holds each device, admin access included."""
+    held: dict[DeviceId, list[Holding]] = {}
+    for claim in claims:
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            held.setdefault(key, []).append(Holding(claim, result))
+    return held
+
+
+def picture_of_slices(
+    slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
+) -> list[Branch]:
+    """Draw nodes with their pools, devices, claims and pods. `pods` of None means that they are not known."""
+    held = holdings(claims)
+    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    pools: dict[PoolId, list[SliceRecord]] = {}
+    for order, wire in enumerate(slices):
+        record = SliceRecord(wire, order)
+        pools.setdefault(record.pool_id, []).append(record)
+    nodes: dict[str, Branch] = {}
+    for _, records in sorted(pools.items()):
+        where = records[0].spec.get("nodeName") or "(several nodes)"
+        branch = nodes.setdefault(where, Branch("node", where))
+        branch.children.append(_pool(records, held, known))
+    return [nodes[name] for name in sorted(nodes)]
+
+
+def picture_of_claims(
+    claims: Sequence[ClaimWire], slices: Sequence[SliceWire], pods: Sequence[Wire] | None = None
+) -> list[Branch]:
+    """Draw claims with their devices and pods."""
+    published = {
+        (s["spec"]["driver"], s["spec"]["pool"]["name"], d["name"])
+        for s in slices
+        for d in s["spec"].get("devices") or ()
+    }
+    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    branches = []
+    for claim in sorted(claims, key=claim_name):
+        branch = _claim(claim, known)
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            flags = () if key in published else ("not published any more",)
+            text = f"for {result['request']}{_consumed(result)}"
+            branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags))
+        branches.append(branch)
+    return branches
+
+
+def _results(claim: ClaimWire) -> Sequence[Wire]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
+    return results
+
+
+def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
+    newest = max(record.generation for record in records)
+    current = [record for record in records if record.generation == newest]
+    flags = []
+    if len(current) != current[0].count:
+        flags.append(f"incomplete: {len(current)} of {current[0].count} slices")
+    if len(current) < len(records):
+        flags.append(f"{len(records) - len(current)} slices of older generations")
+    branch = Branch("pool", "/".join(current[0].pool_id), f"generation {newest}", flags=tuple(flags))
+    sets = {one["name"]: one for record in current for one in record.sets}
+    used: dict[tuple[str, str], Amount] = {}
+    members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
+    alone: list[DeviceRecord] = []
+    names: set[str] = set()
+    for device in (device for record in current for device in record.devices):
+        names.add(device.id[2])
+        first = device.takes[0][0] if device.takes else ""
+        members.get(first, alone).append(device)
+        if any(not one.result.get("adminAccess") for one in held.get(device.id, ())):
+            for counter, amount in flat_takes(device):
+                used[counter] = used.get(counter, 0) + amount
+    for name, one in sets.items():
+        group = Branch("set", name, *_counters(one, used))
+        group.children = [_device(device, held, pods) for device in members[name]]
+        branch.children.append(group)
+    branch.children += _by_gpu([_device(device, held, pods) for device in alone])
+    branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
+    return branch
+
+
+def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
+    """Put static partitions of one GPU together; a GPU's partitions are named after it."""
+    found: list[Branch] = []
+    gpus: dict[str, Branch] = {}
+    for device in devices:
+        gpu, is_part, _ = device.name.partition(_PART)
+        if not is_part:
+            found.append(device)
+            continue
+        if gpu not in gpus:
+            gpus[gpu] = Branch("set", gpu, "partitions")
+            found.append(gpus[gpu])
+        gpus[gpu].children.append(device)
+    for one in gpus.values():
+        one.fill = sum(bool(part.children) for part in one.children) / len(one.children)
+    return found
+
+
+def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, float]:
+    shares, words = [], []
+    for name, counter in (one.get("counters") or {}).items():
+        limit, taken = counter_value(counter), used.get((one["name"], name), 0)
+        if limit:
+            shares.append(float(taken / limit))
+        if name in {"memory", "multiprocessors"}:
+            words.append(f"{name} {float(taken / limit) if limit else 0:.0%} of {counter['value']}")
+    return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
+
+
+def _device(device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
+    attributes = device.wire.get("attributes") or {}
+    words = [str(next(iter(attributes[key].values()))) for key in _PRODUCT if key in attributes]
+    flags = tuple(f"taint {taint_text(taint)}" for taint in device.wire.get("taints") or ())
+    branch = Branch("device", device.id[2], " ".join(words), flags=flags)
+    holders = held.get(device.id, [])
+    if device.is_shared and device.capacities:
+        branch.fill = _shared(device, holders)
+    branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+    return branch
+
+
+def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
+    shares = []
+    for capacity in device.capacities:
+        taken = [parse((one.result.get("consumedCapacity") or {}).get(capacity.name, "0")).value for one in holders]
+        if capacity.total:
+            shares.append(float(sum(taken) / capacity.total))
+    return max(shares, default=0.0)
+
+
+def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
+    """Give devices that claims hold but nobody publishes."""
+    for key, holders in held.items():
+        if key[:2] == pool and key[2] not in names:
+            branch = Branch("device", key[2], flags=("held, but not published",))
+            branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+            yield branch
+
+
+def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
+    status = claim.get("status") or {}
+    reserved: Sequence[Wire] = status.get("reservedFor") or ()
+    flags = []
+    if status.get("allocation") and not reserved:
+        flags.append("allocated, but nobody uses it")
+    text = "" if status.get("allocation") else "waits for an allocation"
+    if result is not None:
+        text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
+    branch = Branch("claim", claim_name(claim), text, flags=tuple(flags))
+    namespace = claim["metadata"].get("namespace")
+    for one in reserved:
+        pod = None if pods is None else pods.get((namespace, one["name"]))
+        branch.children.append(Branch("pod", one["name"], *_pod(one, pod, is_known=pods is not None)))
+    return branch
+
+
+def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, None, tuple[str, ...]]:
+    if pod is None or (reserved.get("uid") and pod["metadata"].get("uid") not in {None, reserved["uid"]}):
+        return "", None, ("leaked reservation: there is no such pod",) if is_known else ()
+    phase = (pod.get("status") or {}).get("phase") or ""
+    if phase in {"Succeeded", "Failed"}:
+        return phase, None, ("leaked reservation: the pod has ended",)
+    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
+        return phase, None, ("its devices are not prepared yet",)
+    return phase, None, ()
+
+
+def _consumed(result: Wire) -> str:
+    amounts = result.get("consumedCapacity") or {}
+    return "".join(f", {name} {amount}" for name, amount in sorted(amounts.items()))

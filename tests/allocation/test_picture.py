@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.allocation.picture import Branch, picture_of_claims, picture_of_slices
+from dra_driver.cli.tree import page
+from tests.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
+
+
+def flags(branches: list[Branch]) -> set[str]:
+    return {flag for one in branches for flag in one.flags} | {flag for one in branches for flag in flags(one.children)}
+
+
+def names(branch: Branch) -> list[str]:
+    return [child.name for child in branch.children]
+
+
+def used(claim: Any, pod: str) -> Any:
+    status = {**claim["status"], "reservedFor": [{"resource": "pods", "name": pod, "uid": "1"}]}
+    return {**claim, "status": status}
+
+
+def pod(name: str, phase: str = "Running") -> Any:
+    metadata = {"name": name, "namespace": "default", "uid": "1"}
+    return {"metadata": metadata, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
+
+
+def test_the_tree_leads_from_node_to_pod() -> None:
+    claim = used(allocated(("a", "gpu-0")), "train")
+    [node] = picture_of_slices([pool("a", [gpu("gpu-0")])], [claim], [pod("train")])
+    assert (node.kind, node.name) == ("node", "a")
+    [device] = node.children[0].children
+    assert names(device) == ["default/holder"]
+    assert names(device.children[0]) == ["train"]
+    assert not flags([node])
+
+
+def test_a_partitioned_gpu_shows_how_much_of_it_is_held() -> None:
+    [node] = picture_of_slices(partitioned("a", 1, 4), [used(allocated(("a", "gpu-0-2")), "p")], [pod("p")])
+    [group] = node.children[0].children
+    assert (group.name, group.fill) == ("gpu-0", 0.25)
+
+
+def test_static_partitions_stand_below_their_gpu() -> None:
+    [node] = picture_of_slices([pool("a", [gpu("g-mig-1"), gpu("g-mig-2"), gpu("h")])], [])
+    assert names(node.children[0]) == ["g", "h"]
+
+
+def test_pools_that_are_incomplete_or_stale_are_flagged() -> None:
+    old = {**pool("a", [gpu("gpu-0")]), "metadata": {"name": "old"}}
+    new = pool("a", [gpu("gpu-0")], generation=2, count=3)
+    assert flags(picture_of_slices([old, new], [])) == {"incomplete: 1 of 3 slices", "1 slices of older generations"}
+
+
+def test_what_is_held_but_not_published_is_shown() -> None:
+    found = picture_of_slices([pool("a", [gpu("gpu-0")])], [used(allocated(("a", "gone")), "p")], [pod("p")])
+    assert flags(found) == {"held, but not published"}
+
+
+def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
+    slices = [pool("a", [gpu("gpu-0"), gpu("gpu-1"), gpu("gpu-2")])]
+    claims = [
+        used(allocated(("a", "gpu-0"), name="x"), "ended"),
+        used(allocated(("a", "gpu-1"), name="y"), "absent"),
+        allocated(("a", "gpu-2"), name="z"),
+        used(allocated(("a", "gone"), name="w"), "starting"),
+    ]
+    found = picture_of_claims(claims, slices, [pod("ended", "Succeeded"), pod("starting", "Pending")])
+    assert flags(found) == {
+        "leaked reservation: the pod has ended",
+        "leaked reservation: there is no such pod",
+        "allocated, but nobody uses it",
+        "not published any more",
+        "its devices are not prepared yet",
+    }
+    assert found[0].children[0].name == f"{DRIVER}/a/gone"
+
+
+def test_unknown_pods_are_no_leak() -> None:
+    claims = [used(allocated(("a", "gpu-0")), "p")]
+    assert not flags(picture_of_claims(claims, [pool("a", [gpu("gpu-0")])]))
+
+
+def test_the_page_is_one_file_and_escapes_what_it_shows() -> None:
+    text = page([Branch("node", "<b>&", fill=0.5, flags=("a<b",), children=[Branch("device", "x")])], "t")
+    assert "&lt;b&gt;&amp;" in text
+    assert "a&lt;b" in text
+    assert "http" not in text
+    assert "<script" not in text
