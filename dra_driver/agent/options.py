@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
+from dra_driver.inventory.geometry import check_geometry
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid
 
 
@@ -21,10 +22,14 @@ class Options:
     cdi_root: Path
     registrar_dir: Path
     plugins_dir: Path
+    device_plugins_dir: Path | None
     pod_uid: str
     metrics_address: str
     hardware: str
     roots: Roots
+    is_mig_dynamic: bool
+    has_all_profiles: bool
+    mig_geometry: str
 
     @property
     def data_dir(self) -> Path:
@@ -34,6 +39,7 @@ class Options:
 
 def options_of(values: Mapping[str, str]) -> Options:
     """Check the values of the flags. Raises: UsageError."""
+    plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),
         driver=check_driver_name(values["driver_name"]),
@@ -41,8 +47,12 @@ def options_of(values: Mapping[str, str]) -> Options:
         cdi_root=Path(values["cdi_root"]).absolute(),
         registrar_dir=Path(values["kubelet_registrar_directory_path"]).absolute(),
         plugins_dir=Path(values["kubelet_plugins_directory_path"]).absolute(),
+        device_plugins_dir=plugins if values["device_plugin"] == "yield" else None,
         pod_uid=check_pod_uid(values["pod_uid"]),
         metrics_address=values["metrics_address"],
         hardware=values["hardware"],
         roots=roots_of(values),
+        is_mig_dynamic=values["mig"] == "dynamic",
+        mig_geometry=check_geometry(values["mig_geometry"]),
+        has_all_profiles=values["mig_profiles"] == "all",
     )

@@ -59,11 +59,20 @@ def _document(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tu
         "driverVersion": facts.driver_version,
         "cudaDriverVersion": facts.cuda_driver_version,
         "waitingFor": inventory.waiting_for,
+        "withheld": _withheld(selected),
         "devices": [device_wire(device) for device in inventory.devices],
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(left_out),
     }
+
+
+def _withheld(selected: Chosen) -> str:
+    """Say why the agent publishes none of this, as far as the node itself shows it: a device plugin's socket."""
+    from dra_driver.plugin.device_plugin import live_sockets
+
+    sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
+    return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
 
 
 def _gpu_document(gpu: GpuFacts) -> Wire:
@@ -88,6 +97,8 @@ def _show(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[
     in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
     gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
     say(out, f"{len(inventory.devices)} devices from {gpus}, {driver}")
+    if withheld := _withheld(selected):
+        say(out, f"the agent publishes none of them: {withheld}", style="yellow")
     if inventory.waiting_for:
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ class Chosen:
     node: str
     driver: str
     hardware: Hardware
+    device_plugins: Path | None  # the kubelet's folder of them; None where they are ignored
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,4 +46,5 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     values = resolve(given, os.environ, SHARED)
     node = check_node_name(values["node_name"] or socket.gethostname().lower())
     driver = check_driver_name(values["driver_name"])
-    return Chosen(node, driver, choose(values["hardware"], roots_of(values), node_name=node))
+    plugins = Path(values["device_plugins_directory_path"]) if values["device_plugin"] == "yield" else None
+    return Chosen(node, driver, choose(values["hardware"], roots_of(values), node_name=node), plugins)

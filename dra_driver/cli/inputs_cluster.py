@@ -38,6 +38,10 @@ class Cluster:
         """Read all DeviceClasses. Raises: ApiError."""
         return [{"kind": "DeviceClass", **wire} for wire in self._list(_CLASSES)]
 
+    def claims(self) -> list[Wire]:
+        """Read all ResourceClaims of all namespaces. Raises: ApiError."""
+        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaims")
+
     def find(self, plural: str, namespace: str, name: str) -> Wire | None:
         """Read one claim or template; None if there is none. Raises: ApiError."""
         path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"

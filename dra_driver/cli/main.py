@@ -33,6 +33,9 @@ class Entry:
 
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
+    "in-use": Entry(
+        "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
+    ),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
     "slices": Entry("slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
     "claims": Entry("claims", "Claims as a tree, with their devices and pods."),

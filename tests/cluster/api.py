@@ -25,6 +25,7 @@ KINDS = {
     "ServiceAccount": ("/api/v1", "serviceaccounts", True),
     "Secret": ("/api/v1", "secrets", True),
     "ConfigMap": ("/api/v1", "configmaps", True),
+    "ResourceQuota": ("/api/v1", "resourcequotas", True),
     "DeviceClass": ("/apis/resource.k8s.io/v1", "deviceclasses", False),
     "ResourceSlice": ("/apis/resource.k8s.io/v1", "resourceslices", False),
     "ResourceClaim": ("/apis/resource.k8s.io/v1", "resourceclaims", True),

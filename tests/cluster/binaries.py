@@ -101,6 +101,7 @@ CONTAINERD = Part(
     ("containerd", "containerd-shim-runc-v2", "ctr"),
     ("github.com/containerd/containerd/v2/version.Version={version}",),
 )
+HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
 
 
 def cache() -> Path:
@@ -131,9 +132,19 @@ def require(version: str) -> dict[str, Path]:
     return paths
 
 
+def helm() -> Path:
+    """Return helm, which only the chart's tests need.
+
+    Raises: BinariesMissing when it is not built.
+    """
+    if not HELM.built():
+        raise BinariesMissing(f"helm {HELM.version} is not built: run `make cluster-binaries`")
+    return HELM.path / "helm"
+
+
 def build(version: str) -> None:
     """Build what is missing for a Kubernetes version, with progress on stderr."""
-    for part in (ETCD, CONTAINERD, kubernetes(version)):
+    for part in (ETCD, CONTAINERD, HELM, kubernetes(version)):
         with _alone():
             if part.built():
                 _say(f"{part.folder} {part.version}: ready in {part.path}")

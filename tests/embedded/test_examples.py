@@ -120,7 +120,7 @@ def test_a_file_without_an_expectation_and_an_empty_folder_are_refused(tmp_path)
 
 def test_the_shipped_examples_are_many_and_each_says_what_it_is_for():
     examples = load_examples(SHIPPED)
-    assert len(examples) >= 8
+    assert len(examples) >= 20
     for example in examples:
         assert example.intent.endswith("."), example.path
         assert example.pods, example.path

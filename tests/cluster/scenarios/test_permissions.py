@@ -104,6 +104,7 @@ ALLOWED = {
     ("resource.k8s.io", "resourceclaims"): {"get", "list"},
     ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "update", "delete"},
     ("", "nodes"): {"get"},
+    ("", "events"): {"create"},
 }
 
 

@@ -1,0 +1,130 @@
+"""A folder as an OCI image, without an engine; and a digest of a tree's content that no wrapping changes.
+
+In: a folder, a name, a configuration. Out: an OCI layout in a tar file. The same tree gives the same bytes.
+Source: OCI image format 1.1 (image-layout, manifest, configuration, layer).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_CONFIGURATION = "application/vnd.oci.image.config.v1+json"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+
+def write(archive: Path, tree: Path, reference: str, configuration: Mapping[str, object]) -> str:
+    """Write the archive; give the manifest's digest."""
+    layer = _layer(tree)
+    packed = gzip.compress(layer, 6, mtime=0)
+    image = _json(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": configuration,
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": _descriptor(_CONFIGURATION, image),
+            "layers": [_descriptor(_LAYER, packed)],
+        }
+    )
+    tag = reference.rpartition(":")[2]
+    named = _descriptor(_MANIFEST, manifest) | {
+        "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
+    }
+    with tarfile.open(archive, "w") as out:
+        _add(out, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+        _add(out, "index.json", _json({"schemaVersion": 2, "manifests": [named]}))
+        for blob in (image, manifest, packed):
+            _add(out, "blobs/" + _digest(blob).replace(":", "/"), blob)
+    return _digest(manifest)
+
+
+def tree_digest(tree: Path) -> str:
+    """Digest a folder's content: paths, kinds, modes, links and bytes; no owner and no time."""
+    entries = []
+    for path in _walk(tree):
+        name, mode = path.relative_to(tree).as_posix(), path.lstat().st_mode & 0o7777
+        if path.is_symlink():
+            entries.append((name, "link", 0, str(path.readlink())))
+        elif path.is_dir():
+            entries.append((name, "folder", mode, ""))
+        else:
+            entries.append((name, "file", mode, hashlib.sha256(path.read_bytes()).hexdigest()))
+    return entries_digest(entries)
+
+
+def layers_digest(layers: Iterable[tarfile.TarFile]) -> str:
+    """Digest the content of an image's layers in the same way, later layers over earlier ones."""
+    entries: dict[str, tuple[str, str, int, str]] = {}
+    for layer in layers:
+        for member in layer:
+            name = member.name.removeprefix("./").rstrip("/")
+            if member.issym():
+                entries[name] = (name, "link", 0, member.linkname)
+            elif member.isdir():
+                entries[name] = (name, "folder", member.mode & 0o7777, "")
+            elif member.islnk():
+                entries[name] = (name, *entries[member.linkname.removeprefix("./")][1:])
+            else:
+                content = layer.extractfile(member)
+                assert content is not None, name  # noqa: S101
+                entries[name] = (name, "file", member.mode & 0o7777, hashlib.sha256(content.read()).hexdigest())
+    return entries_digest(entry for name, entry in entries.items() if name not in {"", "."})
+
+
+def entries_digest(entries: Iterable[tuple[str, str, int, str]]) -> str:
+    """Digest (path, kind, mode, content) entries, whatever their order."""
+    return _digest(_json(sorted(entries)))
+
+
+def _layer(tree: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as out:
+        for path in _walk(tree):
+            entry = tarfile.TarInfo(path.relative_to(tree).as_posix())
+            entry.mode = path.lstat().st_mode & 0o7777
+            if path.is_symlink():
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+                out.addfile(entry)
+            elif path.is_dir():
+                entry.type = tarfile.DIRTYPE
+                out.addfile(entry)
+            else:
+                content = path.read_bytes()
+                entry.size = len(content)
+                out.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _walk(tree: Path) -> list[Path]:
+    return sorted(tree.rglob("*"))
+
+
+def _add(out: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o644
+    out.addfile(entry, io.BytesIO(content))
+
+
+def _descriptor(media_type: str, blob: bytes) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return "sha256:" + hashlib.sha256(blob).hexdigest()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

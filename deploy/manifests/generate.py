@@ -1,0 +1,65 @@
+"""The manifests of this folder, from the chart: for clusters where nobody runs helm.
+
+    python deploy/manifests/generate.py [--check] [--helm PATH]
+
+In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all of it) in this folder. `--check` writes
+nothing and exits 1 where a file is not what the chart renders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHART = HERE.parent / "helm"
+NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
+# The order in which they are applied.
+FILES = {
+    "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view"),
+    "admission-policy.yaml": ("admission-policy",),
+    "driver.yaml": (
+        *("namespace", "serviceaccount", "rbac", "view", "admission-policy", "quota"),
+        *("deviceclasses", "daemonset", "metrics"),
+    ),
+}
+
+
+def main() -> int:
+    """Write the files, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--helm", default=shutil.which("helm") or "", help="the helm program")
+    options = parser.parse_args()
+    stale = []
+    for name, templates in FILES.items():
+        text = render(options.helm, templates)
+        if options.check:
+            stale += [name] if (HERE / name).read_text() != text else []
+        else:
+            (HERE / name).write_text(text)
+    for name in stale:
+        print(f"{name} is not what the chart renders: run deploy/manifests/generate.py", file=sys.stderr)
+    return int(bool(stale))
+
+
+def render(helm: str, templates: tuple[str, ...]) -> str:
+    """Give the rendered templates as one file."""
+    documents = []
+    for template in templates:
+        command = [helm, "template", "dra-driver", str(CHART), "--namespace", "dra-driver", "--kube-version", "1.35.0"]
+        command += ["--set", "namespace.create=true", "--show-only", f"templates/{template}.yaml"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        said = re.sub(r"^# Source: .*\n", "", said, flags=re.MULTILINE).replace(
+            "managed-by: Helm", "managed-by: kubectl"
+        )
+        documents += [part.strip("\n") for part in re.split(r"^---\n", said, flags=re.MULTILINE) if part.strip()]
+    return NOTE + "\n---\n".join(documents) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Device plugin: whether one serves the GPUs of this node, because then this driver must not hand them out as well.
+
+In: the node object, the kubelet's folder of device plugins. Out: a reason, empty while there is none, and a call when
+it changes. It looks once a minute, and every two seconds until the API server has answered for the first time. Nothing
+may be published before that. Never: a word to the plugin itself; its socket is connected to and let go.
+Source: Kubernetes device plugins (extended resources in node.status.allocatable, sockets in the kubelet's folder).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.hardware.facts import Problem
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+FIRST_SECONDS = 2.0  # while the API server has not answered yet
+CONNECT_SECONDS = 1.0
+RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
+SOCKETS = "nvidia*.sock"
+CODE = "node.device-plugin"
+
+
+class NodeApi(Protocol):
+    """What is asked of the API server."""
+
+    def get_node(self, name: str) -> Wire:
+        """Read a Node. Raises: ApiError."""
+
+
+class DevicePluginWatch:
+    """Keeps `reason` up to date; `changed` is called after the first answer and whenever the reason is another one."""
+
+    def __init__(
+        self, api: NodeApi, *, node: str, folder: Path, changed: Callable[[], None], look_s: float = LOOK_SECONDS
+    ) -> None:
+        self._api, self._node, self._folder = api, node, folder
+        self._changed, self._look_s = changed, look_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
+        self._reason: str | None = None  # None: nobody has answered yet
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether there was an answer: before it, nothing may be published."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Say which device plugin serves the GPUs; empty when none does."""
+        return self._reason or ""
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Give the reason as a problem of the node."""
+        return (Problem(CODE, "node", self.reason),) if self.reason else ()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the thread; one that waits for the API server is left behind, it is a daemon."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except Exception:
+                log.exception("look for a device plugin failed")
+            self._stop.wait(self._look_s if self.is_known else min(FIRST_SECONDS, self._look_s))
+
+    def _look(self) -> None:
+        try:
+            found = serving(self._api.get_node(self._node), self._folder)
+        except ApiError as error:
+            log.warning(
+                "cannot tell whether a device plugin serves the GPUs", extra=fields(code=error.code, err=str(error))
+            )
+            return  # what was known still holds
+        if found == self._reason:
+            return
+        was, self._reason = self._reason, found
+        if found:
+            hint = "remove the device plugin from this node; the agent looks again every minute"
+            log.warning("no device is published", extra=fields(node=self._node, code=CODE, reason=found, hint=hint))
+        elif was:
+            log.info("no device plugin serves the GPUs any more", extra=fields(node=self._node))
+        self._changed()
+
+
+def serving(node: Wire, folder: Path) -> str:
+    """Say which device plugin serves this node's GPUs; empty when none does."""
+    offered = allocatable_gpus(node)
+    if offered:
+        listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
+        return f"a device plugin serves these GPUs (node allocatable {listed})"
+    if sockets := live_sockets(folder):
+        return f"a device plugin serves these GPUs (socket {sockets[0]})"
+    return ""
+
+
+def allocatable_gpus(node: Wire) -> dict[str, str]:
+    """Give the node's GPU resources of which there is more than none."""
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    return {name: str(count) for name, count in offered.items() if name.startswith(RESOURCES) and str(count) != "0"}
+
+
+def live_sockets(folder: Path) -> list[Path]:
+    """Give the sockets of GPU device plugins behind which somebody listens; a plugin that died leaves its file."""
+    try:
+        found = sorted(folder.glob(SOCKETS))
+    except OSError:
+        return []
+    return [path for path in found if _is_served(path)]
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_SECONDS)
+        try:
+            probe.connect(str(path))
+        except (ConnectionError, FileNotFoundError):
+            return False
+        except OSError:
+            return path.is_socket()  # it exists and cannot be asked: better no device than one handed out twice
+        return True

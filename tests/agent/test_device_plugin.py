@@ -1,0 +1,117 @@
+"""No double allocation: an agent beside a device plugin. Not covered here: the real kubelet (cluster lane)."""
+
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dra_driver.embedded.kinds import NODES, SLICES
+from dra_driver.model.errors import ApiError
+from dra_driver.plugin.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
+from tests.support.agent_process import NODE, stage
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def folder():
+    with stage() as it:  # short path: a socket's name is limited
+        yield it.folder
+
+
+def listening(path):
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "counts"),
+    [
+        ({"nvidia.com/gpu": "8"}, True),
+        ({"nvidia.com/gpu": "0", "cpu": "4"}, False),
+        ({"nvidia.com/gpu.shared": "80"}, True),
+        ({"nvidia.com/mig-1g.10gb": 7}, True),
+        ({"nvidia.com/mig-1g.10gb": "0"}, False),
+        ({"amd.com/gpu": "8"}, False),
+        ({}, False),
+    ],
+)
+def test_a_plugin_is_known_by_what_the_node_can_hand_out(allocatable, counts):
+    node = {"status": {"allocatable": allocatable}}
+    assert bool(allocatable_gpus(node)) is counts
+    assert bool(serving(node, Path("/nowhere"))) is counts
+
+
+def test_a_node_without_a_status_has_no_plugin(tmp_path):
+    assert serving({}, tmp_path) == ""
+
+
+def test_a_socket_counts_while_somebody_listens(folder):
+    plugin = folder / "nvidia-gpu.sock"
+    with listening(plugin):
+        assert live_sockets(folder) == [plugin]
+    assert plugin.exists()
+    assert live_sockets(folder) == []
+    with listening(folder / "other.sock"):
+        assert live_sockets(folder) == []
+
+
+class Api:
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = threading.Semaphore(0)
+
+    def get_node(self, name):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.asked.release()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_nothing_is_known_before_the_api_server_has_answered_and_an_outage_changes_nothing(tmp_path):
+    none, some = {"status": {}}, {"status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+    down = ApiError("unreachable", "down")
+    api, said = Api(down, some, down, none), []
+    watch = DevicePluginWatch(api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason))
+    assert not watch.is_known
+    watch.start()
+    until(lambda: len(said) == 2, what="two changes")
+    watch.stop()
+    assert "nvidia.com/gpu: 1" in said[0]
+    assert said[1] == ""
+
+
+def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why(free_port):
+    with stage() as here:
+        plugins = here.folder / "dp"
+        plugins.mkdir()
+        with listening(plugins / "nvidia-gpu.sock"):
+            here.start(
+                "simulated:t4",
+                *("--device-plugins-directory-path", str(plugins)),
+                *("--metrics-address", f"127.0.0.1:{free_port}"),
+            )
+            until(lambda: here.api.items(SLICES), timeout_s=20, what="a slice")
+            assert here.devices() == []
+            until(lambda: "no device is published" in here.log(), timeout_s=10, what="a line in the log")
+            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
+                assert 'dra_driver_problems{code="node.device-plugin"} 1.0' in page.read().decode()
+
+
+def test_an_agent_that_is_to_ignore_device_plugins_publishes():
+    with stage() as here:
+        node = here.api.get(NODES, NODE)
+        node["status"] = {"allocatable": {"nvidia.com/gpu": "4"}}
+        here.api.request("PUT", f"{NODES.path('', NODE)}/status", body=node)
+        here.start("simulated:t4", "--device-plugin", "ignore")
+        until(lambda: len(here.devices()) == 4, timeout_s=20, what="four devices")
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,96 @@
+"""The chart on a cluster: the built image on its nodes, and helm to install, upgrade and uninstall.
+
+In: a cluster. Out: releases, and what their agents say. Never: a registry; the image is imported on each node.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import binaries
+from tests.cluster.agent import DRIVER
+from tests.cluster.cluster import REPOSITORY, Cluster
+from tests.cluster.node import Node
+from tests.cluster.sandbox import until
+
+REPOSITORY_NAME, TAG = "cluster.lane/dra-driver", "lane"
+RELEASE = NAMESPACE = "dra-driver"
+CHART = REPOSITORY / "deploy" / "helm"
+
+
+@functools.cache
+def image() -> Path:
+    """Build the image of this tree; return the archive."""
+    output = REPOSITORY / "build" / "image"
+    script = REPOSITORY / "deploy" / "image" / "build.py"
+    command = [sys.executable, str(script), "--output", str(output), "--reference", f"{REPOSITORY_NAME}:{TAG}"]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    return output / "image.tar"
+
+
+class Chart:
+    """One release of the chart."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.helm_program = binaries.helm()
+        for node in cluster.nodes:
+            node.ctr("images", "import", str(image()))
+
+    def values(self, node: Node, **changed: str) -> list[str]:
+        """Return the values of a cluster whose kubelets keep their files elsewhere."""
+        chosen = {
+            "image.repository": REPOSITORY_NAME,
+            "image.tag": TAG,
+            "image.pullPolicy": "Never",
+            "agent.hardware": "simulated:demo-h100",
+            "agent.logFormat": "text",
+            "agent.kubeletDir": str(node.kubelet_root),
+            "agent.cdiDir": str(node.cdi),
+            "agent.nodeSelector.kubernetes\\.io/hostname": node.name,
+            **{name.replace("__", "."): value for name, value in changed.items()},
+        }
+        return [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+
+    def helm(self, *arguments: str, timeout: float = 150) -> str:
+        """Run helm as the administrator. Raises: SubprocessError with what helm said."""
+        command = [str(self.helm_program), f"--kubeconfig={self.cluster.kubeconfig}", "-n", NAMESPACE, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            raise subprocess.SubprocessError(f"helm {arguments[0]}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def install(self, node: Node, **changed: str) -> str:
+        """Install, or upgrade, and wait until the agents are ready."""
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s"]
+        return self.helm("upgrade", RELEASE, str(CHART), *options, *self.values(node, **changed))
+
+    def uninstall(self) -> str:
+        """Uninstall and wait until everything is gone."""
+        return self.helm("uninstall", RELEASE, "--wait", "--timeout", "90s")
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the agents' pods."""
+        return self.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=agent")
+
+    def log(self, pod: str) -> str:
+        """Return what an agent has logged."""
+        path = self.cluster.api.path("Pod", pod, NAMESPACE) + "/log"
+        return str(self.cluster.api.call("GET", path))
+
+    def slices(self, node: Node) -> list[dict[str, Any]]:
+        """Return the slices of the driver on a node."""
+        selector = f"spec.nodeName={node.name},spec.driver={DRIVER}"
+        return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
+
+    def devices(self, node: Node) -> list[str]:
+        """Name the published devices of a node."""
+        return [device["name"] for found in self.slices(node) for device in found["spec"].get("devices", [])]
+
+    def published(self, node: Node, seconds: float = 30) -> list[str]:
+        """Wait until there are devices."""
+        return until(f"devices on {node.name}", lambda: self.devices(node), seconds)

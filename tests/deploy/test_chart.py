@@ -1,0 +1,163 @@
+"""The chart, rendered: goldens, schema, what holds whatever the values. Skipped where there is no helm."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from dra_driver.model.flags import FLAGS
+from tests.cluster import binaries
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm"
+GOLDEN = Path(__file__).parent / "golden"
+
+CASES = {
+    "defaults": [],
+    "runtime-class": ["agent.runtimeClassName=nvidia", "seamlessUpgrade=false", "agent.metricsPort=0"],
+    "everything": [
+        "namespace.create=true",
+        "deviceClasses.extendedResources.enabled=true",
+        "deviceClasses.extendedResources.migProfiles={1g.10gb,1g.10gb+me}",
+        "metrics.serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+        "driverManager.enabled=true",
+        "agent.driverRoot=/run/nvidia/driver",
+        "agent.publishBesideDevicePlugin=true",
+        "driverName=gpu.example.com",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    found = shutil.which("helm") or (str(binaries.HELM.path / "helm") if binaries.HELM.built() else "")
+    if not found:
+        pytest.skip("helm is neither on PATH nor built (make cluster-binaries)")
+    return found
+
+
+def render(helm: str, *values: str, release: str = "dra-driver") -> str:
+    sets = [word for value in values for word in ("--set", value)]
+    command = [helm, "template", release, str(CHART), "-n", "dra-driver", "--kube-version", "1.35.0", *sets]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def objects(text: str) -> list[dict]:
+    return [content for content in yaml.safe_load_all(text) if content]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rendering_is_the_recorded_one(helm: str, case: str) -> None:
+    """Record anew: delete the file and run the test twice."""
+    golden = GOLDEN / f"{case}.yaml"
+    text = render(helm, *CASES[case])
+    if not golden.exists():
+        golden.write_text(text)
+        pytest.fail(f"{golden.name} was missing and is recorded now: look at it")
+    assert text == golden.read_text()
+
+
+def test_the_chart_passes_helms_own_linter(helm: str) -> None:
+    done = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
+    command = [sys.executable, str(ROOT / "deploy/manifests/generate.py"), "--check", "--helm", helm]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "agent.colour=red",
+        "agent.hardware=amd",
+        "image.digest=sha256:12",
+        "agent.metricsPort=70000",
+        "driverName=Not_A_Name",
+        "deviceClasses.extendedResources.migProfiles={big}",
+        "agent.kubeletDir=relative",
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
+    command = [helm, "template", "x", str(CHART), "--set", wrong]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "schema" in done.stderr or "values" in done.stderr
+    name = wrong.partition("=")[0].split(".")[-1]
+    assert name in done.stderr
+
+
+def test_every_flag_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
+    known = {flag.name for flag in FLAGS}
+    for case in CASES.values():
+        for content in objects(render(helm, *case)):
+            if content["kind"] == "DaemonSet":
+                (container,) = content["spec"]["template"]["spec"]["containers"]
+                assert container["args"][0] == "agent"
+                assert {arg.partition("=")[0] for arg in container["args"][1:]} <= known
+
+
+def test_the_agent_is_privileged_only_without_a_runtime_class_and_nothing_else_ever_is(helm: str) -> None:
+    for case, values in CASES.items():
+        for content in objects(render(helm, *values)):
+            if content["kind"] in {"DaemonSet", "Job"}:
+                (container,) = content["spec"]["template"]["spec"]["containers"]
+                context = container["securityContext"]
+                is_agent = content["kind"] == "DaemonSet"
+                assert context.get("privileged", False) is (is_agent and case != "runtime-class")
+                assert context["readOnlyRootFilesystem"] is True
+                assert context.get("runAsNonRoot", False) is not is_agent
+
+
+def test_everything_of_a_release_carries_its_labels(helm: str) -> None:
+    for content in objects(render(helm, *CASES["everything"], release="mine")):
+        assert content["metadata"]["labels"]["app.kubernetes.io/instance"] == "mine", content["kind"]
+
+
+# Without helm: the files as they lie.
+
+
+def test_the_default_values_pass_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    def paths(tree: dict, prefix: str = "") -> set[str]:
+        inner = (paths(value, f"{prefix}{key}.") for key, value in tree.items() if isinstance(value, dict) and value)
+        return set().union(*inner, {f"{prefix}{key}" for key in tree})
+
+    def described(schema: dict, prefix: str = "") -> set[str]:
+        known = schema.get("properties", {})
+        return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    free = {"agent.resources.", "agent.tolerations."}
+    written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
+    schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
+    assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}
+
+
+def test_the_chart_and_the_package_have_one_version() -> None:
+    from dra_driver import __version__
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+def test_the_notes_name_files_that_exist() -> None:
+    text = (CHART / "templates" / "NOTES.txt").read_text() + (CHART / "values.yaml").read_text()
+    for name in re.findall(r"(?:docs|examples)/[\w/.-]+\w", text):
+        assert (ROOT / name).exists(), name

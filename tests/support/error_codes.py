@@ -1,0 +1,39 @@
+"""Every error code and problem code of the source, found by reading it. Not covered: a code made up at run time."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from dra_driver.model import errors
+
+SOURCE = Path(errors.__file__).resolve().parents[1]
+BRANCHES = {
+    name: kind.branch
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.DriverError) and kind is not errors.DriverError
+}
+_CODE = re.compile(rf"({'|'.join(sorted(set(BRANCHES.values())))})\.[a-z]+(-[a-z]+)*")
+_NO_CODES = {"ledger.db", "node.example"}
+
+
+def error_codes() -> dict[str, str]:
+    """Give each code with the first place where it stands."""
+    found: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "_proto" in path.parts:
+            continue
+        tree = ast.parse(path.read_text())
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            code = ""
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BRANCHES:
+                first = node.args[0] if node.args else None
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    code = f"{BRANCHES[node.func.id]}.{first.value}"
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                code = node.value if _CODE.fullmatch(node.value) and node.value not in _NO_CODES else ""
+            if code:
+                found.setdefault(code, f"{path.relative_to(SOURCE)}:{node.lineno}")
+    return found
