@@ -83,10 +83,10 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--mig",
-        "dynamic",
-        "dynamic: partitions are made on demand where the API server keeps shared counters; static: as they stand",
+        "static",
+        "static: partitions as they stand; dynamic: made on demand where the API server keeps shared counters",
         "MODE",
-        choices=("dynamic", "static"),
+        choices=("static", "dynamic"),
     ),
     Flag(
         "--mig-profiles",

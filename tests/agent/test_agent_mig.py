@@ -30,7 +30,9 @@ class MigMachine(Machine):
             "FAKE_NVML_LOG": str(self.folder / "calls"),
         }
         roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
-        agent = self.here.start("auto", *roots, f"--dev-root={self.node.roots.dev}", environment=environment)
+        agent = self.here.start(
+            "auto", *roots, f"--dev-root={self.node.roots.dev}", "--mig=dynamic", environment=environment
+        )
         until(lambda: "registered" in self.here.log(), "registration")
         self.plugin = self.here.kubelet.wait_registered(NVIDIA_DRIVER)
         return agent
