@@ -156,7 +156,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     cluster.server._registry._gates |= {GATE}
     cluster.server._dispatch._minor = cluster.server._registry._minor = 36
     cluster.server.drop_watches()
-    until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=10, what="all placements")
+    until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=40, what="all placements")
     assert publisher.status().is_counting
 
 
