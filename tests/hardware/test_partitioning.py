@@ -254,7 +254,7 @@ def test_what_is_in_use_is_waited_for(machine: Machine) -> None:
     made = bench.create("1g.10gb", 0)
     with machine.state.change():
         bench.gpus[0].run(bench.gpus[0].cis[0], 4711)
-    assert refusal(bench.destroy, made, 0.1) == ("hardware.partition-in-use", Retry.LATER)
+    assert refusal(bench.destroy, made, 1.0) == ("hardware.partition-in-use", Retry.LATER)
     assert bench.now() == (made,)
 
     def end_process() -> None:
@@ -274,7 +274,7 @@ def test_a_gpu_instance_that_a_monitor_keeps_goes_with_the_next_call(machine: Ma
     bench.gpus[0].fail("nvmlGpuInstanceDestroy", Code.IN_USE)
     with machine.state.change():
         bench.gpus[0].fail("nvmlGpuInstanceDestroy", Code.IN_USE)
-    assert refusal(bench.destroy, made, 0.1) == ("hardware.partition-in-use", Retry.LATER)
+    assert refusal(bench.destroy, made, 1.0) == ("hardware.partition-in-use", Retry.LATER)
     assert bench.instances() == (1, 0)
     with machine.state.change():
         bench.gpus[0].heal()
@@ -349,7 +349,7 @@ def test_a_gpu_in_use_keeps_its_mode_and_nothing_is_pending(machine: Machine) ->
     bench = Bench(machine, mig=False)
     with machine.state.change():
         bench.gpus[0].processes.append(("compute", 4711, 0xFFFFFFFF, 0xFFFFFFFF, 1))
-    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 0.1)
+    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 1.0)
     assert refused == ("hardware.gpu-in-use", Retry.LATER)
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
 
