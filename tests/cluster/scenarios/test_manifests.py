@@ -10,12 +10,12 @@ import yaml
 from tests.cluster.cluster import REPOSITORY, Cluster
 
 FOLDERS = ("deviceclasses", "examples", "deploy")
-# A chart's files are templates, not manifests.
+# A chart's files are templates, a simulation's scenarios are no Kubernetes objects.
 MANIFESTS = sorted(
     path.relative_to(REPOSITORY)
     for folder in FOLDERS
     for path in (REPOSITORY / folder).rglob("*.yaml")
-    if "helm" not in path.parts
+    if not {"helm", "scenarios"} & set(path.parts)
 )
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 
