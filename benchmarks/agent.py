@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks.figures import Report, percentiles
 from benchmarks.world import World, profile, world
 from dra_driver.embedded.plugin_calls import ClaimRef, Plugin
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.model.wire import Wire
 
 ROUNDS = 500
@@ -35,6 +37,7 @@ def run(report: Report, *, many: int = MANY) -> None:
             plugin.unprepare([_ref(claim)])
         report.add(f"memory grown by {many} prepares", here.rss_mib() - after_500, "MiB", budget=2)
         _idle(report, here)
+    _partitions(report)
     _at_once(report)
     _one_change(report)
     _no_gpu(report)
@@ -68,6 +71,57 @@ def _latencies(report: Report, here: World, plugin: Plugin, names: Sequence[str]
         for label, value, budget in zip(("p50", "p95", "p99"), percentiles(seconds), budgets, strict=True):
             report.add(f"{name} {label}", value, "ms", budget=budget, peer=peer if label == "p50" else "")
     report.add("prepare without the API GET p50", statistics.median(prepare) * 1e3 - api, "ms")
+
+
+def _partitions(report: Report) -> None:
+    """Start with 208 devices that overlap; claims of partitions on simulated GPUs that take no time to cut."""
+    seconds = []
+    for _ in range(5):
+        with world("1.36") as here:
+            here.start_agent("simulated:dgx-h100", "--mig", "dynamic")
+            seconds.append(here.wait_for_slices(208))
+    report.add("start to 208 devices in 9 slices accepted", statistics.median(seconds), "s", budget=0.6, peer="1.2")
+    with world("1.36") as here:
+        here.start_agent("simulated:dgx-h100", "--mig", "dynamic")
+        here.wait_for_slices(208)
+        plugin = here.plugin()
+        devices = [d for s in here.slices() for d in s["spec"].get("devices", ())]
+        gpus = [d["name"] for d in devices if d["attributes"]["type"]["string"] == "gpu"]
+        medians = []
+        for name in (gpus[0], f"{gpus[0]}-mig-1g10gb-19-0"):
+            keeper = here.allocated_claim(f"{gpus[0]}-mig-1g10gb-19-6") if "mig" in name else None
+            if keeper:  # MIG mode stays on: switching it is the hardware's own time
+                _prepare(plugin, keeper)
+            each = []
+            for _ in range(100):
+                claim = here.allocated_claim(name)
+                each.append(_timed(_prepare, plugin, claim))
+                plugin.unprepare([_ref(claim)])
+            medians.append(statistics.median(each) * 1e3)
+        own = _cutting(here)
+        report.add("prepare of a partition p50", medians[1], "ms", peer="8.3")
+        report.add("the simulated hardware's part of it", own, "ms")
+        report.add("a partition adds to that and a prepare", medians[1] - medians[0] - own, "ms", budget=2)
+        report.add("memory with 208 devices", here.rss_mib(), "MiB", budget=57, peer="80 to 83")
+
+
+def _cutting(here: World) -> float:
+    """Give the milliseconds that the simulated hardware takes for what a prepare asks of it."""
+    hardware = SimulatedHardware("dgx-h100", Roots(), node_name="bench", state_dir=here.folder)
+    gpu = hardware.discover().gpus[0]
+    hardware.set_mig_mode(gpu, True, 5)
+    profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
+    hardware.create_partition(gpu, profile, 6, 5)
+    each = []
+    for _ in range(50):
+        started = time.perf_counter()
+        hardware.partitions_now(gpu)  # before the intent
+        hardware.partitions_now(gpu)  # under the GPU's lock
+        made = hardware.create_partition(gpu, profile, 0, 5)
+        hardware.device_edits(gpu, made)
+        each.append((time.perf_counter() - started) * 1e3)
+        hardware.destroy_partition(gpu, made.uuid, 5)
+    return statistics.median(each)
 
 
 def _at_once(report: Report) -> None:

@@ -26,7 +26,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 _API = """
 import sys
 from dra_driver.embedded.apiserver import EmbeddedApi
-api = EmbeddedApi(version="1.35")
+api = EmbeddedApi(version=sys.argv[2])
 api.start()
 api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}})
 api.write_kubeconfig(sys.argv[1])
@@ -56,11 +56,11 @@ class World:
     def slices(self) -> list[Wire]:
         return self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
 
-    def wait_for_slices(self) -> float:
-        """Give the seconds from the agent's start until its devices are in the API server."""
+    def wait_for_slices(self, devices: int = 1) -> float:
+        """Give the seconds from the agent's start until so many devices are in the API server."""
         while True:
             slices = self.slices()
-            if any(s["spec"].get("devices") for s in slices):
+            if sum(len(s["spec"].get("devices", ())) for s in slices) >= devices:
                 return time.monotonic() - self.started_at
             if self.agent is None or self.agent.poll() is not None or time.monotonic() - self.started_at > 30:
                 raise RuntimeError((self.folder / "agent.log").read_text())
@@ -118,12 +118,12 @@ class World:
 
 
 @contextmanager
-def world() -> Iterator[World]:
+def world(version: str = "1.35") -> Iterator[World]:
     """Give a fresh world; everything it started is ended."""
     folder = Path(tempfile.mkdtemp(prefix="drab"))
     memory = Path(tempfile.mkdtemp(prefix="drab", dir="/dev/shm"))  # /var/run/cdi is a tmpfs on a node
     server = subprocess.Popen(
-        [sys.executable, "-c", _API, f"{folder}/kubeconfig"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", _API, f"{folder}/kubeconfig", version], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert server.stdout is not None
     server.stdout.readline()

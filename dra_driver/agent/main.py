@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         values = _parse(argv)
         logs.set_up(values["log_format"])
         options = options_of(values)
-        return _run(options, choose(options.hardware, options.roots, node_name=options.node))
+        hardware = choose(options.hardware, options.roots, node_name=options.node, state_dir=options.data_dir)
+        return _run(options, hardware)
     except DriverError as error:
         if values.get("log_format") == "json":
             log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
@@ -18,17 +20,22 @@ from dra_driver.agent.options import Options
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.allocations import allocated_names
 from dra_driver.plugin.device_plugin import DevicePluginWatch
 from dra_driver.plugin.foreign_claims import ForeignClaims
+from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
+from dra_driver.plugin.ownership import Owners
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 20.0  # a claim answers in milliseconds; one that waits for a device is asked for again
+VERDICT_SECONDS = 4.0  # for the first slices to be published
 POLL_SECONDS = 1.0  # between looks at what ends the agent
 
 
@@ -57,16 +65,21 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, answered = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
-        self._scanner = Scanner(hardware, on_change=self._changed, on_driver_change=self._driver_changed)
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
+        self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
+        self._scanner = Scanner(
+            hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._judge
+        )
         self._preparer = Preparer(
-            this_node(options.node, options.driver, options.roots.proc),
+            node,
             api=api,
             ledger=self._ledger,
             store=store,
-            locks=NodeLocks(data / "locks"),
+            locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            mode_changed=self._scanner.look_now,
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -77,7 +90,19 @@ class NodeAgent:
             answered=answered,
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver)
-        self._reaper = Reaper(self._preparer, store, driver=options.driver)
+        self._allocated_names = partial(allocated_names, api, node)
+        self._allocated: frozenset[str] = frozenset()  # as last seen, while placements are withdrawn
+        self._geometer = Geometer(
+            options.mig_geometry,
+            options.node,
+            api=api,
+            hardware=hardware,
+            ledger=self._ledger,
+            locks=locks,
+            allocated=self._allocated_names,
+            changed=self._scanner.look_now,
+        )
+        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # the newest of two reasons to publish is the last
@@ -87,6 +112,7 @@ class NodeAgent:
             if folder
             else None
         )
+        self._has_looked = False
         self._foreign = ForeignClaims(api, node=options.node, driver=options.driver, changed=self._publish)
 
     def start(self) -> None:
@@ -132,6 +158,9 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
+        if self._options.mig_geometry or not self._has_looked:
+            self._has_looked = True  # what could not be undone before the hardware was looked at
+            self._reaper.look_now()
         self._publish()
         try:
             self._preparer.refresh_cdi()
@@ -144,7 +173,13 @@ class NodeAgent:
             plugin, inventory = self._device_plugin, self._scanner.inventory
             if inventory is FIRST_LOOK or not self._foreign.is_known or (plugin and not plugin.is_known):
                 return
-            self._publisher.publish(() if plugin and plugin.reason else self._foreign.offer(inventory.devices))
+            if plugin and plugin.reason:
+                self._publisher.publish(())
+                return
+            offer = self._foreign.offer
+            self._publisher.publish(
+                offer(inventory.devices), counter_sets=inventory.counter_sets, plain=offer(inventory.plain)
+            )
 
     def _device_plugin_changed(self) -> None:
         self._publish()
@@ -152,6 +187,33 @@ class NodeAgent:
             options = self._options
             message = f"{options.driver} publishes no device: {reason}"
             tell_node(self._api, node_event(options.node, options.driver, "Warning", "DevicePluginServesGPUs", message))
+
+    def _apply_geometry(self) -> int:
+        """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
+        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+            return 0
+        is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
+        return 0 if is_on_demand else self._geometer.apply()
+
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
+        """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
+        try:
+            facts, self._ownership = self._owners.judge(facts)
+            is_withdrawn = any(self._ownership.foreign(gpu) for gpu in facts.gpus)
+            if self._options.is_mig_dynamic and (is_withdrawn or not self._publisher.status().is_counting):
+                self._allocated = self._allocated_names()
+        except DriverError as error:
+            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
+        self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
+        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
+
+    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
+        """Give the partitions there are, by UUID, for a ledger that was lost."""
+        try:
+            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
+        except DriverError as error:
+            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
+            return {}
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
@@ -199,7 +261,9 @@ class NodeAgent:
             version=__version__,
             vendor=self._hardware.vendor,
             devices=Counter(str(d.type) for d in inventory.devices),
-            problems=Counter(p.code for p in (*inventory.problems, *status.problems, *yielding)),
+            problems=Counter(
+                p.code for p in (*inventory.problems, *status.problems, *self._geometer.problems, *yielding)
+            ),
             slice_writes=status.writes,
             prepared_claims=claims,
             is_registered=self._server.registered,

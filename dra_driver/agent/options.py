@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
+from dra_driver.inventory.geometry import check_geometry
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid
 
 
@@ -26,6 +27,9 @@ class Options:
     metrics_address: str
     hardware: str
     roots: Roots
+    is_mig_dynamic: bool
+    has_all_profiles: bool
+    mig_geometry: str
 
     @property
     def data_dir(self) -> Path:
@@ -48,4 +52,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         metrics_address=values["metrics_address"],
         hardware=values["hardware"],
         roots=roots_of(values),
+        is_mig_dynamic=values["mig"] == "dynamic",
+        mig_geometry=check_geometry(values["mig_geometry"]),
+        has_all_profiles=values["mig_profiles"] == "all",
     )

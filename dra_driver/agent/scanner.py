@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.partitions import STATIC, MigPolicy
 from dra_driver.model.errors import HardwareError
 from dra_driver.telemetry.logs import fields
 
@@ -29,7 +31,8 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 class Scanner:
     """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
 
-    `on_driver_change` is called once when the loaded driver is no longer the one whose library this process holds.
+    `judge` says how MIG is offered, and whose the partitions are. `on_driver_change` is called once when the loaded
+    driver is no longer the one whose library this process holds.
     """
 
     def __init__(
@@ -38,11 +41,13 @@ class Scanner:
         *,
         on_change: Callable[[Inventory], None],
         on_driver_change: Callable[[], None],
+        judge: Callable[[Facts], tuple[Facts, MigPolicy]] = lambda facts: (facts, STATIC),
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
         self._hardware = hardware
         self._on_change = on_change
+        self._judge = judge
         self._on_driver_change = on_driver_change
         self._probe_s, self._full_s = probe_s, full_s
         self._wake = threading.Event()
@@ -108,7 +113,7 @@ class Scanner:
         now = time.monotonic()
         if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
             return
-        inventory = build_inventory(self._hardware.discover())
+        inventory = build_inventory(*self._judge(self._hardware.discover()))
         is_seen = fingerprint != self._fingerprint  # device nodes may have changed where no device did
         self._fingerprint, self._scanned_at = fingerprint, now
         self.scans += 1

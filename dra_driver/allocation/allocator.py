@@ -90,7 +90,7 @@ class PodAllocator:
             search = Search(self.plan, prepared, attempt)
             found = search.run()
             if not found:
-                refusal = invalid_pool(pools)
+                refusal = None if self.context.rules.invalid_pool_is_fatal else invalid_pool(pools)
                 if refusal is not None:
                     raise refusal
                 return self._outcome(Category.NO_FIT, pools, search)

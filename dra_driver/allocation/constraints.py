@@ -127,11 +127,37 @@ class DistinctAttribute(Constraint):
         return (self.count, tuple(sorted(self.values.items()))) if self.count or self.values else 0
 
 
-def make_constraint(wire: Wire, *, knows_distinct: bool) -> Constraint | None:
+class PairwiseDistinctAttribute(Constraint):
+    """All devices have the attribute, each with its own value, whichever request they are for (since 1.37)."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+        super().__init__(attribute, requests)
+        self.values: list[AttributeValue] = []
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+        """Accept a device whose value nobody has."""
+        if value is None or value in self.values or (value[0] == "?" and self.values):
+            return False
+        self.values.append(value)
+        return True
+
+    def remove(self, request: str) -> None:  # noqa: ARG002
+        """Forget the latest value."""
+        self.values.pop()
+
+    def state(self) -> Hashable:
+        """Give the values."""
+        return tuple(sorted(self.values))
+
+
+def make_constraint(wire: Wire, *, knows_distinct: bool, forgets: bool = True) -> Constraint | None:
     """Make a constraint with an empty memory; None for a kind that the allocator does not know."""
     requests = frozenset(wire.get("requests") or ())
     if wire.get("matchAttribute") is not None:
         return MatchAttribute(wire["matchAttribute"], requests)
     if knows_distinct and wire.get("distinctAttribute") is not None:
-        return DistinctAttribute(wire["distinctAttribute"], requests)
+        kind = DistinctAttribute if forgets else PairwiseDistinctAttribute
+        return kind(wire["distinctAttribute"], requests)
     return None

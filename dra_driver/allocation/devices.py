@@ -88,16 +88,13 @@ class SliceRecord:
         self.sets: Sequence[Wire] = spec.get("sharedCounters") or ()
         self.wires: Sequence[DeviceWire] = spec.get("devices") or ()
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
-        names = set()
         self.has_binding = False
         self.consumes = False
         for device in self.wires:
-            names.add(device["name"])
-            if device.get("consumesCounters"):
-                self.consumes = True
-            if "bindingConditions" in device and device["bindingConditions"] is not None:
-                self.has_binding = True
-        self.has_duplicates = len(names) < len(self.wires)
+            if "bindingConditions" in device or "consumesCounters" in device:
+                self.has_binding = self.has_binding or device.get("bindingConditions") is not None
+                self.consumes = self.consumes or bool(device.get("consumesCounters"))
+        self.has_duplicates = len({device["name"] for device in self.wires}) < len(self.wires)
         self._made: list[DeviceRecord | None] = [None] * len(self.wires)
 
     def device(self, index: int) -> DeviceRecord:

@@ -69,6 +69,7 @@ class ClaimPlan:
     requests: list[RequestPlan] = field(default_factory=list)
     constraint_wires: Sequence[Wire] = ()
     knows_distinct: bool = False
+    distinct_forgets: bool = True
 
     def constraints(self) -> list[Constraint]:
         """Make the claim's constraints, with an empty memory.
@@ -78,7 +79,7 @@ class ClaimPlan:
         """
         made = []
         for number, wire in enumerate(self.constraint_wires):
-            constraint = make_constraint(wire, knows_distinct=self.knows_distinct)
+            constraint = make_constraint(wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets)
             if constraint is None:
                 text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
                 raise Refusal(Category.FEATURE_DISABLED, text)
@@ -125,6 +126,7 @@ class Planner:
             claim_name(wire),
             constraint_wires=devices.get("constraints") or (),
             knows_distinct=self._rules.shares,
+            distinct_forgets=self._rules.distinct_forgets,
         )
         for number, request in enumerate(devices.get("requests") or ()):
             plan.requests.append(self._request(plan, index, number, request))

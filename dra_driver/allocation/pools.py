@@ -69,7 +69,7 @@ class PoolIndex:
         ):
             return
         node = spec.get("nodeName")
-        if record.sets and rules.joins_counter_slices and not (node and rules.counters_of == "pool"):
+        if record.sets and rules.joins_counter_slices and not rules.counter_slices_stay:
             self._counting.setdefault(record.pool_id, []).append(record)
         elif node:
             self._by_node.setdefault(node, []).append(record)
@@ -175,7 +175,7 @@ class PoolIndex:
         reason = _duplicate_name(having)
         if counted and not reason:
             pool.others = [] if whole is current else _without(whole, current)
-            reason = _count(pool, current)
+            reason = _count(pool, whole if self._rules.counter_slices_stay else current)
         if reason:
             pool.invalid = reason
             pool.has_binding = False

@@ -63,6 +63,17 @@ class Prepared:
         """Give the devices that "all" means here."""
         return self._all[alternative]
 
+    def pass_invalid_pools(self) -> None:
+        """Go past pools that can't be used, which come last here.
+
+        Raises:
+            Refusal: The version ends the pod's scheduling there.
+        """
+        if self._context.rules.invalid_pool_is_fatal:
+            for pool in self.pools:
+                if pool.invalid:
+                    raise Refusal(Category.INVALID_POOL_ALL, f"pool {pool.id[1]} is invalid: {pool.invalid}")
+
     def accepts(self, alternative: Alternative, device: DeviceRecord) -> bool:
         """Tell whether the selectors, and the device's own node selection, accept a device.
 

@@ -108,6 +108,7 @@ class Rules:
     # pools
     hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters don't exist
     joins_counter_slices: bool = True  # slices with counters belong to their pool on every node
+    counter_slices_stay: bool = False  # … or are looked up when a device of the node needs them
     sorted_pools: bool = False  # pools by driver and name, slices by name; otherwise Go's map order decides
     binding_slices_last: bool = False
     looks_elsewhere: bool = True  # slices that don't reach the node are counted before a pool is called incomplete
@@ -121,6 +122,7 @@ class Rules:
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
     # faults
+    distinct_forgets: bool = True  # distinctAttribute remembers the latest device of each request only
     leaks: bool = False  # what a refused candidate took before it was refused is not given back
     all_restarts_alternatives: bool = False  # `All` in a later alternative goes on as the first one
     late_match_key: bool = False  # the second alternative sees the first one's matches while it is prepared
@@ -176,6 +178,7 @@ def _newer(version: str, *, shares: bool) -> Rules:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
         rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
+        rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules
 
 

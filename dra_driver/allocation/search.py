@@ -103,15 +103,16 @@ class Search:
 
     def _enter_request(self, claim: int, request: int) -> Signal:
         """Go on with a request, or with the next claim where there is none left."""
-        while True:
+        claims = self.plan.claims
+        self.steps += 1
+        while claim < len(claims) and request >= len(claims[claim].requests):
             self.steps += 1
-            if claim >= len(self.plan.claims):
-                return Signal.FOUND
-            requests = self.plan.claims[claim].requests
-            if request < len(requests):
-                break
-            self.stack.append(Frame(None))
             claim, request = claim + 1, 0
+            if claim < len(claims):
+                self.stack.append(Frame(None))
+        if claim >= len(claims):
+            return Signal.FOUND
+        requests = claims[claim].requests
         found = requests[request]
         first = found.alternatives[0]
         if found.has_choice:
@@ -215,6 +216,7 @@ class Search:
                 frame.cursor = cursor
                 return True
         frame.cursor = cursor
+        self.prepared.pass_invalid_pools()
         return False
 
     def _place_candidate(self, frame: Frame, alternative: Alternative, candidates: Sequence[int]) -> bool:
@@ -229,6 +231,7 @@ class Search:
                 frame.cursor = candidates[place] + 1
                 return True
         frame.cursor = len(devices)
+        self.prepared.pass_invalid_pools()
         return False
 
     def _has_failed_before(self, frame: Frame) -> bool:

@@ -83,6 +83,7 @@ class Timeline:
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
+    _known: Allocator | None = None  # of the present state
 
     def happen(self, event: Event) -> Moment:
         """Let one thing happen, then try everybody who waits.
@@ -91,6 +92,7 @@ class Timeline:
             InputError: The event names something that is not there.
         """
         evicted = self._apply(event)
+        self._known = None
         placed = []
         for job in list(self.queue):
             found = self._try(job)
@@ -193,13 +195,15 @@ class Timeline:
         return [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
 
     def _allocator(self) -> Allocator:
-        return Allocator(
-            slices=self.slices,
-            classes=self.classes,
-            allocated=self._allocated(),
-            kubernetes=self.kubernetes,
-            gates=self.gates,
-        )
+        if self._known is None:
+            self._known = Allocator(
+                slices=self.slices,
+                classes=self.classes,
+                allocated=self._allocated(),
+                kubernetes=self.kubernetes,
+                gates=self.gates,
+            )
+        return self._known
 
     def _try(self, job: Job) -> Placed | None:
         asked = self._allocator().for_claims(job.claims)
@@ -214,6 +218,7 @@ class Timeline:
                 ]
                 name = node["metadata"]["name"]
                 self.running[job.name] = (job, name, claims)
+                self._known = None
                 devices = [
                     one["device"] for result in outcome.results for one in result["devices"].get("results") or ()
                 ]

@@ -6,13 +6,15 @@ effect. The same UID, allocation and hardware give the same plan, the same CDI i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.config import DeviceConfig, Fault, refuse
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.hardware.facts import GpuFacts, MigProfile
+from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory
+from dra_driver.inventory.partitions import occupied
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.wire import Wire
@@ -36,8 +38,57 @@ class CdiNames(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MigModeStep:
+    """Switch a GPU's MIG mode off, so that it can be used whole; undone by restoring what an administrator had set."""
+
+    kind: ClassVar[str] = "mig-mode"
+
+    gpu: GpuFacts
+    is_ours: bool  # the mode was switched on for a partition of ours
+
+    @property
+    def key(self) -> str:
+        """Name what the step is about, within its kind."""
+        return self.gpu.pci_address
+
+    def record(self) -> Wire:
+        """Give all that undoing this step needs, for the ledger."""
+        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": not self.is_ours}
+
+
+@dataclass(frozen=True, slots=True)
+class MigPartitionStep:
+    """Make one partition, and switch MIG mode on for it; undone by destroying it."""
+
+    kind: ClassVar[str] = "mig-partition"
+
+    device: str
+    gpu: GpuFacts
+    cut: Cut
+
+    @property
+    def key(self) -> str:
+        """Name what the step is about, within its kind."""
+        return self.device
+
+    def record(self) -> Wire:
+        """Give all that undoing this step needs, for the ledger; who does it adds what it found and made."""
+        profile = {**asdict(self.cut.profile), "starts": []}
+        return {
+            "kind": self.kind,
+            "key": self.key,
+            "gpu": gpu_record(self.gpu),
+            "profile": profile,
+            "start": self.cut.start,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CdiFileStep:
-    """Write one CDI file; undone by removing it."""
+    """Write one CDI file; undone by removing it.
+
+    `made` names the devices whose edits are known only once an earlier step has made them: by name in the file.
+    """
 
     kind: ClassVar[str] = "cdi-file"
 
@@ -45,10 +96,34 @@ class CdiFileStep:
     cdi_kind: str
     devices: Mapping[str, Edits]
     common: Edits
+    made: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Name what the step is about, within its kind."""
+        return self.file
 
     def record(self) -> Wire:
         """Give all that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "file": self.file}
+
+
+Step = MigModeStep | MigPartitionStep | CdiFileStep
+
+
+def gpu_record(gpu: GpuFacts) -> Wire:
+    """Give what it takes to find a GPU again."""
+    return {"uuid": gpu.uuid, "pci": gpu.pci_address, "minor": gpu.minor}
+
+
+def gpu_of_record(record: Mapping[str, Any]) -> GpuFacts:
+    """Give the GPU of a recorded step, with nothing known but where it is."""
+    return GpuFacts(uuid=record["uuid"], pci_address=record["pci"], minor=record["minor"], memory_bytes=None)
+
+
+def cut_of_record(step: Mapping[str, Any]) -> Cut:
+    """Give the placement of a recorded partition."""
+    return Cut(MigProfile(**{**step["profile"], "starts": ()}), step["start"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +139,15 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PreparePlan:
-    """Steps in order (undone in reverse), and what the kubelet is told once they are done."""
+    """Steps in order (undone in reverse), and what the kubelet is told once they are done.
+
+    `occupied` names the memory slices that the claim's devices take, where other devices could take them too.
+    """
 
     claim: AllocatedClaim
     devices: tuple[PreparedDevice, ...]
-    steps: tuple[CdiFileStep, ...]
+    steps: tuple[Step, ...]
+    occupied: tuple[str, ...] = ()
 
 
 def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]:
@@ -94,19 +173,37 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
     )
 
 
+def is_made(claim: AllocatedClaim, device: Device) -> bool:
+    """Say whether Prepare makes this device: a placement that the claim owns. Admin access never makes one."""
+    return device.cut is not None and any(d.device == device.name and not d.is_admin for d in claim.devices)
+
+
 def plan_prepare(
-    claim: AllocatedClaim, devices: Mapping[str, Device], edits: Mapping[str, Edits], common: Edits, names: CdiNames
+    claim: AllocatedClaim,
+    devices: Mapping[str, Device],
+    edits: Mapping[str, Edits],
+    common: Edits,
+    names: CdiNames,
+    *,
+    mig_on: Collection[str] = (),
 ) -> PreparePlan:
-    """Plan one claim. `devices` and `edits` hold each of the claim's devices by name, `common` what all of them need.
+    """Plan one claim. `devices` holds each of the claim's devices by name, `common` what all of them need.
+
+    `edits` holds those of each device that is not made by a step. `mig_on` are the GPUs (by PCI address) on which MIG
+    mode was switched on for a partition of ours.
 
     Raises: ClaimError("claim.bad-config") when a config names a request whose device is of another type.
     """
     choose_configs(claim, devices)
-    step = CdiFileStep(
+    own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
+    made = {device.name for device in own if device.cut is not None}
+    in_file = {names.device(claim.uid, d.device, d.share_id): d.device for d in claim.devices}
+    cdi = CdiFileStep(
         file=names.file(claim.uid),
         cdi_kind=names.kind,
-        devices={names.device(claim.uid, d.device, d.share_id): edits[d.device] for d in claim.devices},
+        devices={name: edits[device] for name, device in in_file.items() if device not in made},
         common=common,
+        made={name: device for name, device in in_file.items() if device in made},
     )
     prepared = tuple(
         PreparedDevice(
@@ -118,7 +215,19 @@ def plan_prepare(
         )
         for d in claim.devices
     )
-    return PreparePlan(claim, prepared, (step,))
+    taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
+    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), cdi), taken)
+
+
+def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
+    steps: list[Step] = []
+    for device in own:
+        gpu = device.gpu
+        if device.cut is not None:
+            steps.append(MigPartitionStep(device.name, gpu, device.cut))
+        elif device.type is DeviceType.GPU and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
+            steps.append(MigModeStep(gpu, is_ours=gpu.pci_address in mig_on))
+    return steps
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:

@@ -120,8 +120,7 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
         if len(judged.compiled) > 1:
             say(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
         if explanation.tree is None:
-            say(out, explanation.error or "", indent=6, style=COLOURS[ABORT])
-            continue
+            continue  # the device can't be read at all: the error below says why
         ends_it = group.verdict.step in {None, number}
         _show_part(out, explanation.tree, 6, marks=ends_it)
     if group.verdict.error:

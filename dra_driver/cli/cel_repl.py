@@ -84,7 +84,7 @@ class Session:
             fragment = compile_fragment(text, self.declarations)
         except SelectorCompileError as error:
             for row in error_lines(error.text, self.out.width):
-                self.out.print(row, markup=False, soft_wrap=True, style="red")
+                self.out.print(row, markup=False, emoji=False, soft_wrap=True, style="red")
             for unknown in suggest(error, self.declarations):
                 say(self.out, sentence(unknown), style="yellow")
             return

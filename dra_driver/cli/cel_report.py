@@ -45,7 +45,7 @@ def say_compiled(out: Any, judged: Judged, given: Given) -> None:
         if one.error is not None:
             say(out, f"{one.written.label} does not compile ({one.error.kind} error):", indent=2, style="bold red")
             for line in error_lines(one.error.text, out.width - 4):
-                out.print(f"    {line}", markup=False, soft_wrap=True)
+                out.print(f"    {line}", markup=False, emoji=False, soft_wrap=True)
         elif one.refusal is not None:
             say(out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
             say(out, one.refusal, indent=4)

@@ -21,6 +21,7 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
+_SHIPPED = (("resourceclaims", "static"), ("partitions-on-demand", "dynamic"))  # folder of examples, agent's --mig
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 
 
@@ -30,7 +31,7 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="folder with example files [default: examples/resourceclaims]",
+    help="folder with example files [default: those of the checkout]",
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
 def command(examples: Path | None, profile: str) -> int:
@@ -56,18 +57,24 @@ def command(examples: Path | None, profile: str) -> int:
 
     signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
-    files = load_examples(examples or _folder("examples/resourceclaims"))
-    node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")))
+    given = [(examples, "static")] if examples else [(_folder(f"examples/{name}"), mig) for name, mig in _SHIPPED]
+    files = [(load_examples(folder), mig) for folder, mig in given]
     out = console()
-    out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
-    status: int | None = None
-    try:
-        good = _run(out, node, files)
-    finally:
-        status = node.stop()
-    left = "" if status == 0 else f"; the agent ended with status {status}"
-    out.print(f"{good} of {len(files)} examples came out as their files say{left}. {time.monotonic() - started:.1f} s")
-    return ExitCode.OK if good == len(files) and status == 0 else ExitCode.NO_MATCH
+    good, left = 0, ""
+    for group, mig in files:
+        node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
+        about = "" if mig == "static" else ", GPUs cut on demand"
+        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}{about}")
+        status: int | None = None
+        try:
+            good += _run(out, node, group)
+        finally:
+            status = node.stop()
+        if status != 0:
+            left = f"; the agent ended with status {status}"
+    count = sum(len(group) for group, _ in files)
+    out.print(f"{good} of {count} examples came out as their files say{left}. {time.monotonic() - started:.1f} s")
+    return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> int:

@@ -72,7 +72,7 @@ def plan_writes(
         deletes=(*stale, *surplus),
         updates=tuple(_updated(s, spec.wire(generation, count), owner, added) for spec, s in to_update),
         creates=tuple(
-            _created(desired.index(spec), spec, _with_times(spec.wire(generation, count), added), owner) for spec in new
+            created(desired.index(spec), spec, _with_times(spec.wire(generation, count), added), owner) for spec in new
         ),
     )
 
@@ -155,7 +155,7 @@ def _merged_device(wanted: DeviceWire, stored: DeviceWire | None) -> DeviceWire:
     return {**foreign, **wanted} if foreign else wanted
 
 
-def _created(index: int, spec: SliceSpec, wire: Wire, owner: Wire | None) -> SliceWire:
+def created(index: int, spec: SliceSpec, wire: Wire, owner: Wire | None) -> SliceWire:
     """Give a new object. The scheduler (1.36 and newer) sorts slices by name, so the name begins with the order."""
     metadata: Wire = {"generateName": f"{index:05x}-{spec.driver}-{spec.node}-"[:_GENERATE_NAME_CHARS]}
     if owner is not None:

@@ -24,10 +24,14 @@ _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 
 @dataclass(frozen=True, slots=True)
 class PoolContent:
-    """What a pool offers: devices and counter sets as the API takes them."""
+    """What a pool offers: devices and counter sets as the API takes them.
+
+    `plain` is offered instead where counters are not kept: nothing in it overlaps.
+    """
 
     devices: tuple[DeviceWire, ...] = ()
     counter_sets: tuple[Wire, ...] = ()
+    plain: tuple[DeviceWire, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class _Unit:
     devices: list[DeviceWire] = field(default_factory=list)
     counter_sets: list[Wire] = field(default_factory=list)
     counters_alone: bool = False
+    slice_alone: bool = False
 
     @property
     def key(self) -> str:
@@ -113,11 +118,12 @@ class _Slot:
     devices: list[DeviceWire] = field(default_factory=list)
     counter_sets: list[Wire] = field(default_factory=list)
     counters_alone: bool = False
+    is_full: bool = False
 
     def takes(self, unit: _Unit) -> bool:
         """Say whether the unit fits beside what is here."""
         is_empty = not self.devices and not self.counter_sets
-        if not is_empty and self.counters_alone != unit.counters_alone:
+        if not is_empty and (self.counters_alone != unit.counters_alone or self.is_full or unit.slice_alone):
             return False
         devices, counter_sets = [*self.devices, *unit.devices], [*self.counter_sets, *unit.counter_sets]
         if unit.counters_alone:
@@ -131,7 +137,7 @@ class _Slot:
 
     def take(self, unit: _Unit) -> None:
         """Put the unit in."""
-        self.counters_alone = unit.counters_alone
+        self.counters_alone, self.is_full = unit.counters_alone, unit.slice_alone
         self.devices += unit.devices
         self.counter_sets += unit.counter_sets
 
@@ -162,9 +168,21 @@ def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_S
 
 
 def _units_apart(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:
-    """1.35 and newer: every device for itself, counters first, so that dropped counters show before their devices."""
-    counters = [_Unit(counter_sets=[c], counters_alone=True) for c in _by_name(counter_sets)]
-    return counters + [_Unit(devices=[d]) for d in _by_name(devices)]
+    """1.35 and newer: counters first, so that dropped ones show before their devices.
+
+    What consumes from one counter set has a slice of its own: a change of one GPU touches one slice.
+    """
+    units = [_Unit(counter_sets=[c], counters_alone=True) for c in _by_name(counter_sets)]
+    counting: dict[str, list[DeviceWire]] = {}
+    for device in _by_name(devices):
+        if device.get("consumesCounters"):
+            counting.setdefault(device["consumesCounters"][0].get("counterSet", ""), []).append(device)
+        else:
+            units.append(_Unit(devices=[device]))
+    most = limits.SLICE_DEVICES_ADVANCED
+    for group in counting.values():
+        units += [_Unit(devices=group[i : i + most], slice_alone=True) for i in range(0, len(group), most)]
+    return units
 
 
 def _units_together(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:

@@ -44,6 +44,17 @@ class Losses:
             self._report(news, version)
         return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
 
+    def add(self, other: Losses) -> None:
+        """Take over what was found elsewhere."""
+        self.fields |= other.fields
+        self.unsafe |= other.unsafe
+
+    def assume(self, lost: frozenset[str], *, version: str) -> None:
+        """Take fields for lost and unsafe: the server would not say whether it keeps them."""
+        self._report(lost - self.fields, version)
+        self.fields |= lost
+        self.unsafe |= lost
+
     def forget_harmless(self) -> None:
         """Forget what will be sent again with new content."""
         self.fields = self.unsafe
@@ -70,4 +81,5 @@ def _listed(lost: frozenset[str]) -> str:
 
 def _hint(lost: frozenset[str]) -> str:
     gates = ", ".join(gates_behind(lost)) or "unknown"
-    return f"feature gates that are probably off: {gates}; restart this agent after switching them on"
+    instead = "whole GPUs and existing partitions are offered; " if lost.intersection(COUNTER_FIELDS) else ""
+    return f"{instead}feature gates that are probably off: {gates}; restart this agent after switching them on"

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from dra_driver.controller.compare import COUNTER_FIELDS
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
-from dra_driver.controller.layout import PoolContent, lay_out
+from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
+from dra_driver.controller.probe import find_losses
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import Server
 from dra_driver.controller.stored import StoredSlices
@@ -25,7 +26,7 @@ from dra_driver.controller.validity import find_faults, without_dropped
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.device import Device
-from dra_driver.inventory.wire import device_wire
+from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.watch import Changed, Connected, Deleted, Event, Listed, Watch
@@ -43,7 +44,8 @@ STOP_SECONDS = 5.0
 class PublisherStatus:
     """Where publishing stands. `slices`, `devices` and `generation` are what the API server holds of our pool.
 
-    `is_published` says that this is what was last asked for. `dropped` names fields that the server did not keep.
+    `is_published` says that this is what was last asked for. `is_counting` is false once the server has shown that it
+    drops shared counters: what overlaps is then withheld. `dropped` names fields that the server did not keep.
     `writes` counts accepted writes by verb since the process started.
     """
 
@@ -52,6 +54,7 @@ class PublisherStatus:
     generation: int = 0
     slices: int = 0
     devices: int = 0
+    is_counting: bool = True
     server: str = ""
     last_error: str = ""
     dropped: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ class Publisher:
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
+        self._is_probed = False  # the server was asked whether it keeps counters; by the writing thread alone
         self._fault: ApiError | None = None
         self._watch: Watch | None = None
         self._threads: list[threading.Thread] = []
@@ -101,7 +105,8 @@ class Publisher:
         with self._changed:
             if self._threads:
                 return
-            self._is_stopping = self._is_published = self._is_doubtful = False
+            self._is_stopping = self._is_published = self._is_doubtful = self._is_probed = False
+            self._losses.forget()
             self._fault = None
             self._stored = StoredSlices(driver=self._driver, node=self._node)
             self._schedule = Schedule(settle_s=self._settle_s)
@@ -114,9 +119,22 @@ class Publisher:
             for thread in self._threads:
                 thread.start()
 
-    def publish(self, devices: Sequence[Device]) -> None:
-        """Make these the devices of the pool, soon. No devices is a pool too: one empty slice."""
-        content = PoolContent(tuple(device_wire(device) for device in devices))
+    def publish(
+        self,
+        devices: Sequence[Device],
+        *,
+        counter_sets: Mapping[str, Mapping[str, int]] | None = None,
+        plain: Sequence[Device] = (),
+    ) -> None:
+        """Make these the devices of the pool, soon. No devices is a pool too: one empty slice.
+
+        `plain` takes their place where the server does not keep `counter_sets`.
+        """
+        content = PoolContent(
+            tuple(device_wire(device) for device in devices),
+            tuple(counter_set_wire(name, counters) for name, counters in (counter_sets or {}).items()),
+            tuple(device_wire(device) for device in plain) if counter_sets else None,
+        )
         with self._changed:
             if content != self._content:
                 self._content = content
@@ -158,6 +176,7 @@ class Publisher:
                 generation=max(map(generation_of, slices), default=0),
                 slices=len(slices),
                 devices=sum(len(s["spec"].get("devices") or ()) for s in slices),
+                is_counting=not self._losses.unsafe.intersection(COUNTER_FIELDS),
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
                 dropped=tuple(sorted(self._losses.fields)),
@@ -254,6 +273,10 @@ class Publisher:
         with self._changed:
             if self._server.is_changed():
                 self._losses.forget()
+                self._is_probed = False
+        if content.counter_sets and not self._is_probed:
+            self._probe(content, minor)
+        with self._changed:
             offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
         if faults := find_faults(offered, server_minor=minor):
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
@@ -272,17 +295,24 @@ class Publisher:
         self._highest_generation = max(self._highest_generation, plan.generation)
         return plan
 
+    def _probe(self, content: PoolContent, minor: int) -> None:
+        """Find out whether the server keeps counters, before overlapping devices are in any request."""
+        found = Losses(self._pool)
+        find_losses(self._writer, found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
+        self._is_probed = True
+        with self._changed:
+            self._losses.add(found)
+
     def _carry_out(self, plan: WritePlan) -> None:
         with self._changed:
             self._is_writing = True
         try:
             self._delete(plan.deletes)
-            for wire in plan.updates:
+            writes = [(wire, self._writer.update) for wire in plan.updates]
+            writes += [(wire, self._writer.create) for wire in plan.creates]
+            for wire, write in sorted(writes, key=lambda one: not _has_counters_alone(one[0])):
                 self._check_running()
-                self._note_answer(wire, self._writer.update(wire))
-            for wire in plan.creates:
-                self._check_running()
-                self._note_answer(wire, self._writer.create(wire))
+                self._note_answer(wire, write(wire))
         finally:
             with self._changed:
                 self._is_writing = False
@@ -357,3 +387,8 @@ class Publisher:
     def _problems(self, fault: ApiError | None) -> tuple[Problem, ...]:
         """Put what is wrong in the words of the inventory's problems."""
         return (Problem(fault.code, self._pool, str(fault)),) if fault else ()
+
+
+def _has_counters_alone(wire: SliceWire) -> bool:
+    """Say whether a slice holds counters only: such are written first, so that losing them shows before all else."""
+    return bool(wire["spec"].get("sharedCounters")) and not wire["spec"].get("devices")

@@ -34,11 +34,13 @@ def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
 def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
     """Give what can safely be offered by a server that drops these fields.
 
-    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then.
+    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then. What is
+    offered in place of the former stands in `content.plain`.
     """
     devices, counter_sets = content.devices, content.counter_sets
     if any(field in dropped for field in COUNTER_FIELDS):
-        devices, counter_sets = tuple(d for d in devices if not d.get("consumesCounters")), ()
+        unshared = tuple(d for d in devices if not d.get("consumesCounters"))
+        devices, counter_sets = unshared if content.plain is None else content.plain, ()
     if TAINT_FIELD in dropped:
         devices = tuple(d for d in devices if not has_blocking_taint(d))
     return PoolContent(devices, counter_sets)

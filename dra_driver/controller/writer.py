@@ -31,6 +31,10 @@ class SliceWriter:
         self.counts["create"] += 1
         return answer
 
+    def try_create(self, wire: SliceWire) -> SliceWire:
+        """Have the server say what it would store, and store nothing. Raises: ApiError."""
+        return self._api.request("POST", SLICES, body=wire, query={"dryRun": "All"})
+
     def update(self, wire: SliceWire) -> SliceWire:
         """Replace one slice, if it is still as it was read. Raises: ApiError("api.conflict") if it is not."""
         answer = self._api.request("PUT", slice_path(wire["metadata"]["name"]), body=wire)

@@ -50,8 +50,9 @@ class Dispatcher:
         if request.path in OPEN_PATHS:
             return self._about(request.path)
         target = parse_path(request.path)
-        if request.query.get("dryRun"):
-            raise bad_request("dryRun is not served here")
+        is_dry = request.query.get("dryRun") == "All"
+        if request.query.get("dryRun") and (not is_dry or request.method != "POST"):
+            raise bad_request("dryRun is served for create alone, as dryRun=All")
         if request.method in ("GET", "HEAD"):
             if target.name:
                 return Response(200, self._registry.read(target).encoded)
@@ -59,7 +60,7 @@ class Dispatcher:
                 return self._watch(target, request)
             return self._list(target, request.query)
         if request.method == "POST" and not target.name:
-            stored = self._registry.create(target.kind, target.namespace, _body(request))
+            stored = self._registry.create(target.kind, target.namespace, _body(request), is_dry=is_dry)
             return Response(201, stored.encoded)
         if request.method == "PUT" and target.name:
             return Response(200, self._registry.replace(target, _body(request)).encoded)

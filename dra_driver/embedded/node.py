@@ -29,10 +29,19 @@ _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets st
 
 
 class EmbeddedNode:
-    """One node. `classes` are the DeviceClasses to create; `command` replaces the agent's command line in tests."""
+    """One node. `classes` are the DeviceClasses to create, `mig` is the agent's flag.
+
+    `command` replaces the agent's command line in tests.
+    """
 
     def __init__(
-        self, profile: str, *, classes: Sequence[Wire], version: str = "1.36", command: Sequence[str] = ()
+        self,
+        profile: str,
+        *,
+        classes: Sequence[Wire],
+        version: str = "1.36",
+        mig: str = "static",
+        command: Sequence[str] = (),
     ) -> None:
         self.profile = load_profile(profile)
         self.name = self.profile.node_name_of(0)
@@ -53,6 +62,7 @@ class EmbeddedNode:
                 "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
                 "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
                 "--hardware": f"simulated:{profile}",
+                "--mig": mig,
             },
             self.folder / "agent.log",
             command=command,

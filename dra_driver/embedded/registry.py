@@ -50,8 +50,11 @@ class Registry:
             raise not_found(target.kind.resource, target.name)
         return stored
 
-    def create(self, kind: Kind, namespace: str, wire: Wire) -> Stored:
-        """Create an object under its name or under a generated one. Raises: Refusal 400, 404, 409, 422."""
+    def create(self, kind: Kind, namespace: str, wire: Wire, *, is_dry: bool = False) -> Stored:
+        """Create an object under its name or under a generated one; a dry run stores nothing.
+
+        Raises: Refusal 400, 404, 409, 422.
+        """
         with self._store.lock:
             new = self._decoded(kind, wire)
             metadata = new["metadata"]
@@ -76,6 +79,8 @@ class Registry:
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": circumstances.now}
             if kind.has_generation:
                 metadata["generation"] = 1
+            if is_dry:
+                return Stored(self._as_stored(kind, new))
             return self._store.put(kind, key, self._as_stored(kind, new))
 
     def replace(self, target: Target, wire: Wire) -> Stored:

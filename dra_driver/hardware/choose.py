@@ -30,8 +30,10 @@ def _absolute(path: str) -> str:
     return os.fspath(Path(path).absolute())
 
 
-def choose(choice: str, roots: Roots, *, node_name: str) -> Hardware:
+def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:
     """Give the vendor named by `--hardware`. "auto" is the real hardware of this node.
+
+    `state_dir` is where simulated hardware keeps what was made of it; None: in memory.
 
     Raises: UsageError("usage.hardware") for an unknown choice, InputError for a bad profile.
     """
@@ -39,7 +41,7 @@ def choose(choice: str, roots: Roots, *, node_name: str) -> Hardware:
     if kind == "simulated" and profile:
         from dra_driver.hardware.simulated import SimulatedHardware  # noqa: PLC0415
 
-        return SimulatedHardware(profile, roots, node_name=node_name)
+        return SimulatedHardware(profile, roots, node_name=node_name, state_dir=state_dir)
     if choice in {"auto", "nvidia"}:
         from dra_driver.hardware.nvidia import NvidiaHardware  # noqa: PLC0415
 

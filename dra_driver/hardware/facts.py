@@ -43,6 +43,29 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One shape that a GPU can be cut into, as the vendor's library tells it.
+
+    Units as in `PartitionFacts`. `slices` are compute slices, `size` memory slices, `starts` the first memory slices
+    where one may be placed; `max_instances` fit on an empty GPU.
+    """
+
+    name: str  # "1g.10gb", "1g.10gb+me", "1g.20gb", "1g.10gb+gfx", "4g.40gb-me"
+    gi_profile_id: int
+    slices: int
+    size: int
+    starts: tuple[int, ...]
+    memory_bytes: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+    max_instances: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """One GPU. Strings are as the vendor's library gives them; versions as strict semver; units stand in the names.
 
@@ -72,6 +95,8 @@ class GpuFacts:
     power_limit_max_w: int | None = None
     sm_clock_max_mhz: int | None = None
     partitions: tuple[PartitionFacts, ...] = ()
+    mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where not known, or where the GPU can't do MIG
+    mig_toggles_without_reset: bool = False  # Hopper and newer
 
 
 @dataclass(frozen=True, slots=True)

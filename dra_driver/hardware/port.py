@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.model.edits import Edits
 
 
@@ -66,3 +66,49 @@ class ProcessLister(Protocol):
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
         """List process ids on the device. Raises: HardwareError when the hardware can't tell."""
+
+
+@runtime_checkable
+class Partitionable(Protocol):
+    """Optional ability: cut a GPU into partitions while it runs.
+
+    `gpu` says which one by UUID and PCI address; its other facts are the vendor's own, so old or recorded ones do.
+    Calls of one GPU wait for each other, those of different GPUs do not. Everything is idempotent by reading back, so
+    a caller that was killed asks again. Every method may raise HardwareError with `hardware.gpu-lost`,
+    `hardware.not-answering` (the deadline passed: the call may still be under way) or `hardware.no-library`.
+    """
+
+    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+        """Give the partition of `profile` at `start`, made now unless it is there already.
+
+        A GPU instance without compute instance at exactly that placement (a crash left it) is completed. Its
+        capability nodes are there on return. MIG mode is left as it is.
+
+        Raises: HardwareError("hardware.mig-off"), ("hardware.insufficient-resources", retry LATER: something
+        overlaps), ("hardware.partition-in-use", the placement holds something else in use).
+        """
+
+    def destroy_partition(
+        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
+    ) -> None:
+        """Destroy the partition with a UUID: compute instance, then GPU instance. One that is gone is fine.
+
+        A GPU instance that other compute instances use is left. What is in use is waited for until the deadline.
+
+        `placement` (GPU instance profile id, first memory slice) says where ours stood or was being made: a GPU
+        instance there that has no compute instance (a crash came between the two) is destroyed too; a finished
+        partition there with another UUID never is. With uuid "" that is all that happens: the undo of a creation
+        that left no UUID. What fails half-way with partition-in-use needs it as well.
+
+        Raises: HardwareError("hardware.partition-in-use", retry LATER).
+        """
+
+    def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch MIG mode; nothing happens where it is so already. Minors of nodes may change.
+
+        Raises: HardwareError("hardware.reset-needed", retry NEVER), ("hardware.gpu-in-use", retry LATER) and, when
+        switching off with partitions left, ("hardware.partition-in-use", retry LATER).
+        """
+
+    def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
+        """Read the GPU's partitions anew; nothing while MIG mode is off."""

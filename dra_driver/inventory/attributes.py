@@ -103,7 +103,7 @@ def _memory(found: Found) -> Fact:
 
 
 def _uuid(found: Found) -> Fact:
-    return found.gpu.uuid if found.partition is None else found.partition.uuid
+    return found.gpu.uuid if found.partition is None else found.partition.uuid or None
 
 
 def _type(found: Found) -> Fact:
@@ -143,7 +143,13 @@ STANDARD = "resource.kubernetes.io/"
 
 ATTRIBUTES: tuple[Published, ...] = (
     Published("type", Kind.STRING, "What the device is: `gpu` or `mig`.", BOTH, _type),
-    Published("uuid", Kind.STRING, "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`).", BOTH, _uuid),
+    Published(
+        "uuid",
+        Kind.STRING,
+        "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare makes it).",
+        BOTH,
+        _uuid,
+    ),
     Published("parentUUID", Kind.STRING, "UUID of the GPU that the partition is cut from.", MIG, lambda f: f.gpu.uuid),
     Published("profile", Kind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
     Published(

@@ -3,17 +3,21 @@
 Pure and total: any facts give an inventory, and what can't be published is left out and stands in its problems.
 The order of devices is that of their names; the same facts give the same inventory.
 
-A GPU in MIG mode is not published as a whole GPU: its partitions are, and without partitions nothing is.
+A GPU in MIG mode is not published as a whole GPU: its partitions are, and without partitions nothing is. One that
+Prepare may cut is published whole and as every placement, whatever of it exists now (`partitions`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.inventory import partitions
 from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, Kind
-from dra_driver.inventory.device import AttributeValue, Device, DeviceType, Inventory
+from dra_driver.inventory.device import AttributeValue, Cut, Device, DeviceType, Inventory
+from dra_driver.inventory.partitions import STATIC, MigPolicy
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
 
@@ -21,40 +25,111 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb": one of several compute instances of a GPU instance
 
 
-def build_inventory(facts: Facts) -> Inventory:
+def build_inventory(facts: Facts, policy: MigPolicy = STATIC) -> Inventory:
     """Give the devices that these facts are published as, with every problem found on the way."""
-    problems = list(facts.problems)
-    by_name: dict[str, Device] = {}
+    collected = _Collected(facts)
+    counter_sets = {}
     for gpu in facts.gpus:
-        for name, partition in _devices_of(gpu):
-            if not names.is_dns_label(name):
-                problems.append(_problem("name-invalid", gpu, partition, f"{name!r} can't name a device"))
-            elif name in by_name:
-                problems.append(_problem("name-taken", gpu, partition, f"another device is already named {name}"))
-            else:
-                by_name[name] = _device(
-                    name, Found(gpu, partition, facts.driver_version, facts.cuda_driver_version), problems
-                )
+        held = _held_cuts(gpu, policy)
+        if partitions.is_dynamic(gpu, policy):
+            cuts = partitions.cuts_of(gpu, with_all=policy.with_all)
+            known = {partitions.cut_name(gpu, cut) for cut in cuts}
+            cuts += tuple(cut for name, cut in held.items() if name not in known)
+            counter_sets[partitions.counter_set_name(gpu)] = partitions.counters_of_gpu(cuts)
+            collected.add_cuts(gpu, cuts)
+        else:
+            collected.add_static(gpu, policy, held)
+        collected.add_plain(gpu, policy, held)
     return Inventory(
-        devices=tuple(by_name[name] for name in sorted(by_name)),
-        problems=tuple(dict.fromkeys(problems)),
+        devices=tuple(collected.devices[name] for name in sorted(collected.devices)),
+        problems=tuple(dict.fromkeys(collected.problems)),
         waiting_for=facts.waiting_for,
+        counter_sets=counter_sets,
+        plain=tuple(collected.plain[name] for name in sorted(collected.plain)) if counter_sets else (),
         driver_version=facts.driver_version,
     )
 
 
-def _devices_of(gpu: GpuFacts) -> Iterator[tuple[str, PartitionFacts | None]]:
-    if not gpu.mig_enabled:
-        yield names.gpu_name(gpu.pci_address), None
-        return
-    for partition in gpu.partitions:
-        name = names.partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
-        if _SHARES_AN_INSTANCE.match(partition.profile):
-            name += f"-{partition.ci_id}"
-        yield name, partition
+class _Collected:
+    """Devices and problems found so far."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self.problems = list(facts.problems)
+        self.devices: dict[str, Device] = {}
+        self.plain: dict[str, Device] = {}
+
+    def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
+        """Add a GPU that Prepare may cut: whole, and every placement."""
+        shared = partitions.counter_set_name(gpu)
+        if partitions.whole_is_offered(gpu):
+            whole = self._make(names.gpu_name(gpu.pci_address), gpu, None)
+            capacity = {**whole.capacity, **partitions.capacity_of_gpu(cuts)}
+            counters = partitions.counters_of_gpu(cuts)
+            self._add(self.devices, replace(whole, capacity=capacity, counter_set=shared, counters=counters))
+        for cut in cuts:
+            device = self._cut_device(gpu, cut)
+            self._add(self.devices, replace(device, counter_set=shared, counters=partitions.counters_of_cut(cut)))
+
+    def add_static(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> None:
+        """Add a GPU as it stands, and the partitions that claims hold."""
+        for device in self._standing(gpu, policy, held):
+            self._add(self.devices, device)
+
+    def add_plain(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> None:
+        """Add what a scheduler that does not count may be offered of a GPU."""
+        for device in self._standing(gpu, policy, held):
+            self.plain.setdefault(device.name, device)
+
+    def _standing(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> Iterator[Device]:
+        owner, whole_name = policy.ownership, names.gpu_name(gpu.pci_address)
+        is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
+        is_cut = bool(gpu.partitions or held) or is_administrators
+        if not is_cut or whole_name in owner.held:
+            yield self._make(whole_name, gpu, None)
+        standing = set()
+        for partition in gpu.partitions if gpu.mig_enabled else ():
+            name = names.partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
+            if _SHARES_AN_INSTANCE.match(partition.profile):
+                name += f"-{partition.ci_id}"
+            elif policy.is_dynamic and name not in owner.held and owner.owns(gpu, partition):
+                continue  # about to be destroyed
+            standing.add(name)
+            yield self._make(name, gpu, partition)
+        for name, cut in held.items():
+            if name not in standing:
+                yield self._cut_device(gpu, cut)
+
+    def _cut_device(self, gpu: GpuFacts, cut: Cut) -> Device:
+        now = next((p for p in gpu.partitions if cut.is_at(p)), None)
+        device = self._make(partitions.cut_name(gpu, cut), gpu, partitions.partition_to_be(cut), has_slices=False)
+        return replace(device, partition=now, cut=cut)
+
+    def _make(self, name: str, gpu: GpuFacts, partition: PartitionFacts | None, *, has_slices: bool = True) -> Device:
+        found = Found(gpu, partition, self._facts.driver_version, self._facts.cuda_driver_version)
+        return _device(name, found, self.problems, has_slices=has_slices)
+
+    def _add(self, devices: dict[str, Device], device: Device) -> None:
+        if not names.is_dns_label(device.name):
+            self._refuse("name-invalid", device, f"{device.name!r} can't name a device")
+        elif device.name in devices:
+            self._refuse("name-taken", device, f"another device is already named {device.name}")
+        else:
+            devices[device.name] = device
+
+    def _refuse(self, code: str, device: Device, message: str) -> None:
+        self.problems.append(_problem(code, device.gpu, device.partition, message))
 
 
-def _device(name: str, found: Found, problems: list[Problem]) -> Device:
+def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
+    """Give the placements of a GPU that claims hold, by name: any that the GPU knows, whatever is usually offered."""
+    if not policy.ownership.held:
+        return {}
+    cuts = {partitions.cut_name(gpu, cut): cut for cut in partitions.cuts_of(gpu, with_all=True)}
+    return {name: cut for name, cut in cuts.items() if name in policy.ownership.held}
+
+
+def _device(name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
     device_type = DeviceType.GPU if found.partition is None else DeviceType.MIG
     attributes: dict[str, AttributeValue] = {}
     capacity: dict[str, int] = {}
@@ -69,7 +144,7 @@ def _device(name: str, found: Found, problems: list[Problem]) -> Device:
             capacity[row.name] = int(value)
         else:
             attributes[row.name] = ("version", str(value)) if row.kind is Kind.VERSION else value
-    if found.partition is not None:
+    if found.partition is not None and has_slices:
         fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
         if fault:
             problems.append(_problem("too-many-values", found.gpu, found.partition, fault))

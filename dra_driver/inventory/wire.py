@@ -1,18 +1,20 @@
 """Wire form of a device: what stands in `spec.devices` of a ResourceSlice.
 
 In: a `Device`. Out: a plain dict as the API server gives it back (quantities in canonical text), so that what we want
-and what is stored can be compared as they are. Counters and taints are added by who knows them.
+and what is stored can be compared as they are. Taints are added by who knows them.
 
 Source: Kubernetes API resource/v1 Device, DeviceAttribute, DeviceCapacity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dra_driver.inventory.device import AttributeValue, Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
-_IN_BYTES = frozenset({"memory"})
+_IN_BYTES = frozenset({"memory"})  # as a capacity and as a counter
 
 
 def device_wire(device: Device) -> DeviceWire:
@@ -28,8 +30,23 @@ def device_wire(device: Device) -> DeviceWire:
     if device.attributes:
         wire["attributes"] = {name: attribute_wire(value) for name, value in device.attributes.items()}
     if device.capacity:
-        wire["capacity"] = {name: {"value": quantity_text(name, value)} for name, value in device.capacity.items()}
+        wire["capacity"] = _quantities(device.capacity)
+    if device.counter_set:
+        wire["consumesCounters"] = [{"counterSet": device.counter_set, "counters": _quantities(device.counters)}]
     return wire
+
+
+def counter_set_wire(name: str, counters: Mapping[str, int]) -> Wire:
+    """Give a set of shared counters as the API takes it.
+
+    >>> counter_set_wire("gpu-a", {"memory-slice-0": 1})
+    {'name': 'gpu-a', 'counters': {'memory-slice-0': {'value': '1'}}}
+    """
+    return {"name": name, "counters": _quantities(counters)}
+
+
+def _quantities(values: Mapping[str, int]) -> Wire:
+    return {name: {"value": quantity_text(name, value)} for name, value in values.items()}
 
 
 def attribute_wire(value: AttributeValue) -> Wire:

@@ -81,6 +81,27 @@ FLAGS: tuple[Flag, ...] = (
         "DIR",
         is_hardware=True,
     ),
+    Flag(
+        "--mig",
+        "static",
+        "static: partitions as they stand; dynamic: made on demand where the API server keeps shared counters",
+        "MODE",
+        choices=("static", "dynamic"),
+    ),
+    Flag(
+        "--mig-profiles",
+        "usual",
+        "usual, or all: with graphics and with other media engines too",
+        "WHICH",
+        choices=("usual", "all"),
+    ),
+    Flag(
+        "--mig-geometry",
+        "",
+        "how unused GPUs are cut where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a list "
+        "(1g.10gb=4,3g.40gb=1), or label: as the node's label nvidia.com/mig.config says",
+        "GEOMETRY",
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

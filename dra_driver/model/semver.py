@@ -83,7 +83,7 @@ def normalize(text: str) -> str:
     """
     parts = text.removeprefix("v").split(".", 2)
     for index, part in enumerate(parts):
-        if len(part) > 1:
+        if len(part.encode("utf-8", "surrogatepass")) > 1:  # the server counts bytes
             stripped = part.lstrip("0")
             parts[index] = stripped if stripped and stripped[0].isdigit() else "0" + stripped
     if len(parts) < 3:

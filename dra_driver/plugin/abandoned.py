@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
 API_SECONDS = 2.0  # for one request: a call may be waiting for the answer
-_CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
 class ClaimApi(Protocol):
@@ -95,7 +95,7 @@ class Abandonment:
 
     def _complete(self, record: Record) -> bool:
         """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""
-        listed = self._api.request("GET", _CLAIMS, timeout_s=API_SECONDS)
+        listed = self._api.request("GET", CLAIMS_PATH, timeout_s=API_SECONDS)
         found = next((c for c in listed.get("items") or () if _uid(c) == record.uid), None)
         if found is None:
             return False

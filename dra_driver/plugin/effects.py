@@ -5,15 +5,22 @@ The only place where `claims` (what to do) and `cdi` (how a file is written) mee
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.plan import CdiFileStep
-from dra_driver.model.errors import PrepareError, Retry
+from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep, Step
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.port import Hardware
+from dra_driver.model.errors import DriverError, HardwareError, PrepareError, Retry
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.partitioner import US, Partitioner
+
+OWNER_ENV = "DRA_DRIVER_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +50,74 @@ class DriverCdiNames:
 class Effects:
     """What steps do to the node."""
 
-    def __init__(self, store: CdiStore) -> None:
-        self._store = store
+    def __init__(self, store: CdiStore, hardware: Hardware, partitioner: Partitioner, ledger: Ledger) -> None:
+        self._store, self._hardware, self._partitioner, self._ledger = store, hardware, partitioner, ledger
 
-    def apply(self, steps: Iterable[CdiFileStep]) -> bool:
-        """Carry out steps in order. Says whether anything had to be changed. Raises: PrepareError."""
+    def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
+        """Give what is to be recorded before anything is done. Raises: HardwareError."""
+        return tuple(s.record() if isinstance(s, CdiFileStep) else self._partitioner.look(s) for s in steps)
+
+    def apply(self, uid: str, steps: Iterable[Step], recorded: list[Wire], deadline: Deadline) -> bool:
+        """Carry out steps in order, and keep what they made in `recorded`. Says whether the CDI file had to change.
+
+        Raises: HardwareError, PrepareError.
+        """
         changed = False
+        made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
-            changed |= self._store.write(step.file, render(step.cdi_kind, step.devices, step.common))
+            if isinstance(step, CdiFileStep):
+                changed |= self._write(step, made)
+                continue
+            index = _index_of(step, recorded)
+            if isinstance(step, MigModeStep):
+                self._partitioner.make_whole(step, deadline)
+                continue
+
+            def note(intent: Wire, index: int = index) -> None:
+                recorded[index] = intent
+                self._ledger.set_steps(uid, recorded)
+
+            partition, recorded[index] = self._partitioner.make(step, recorded[index], deadline, note=note)
+            made[step.device] = (step.gpu, partition, recorded[index])
         return changed
 
-    def undo(self, steps: Iterable[Wire]) -> None:
+    def refresh(self, steps: Iterable[Step], recorded: Sequence[Wire]) -> bool:
+        """Write the CDI file anew for what is there now; nothing is made. Says whether it had to change.
+
+        Raises: HardwareError, PrepareError.
+        """
+        steps = tuple(steps)
+        made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
+        for step in steps:
+            if isinstance(step, MigPartitionStep):
+                partition = self._partitioner.find(step)
+                if partition is None:
+                    raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
+                made[step.device] = (step.gpu, partition, recorded[_index_of(step, list(recorded))])
+        return any(self._write(step, made) for step in steps if isinstance(step, CdiFileStep))
+
+    def undo(self, uid: str, steps: Iterable[Wire], deadline: Deadline) -> None:
         """Undo recorded steps, last first.
 
-        Raises: PrepareError, after having undone every other step: "prepare.step-unknown" for one that a newer agent
-        recorded.
+        Raises: HardwareError, PrepareError, after having undone every other step: "prepare.step-unknown" for one that
+        a newer agent recorded.
         """
-        unknown = []
+        unknown: list[str] = []
+        fault: DriverError | None = None
         for step in reversed(tuple(steps)):
-            if step.get("kind") == CdiFileStep.kind:
-                self._store.remove(step["file"])
-            else:
-                unknown.append(str(step.get("kind")))
+            try:
+                if step.get("kind") == CdiFileStep.kind:
+                    self._store.remove(step["file"])
+                elif step.get("kind") == MigPartitionStep.kind:
+                    self._partitioner.unmake(uid, step, deadline)
+                elif step.get("kind") == MigModeStep.kind:
+                    self._partitioner.restore(step, deadline)
+                else:
+                    unknown.append(str(step.get("kind")))
+            except DriverError as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
         if unknown:
             raise PrepareError(
                 "step-unknown",
@@ -72,3 +125,31 @@ class Effects:
                 hint="run the newer agent again",
                 retry=Retry.LATER,
             )
+
+    def _write(self, step: CdiFileStep, made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]]) -> bool:
+        edits = dict(step.devices)
+        for name, device in step.made.items():
+            gpu, partition, recorded = made[device]
+            found = self._hardware.device_edits(gpu, partition)
+            edits[name] = replace(found, env=(*found.env, *owner_env(recorded)))
+        return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
+
+
+def owner_env(recorded: Wire) -> tuple[str, ...]:
+    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's."""
+    return (f"{OWNER_ENV}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
+
+
+def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:
+    """Give the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
+    known = {_key(step): step for step in recorded}
+    steps = [known.pop(_key(step), step) for step in planned]
+    return [*known.values(), *steps]
+
+
+def _key(step: Wire) -> tuple[str, str]:
+    return str(step.get("kind")), str(step.get("key") or step.get("file"))
+
+
+def _index_of(step: Step, recorded: list[Wire]) -> int:
+    return next(i for i, r in enumerate(recorded) if _key(r) == (step.kind, step.key))

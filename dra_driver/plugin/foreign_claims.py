@@ -34,6 +34,8 @@ _CLAIMS = f"/apis/{RESOURCE_GROUP}/resourceclaims"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-[a-z0-9-]+-(?P<profile>\d+)-(?P<start>\d+))?")
 _PASSTHROUGH = "gpu-vfio-"  # its GPU is bound to vfio, and so is none of ours
 
+_FORBIDDEN = 403
+
 
 class ForeignClaims:
     """Keeps what is held under foreign names; `changed` is called after the first answer and when it is another."""
@@ -85,6 +87,9 @@ class ForeignClaims:
             found = dict(held(self._claims(), driver=self._driver, node=self._node))
         except ApiError as error:
             log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
+            if error.status == _FORBIDDEN and self._held is None:  # an agent that may not look publishes all the same
+                self._held = {}
+                self._changed()
             return False
         if found != self._held:
             for name in found.keys() - (self._held or {}).keys():

@@ -13,23 +13,27 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.wire import Wire
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_row, row_of_record
+from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_row, row_of_record, steps_text
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
+_GROWN = (  # since 1.1
+    "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
+)
 _SCHEMA = (
     """CREATE TABLE claims (
         uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, boot_id TEXT NOT NULL,
@@ -39,6 +43,7 @@ _SCHEMA = (
         device TEXT NOT NULL, claim_uid TEXT NOT NULL, share_id TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (device, claim_uid, share_id)) WITHOUT ROWID""",
     "CREATE INDEX holds_of_claim ON holds (claim_uid)",
+    *_GROWN,
     f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
 )
 _FILES = ("", "-wal", "-shm")
@@ -101,25 +106,50 @@ class Ledger:
         """Count the claims."""
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
-    def rivals(self, claim: AllocatedClaim) -> tuple[Rival, ...]:
-        """Give the claims that hold a device which this claim is to own. Two shares of a device are no rivals."""
-        devices = owned(claim)
-        if not devices:
+    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> tuple[Rival, ...]:
+        """Give the claims that hold a device which this claim is to own, or what it occupies of one.
+
+        Two shares of a device are no rivals.
+        """
+        wanted = _wanted(claim, occupied)
+        if not wanted:
             return ()
-        sql, values = _rivals_query(claim.uid, devices)
-        return _rivals_of(self._read(sql, values), devices)
+        sql, values = _rivals_query(claim.uid, wanted)
+        return _rivals_of(self._read(sql, values), wanted)
+
+    def held(self) -> frozenset[str]:
+        """Name every device that a claim holds."""
+        return frozenset(row["device"] for row in self._read("SELECT DISTINCT device FROM holds"))
+
+    def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
+        """Say whether a claim other than the one given occupies a part of a GPU, or all of it.
+
+        Claims that are being undone don't count: of several the last one must find nobody.
+        """
+        sql = (
+            "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
+            "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ? LIMIT 1"
+        )
+        return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(State.UNPREPARING))))
+
+    def modes(self, boot_id: str) -> frozenset[str]:
+        """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
+        if not self.is_read_only:
+            rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
+            return frozenset(row["gpu"] for row in rows)
+        return frozenset()
 
     # Writing
 
-    def intend(self, record: Record, claim: AllocatedClaim) -> tuple[Rival, ...]:
+    def intend(self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> tuple[Rival, ...]:
         """Record the intent and take hold of the claim's devices; or give the rivals, and write nothing."""
-        devices = owned(claim)
-        sql, values = _rivals_query(claim.uid, devices)
+        wanted = _wanted(claim, occupied)
+        sql, values = _rivals_query(claim.uid, wanted)
 
         def job(connection: sqlite3.Connection) -> tuple[Rival, ...]:
-            rivals = _rivals_of(connection.execute(sql, values).fetchall(), devices) if devices else ()
+            rivals = _rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
             if not rivals:
-                _insert(connection, record, devices)
+                _insert(connection, record, wanted)
             return rivals
 
         return self._write(job)
@@ -127,6 +157,22 @@ class Ledger:
     def set_state(self, uid: str, state: State) -> None:
         """Move a claim on."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid))
+
+    def commit(self, uid: str, steps: Sequence[Wire]) -> None:
+        """Note that all effects are done, and what the steps made."""
+        sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
+        self._execute(sql, (str(State.PREPARED), steps_text(steps), uid))
+
+    def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
+        """Note what the steps found or made."""
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
+
+    def set_mode(self, gpu: str, boot_id: str | None) -> None:
+        """Note that we switch a GPU's MIG mode on in this boot; None: it is off again."""
+        if boot_id is None:
+            self._execute("DELETE FROM mig_modes WHERE gpu = ?", (gpu,))
+        else:
+            self._execute("INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)", (gpu, boot_id))
 
     def set_boot(self, uid: str, boot_id: str) -> None:
         """Note that the claim's effects were made again in this boot."""
@@ -136,12 +182,12 @@ class Ledger:
         """Note since when the claim has been missing in the API (seconds of boot time), None when it is there."""
         self._execute("UPDATE claims SET gone_since = ?, gone_boot = ? WHERE uid = ?", (since, boot_id, uid))
 
-    def complete(self, record: Record, claim: AllocatedClaim) -> None:
+    def complete(self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> None:
         """Replace a recovered record, and its holds, by what the API says of the claim."""
 
         def job(connection: sqlite3.Connection) -> None:
             _delete(connection, record.uid)
-            _insert(connection, record, owned(claim))
+            _insert(connection, record, _wanted(claim, occupied))
 
         self._write(job)
 
@@ -211,6 +257,8 @@ class Ledger:
                 return self._open_read_only(version)
             if version == 0:
                 self._begin(database)
+            elif version % 1000 < MINOR:
+                database.write(_grow)
             elif version % 1000 > MINOR:
                 log.info("ledger of a newer minor version", extra=fields(version=version))
         except LedgerError:
@@ -243,7 +291,7 @@ class Ledger:
             for line in _SCHEMA:
                 connection.execute(line)
             for record in records:
-                _insert(connection, record, owned(record.claim()))
+                _insert(connection, record, _wanted(record.claim(), ()))
 
         database.write(job)
         if records:
@@ -282,8 +330,19 @@ def _opening(path: Path) -> Iterator[None]:
         raise fault(exc, path) from exc
 
 
-def _rivals_query(uid: str, devices: tuple[AllocatedDevice, ...]) -> tuple[str, tuple[str, ...]]:
-    names = sorted({device.device for device in devices})
+def _grow(connection: sqlite3.Connection) -> None:
+    """Add what this minor version has more."""
+    for line in (*_GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
+        connection.execute(line)
+
+
+def _wanted(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Give what a claim is to hold: devices with their share ids, and parts of GPUs."""
+    return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
+
+
+def _rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
+    names = sorted({device for device, _ in wanted})
     marks = ", ".join("?" for _ in names)
     sql = (
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
@@ -292,20 +351,20 @@ def _rivals_query(uid: str, devices: tuple[AllocatedDevice, ...]) -> tuple[str, 
     return sql, (*names, uid)
 
 
-def _rivals_of(rows: list[sqlite3.Row], devices: tuple[AllocatedDevice, ...]) -> tuple[Rival, ...]:
-    whole = {device.device for device in devices if not device.share_id}
+def _rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
+    whole = {device for device, share_id in wanted if not share_id}
     return tuple(
         Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] in whole
     )
 
 
-def _insert(connection: sqlite3.Connection, record: Record, devices: tuple[AllocatedDevice, ...]) -> None:
+def _insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:
     row = row_of_record(record)
     columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
     connection.execute(f"INSERT INTO claims ({columns}) VALUES ({marks})", row)  # noqa: S608
     connection.executemany(
         "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
-        [(device.device, record.uid, device.share_id or "") for device in devices],
+        [(device, record.uid, share_id) for device, share_id in holds],
     )
 
 

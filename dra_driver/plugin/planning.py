@@ -6,12 +6,13 @@ and a GPU that appears late are waited for inside the call. Nothing here has an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, plan_prepare
-from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Inventory
+from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.device import Device, Inventory
+from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.abandoned import ClaimApi
 from dra_driver.plugin.deadline import Deadline
@@ -36,9 +37,11 @@ class Planner:
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         waiting: Waiting,
+        mig_on: Callable[[], Collection[str]],
     ) -> None:
         self._node, self._names, self._api = node, names, api
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
+        self._mig_on = mig_on
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it, trying again while that can help and time is left.
@@ -63,7 +66,7 @@ class Planner:
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
         """Plan from the inventory and the device nodes as they are now; no call into the vendor's library.
 
-        Raises: ClaimError, HardwareError.
+        Raises: ClaimError ("claim.partition-missing" for admin access to one that nobody has made), HardwareError.
         """
         foreign = sorted({device.pool for device in claim.devices} - {self._node.pool})
         if foreign:
@@ -73,8 +76,24 @@ class Planner:
                 f"the pool of this node is {self._node.pool}",
             )
         devices = devices_of(claim, self._inventory())
-        edits = {name: self._hardware.device_edits(d.gpu, d.partition) for name, d in devices.items()}
-        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names)
+        edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
+        is_counting = any(device.counter_set for device in devices.values())
+        mig_on = self._mig_on() if is_counting else ()
+        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names, mig_on=mig_on)
+
+    def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
+        partition = device.partition
+        if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
+            now = self._hardware.partitions_now(device.gpu)
+            partition = next((p for p in now if device.cut.is_at(p)), None)
+        if device.cut is not None and partition is None:
+            raise ClaimError(
+                "partition-missing",
+                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
+                hint="admin access never makes a partition: it is there while a claim that owns it is prepared",
+                retry=Retry.LATER,
+            )
+        return self._hardware.device_edits(device.gpu, partition)
 
     def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
         timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
@@ -95,4 +114,8 @@ def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadlin
         return late if error.retry is Retry.LATER else None
     if isinstance(error, HardwareError):
         return None if error.retry is Retry.NEVER else deadline
-    return {"claim.hardware-waiting": deadline, "claim.device-unknown": late}.get(error.code)
+    return {
+        "claim.hardware-waiting": deadline,
+        "claim.device-unknown": late,
+        "claim.partition-missing": late,
+    }.get(error.code)

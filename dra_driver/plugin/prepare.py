@@ -21,13 +21,15 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.names import check_claim_uid
+from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
-from dra_driver.plugin.effects import DriverCdiNames, Effects
+from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over
 from dra_driver.plugin.foreign_claims import remove_leftover
 from dra_driver.plugin.ledger import Ledger, Rival
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import Node
+from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.waiting import Waiting
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
 HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
+UNDO_SECONDS = 4.0  # for undoing beside, or at the end of, a call that had its time
 EVICT_SECONDS = 2.0  # nobody should be at work on a claim that is gone for good, and somebody waits
 
 
@@ -54,13 +57,22 @@ class Preparer:
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         abandonment: Abandonment | None = None,
+        mode_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
-        self._effects = Effects(store)
+        self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
+        self._effects = Effects(store, hardware, self._partitioner, ledger)
+        self._inventory = inventory
         self._waiting = Waiting()
         self._planner = Planner(
-            node, self._names, api=api, hardware=hardware, inventory=inventory, waiting=self._waiting
+            node,
+            self._names,
+            api=api,
+            hardware=hardware,
+            inventory=inventory,
+            waiting=self._waiting,
+            mig_on=lambda: ledger.modes(node.boot_id),
         )
         self._abandonment = abandonment or Abandonment(node, api, ledger, hardware, inventory)
 
@@ -77,7 +89,7 @@ class Preparer:
         patience = deadline.sooner(HOLDER_SECONDS)
         plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         while rivals := self._try(plan, deadline):
-            self._await_release(plan.claim, rivals, patience, started)
+            self._await_release(plan, rivals, patience, started)
             plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         return plan.devices
 
@@ -90,7 +102,7 @@ class Preparer:
                 remove_leftover(self._store.root, self._names.file(uid))
                 return
             with self._locks.hold(_device_locks(record), deadline):
-                self._undo(record)
+                self._undo(record, deadline)
 
     # At the start, and beside the calls
 
@@ -118,7 +130,8 @@ class Preparer:
                 with self._locks.hold([_claim_lock(stale.uid)], Deadline.after(BUDGET_SECONDS)):
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
-                        changed += self._effects.apply(self._planner.plan(record.claim()).steps)
+                        plan = self._planner.plan(record.claim())
+                        changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
             except DriverError as error:
                 log.warning(
                     "CDI file not refreshed", extra=fields(claim=stale.full_name, code=error.code, err=str(error))
@@ -142,7 +155,7 @@ class Preparer:
             record = self.ledger.get(uid)
             if record is None or record.state not in UNFINISHED:
                 return False
-            self._undo(record)
+            self._undo(record, Deadline.after(UNDO_SECONDS))
         log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
         return True
 
@@ -150,6 +163,15 @@ class Preparer:
         """Remove the CDI file of a claim that the ledger does not know. Raises: DriverError."""
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
             return self.ledger.get(uid) is None and self._store.remove(self._names.file(uid))
+
+    def settle_modes(self) -> None:
+        """Switch MIG mode off where it is on for partitions of ours that are all gone."""
+        noted = self.ledger.modes(self._node.boot_id)
+        for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in noted}.values():
+            try:
+                self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
+            except DriverError as error:
+                log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
 
     def close(self) -> None:
         """Let calls that wait give up now."""
@@ -164,22 +186,28 @@ class Preparer:
             record = self.ledger.get(claim.uid)
             locks = _device_locks(record) if record else []
             with self._locks.hold([*locks, *(_device_lock(d.device) for d in owned(claim))], deadline):
-                if record is not None and self._repeat(record, plan):
+                if record is not None and self._repeat(record, plan, deadline):
                     return ()
                 if record is not None:
-                    self._undo(record)
-                return self._begin(plan)
+                    self._undo(record, deadline)
+                return self._begin(plan, deadline)
 
-    def _repeat(self, record: Record, plan: PreparePlan) -> bool:
+    def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:
         """Make good a claim that was prepared before; False when it has to be undone and prepared anew."""
         claim = plan.claim
-        if record.state == State.RECOVERED and _same_devices(record.claim(), claim):
-            self._effects.apply(plan.steps)
-            self.ledger.complete(replace(record_of_plan(plan, self._node.boot_id), state=State.PREPARED), claim)
-            return True
-        if record.state in UNFINISHED or not record.claim().is_same_allocation(claim):
+        if record.state in UNFINISHED:
             return False
-        is_rebuilt = self._effects.apply(plan.steps)
+        is_recovered = record.state == State.RECOVERED and _same_devices(record.claim(), claim)
+        if not is_recovered and not record.claim().is_same_allocation(claim):
+            return False
+        steps = carried_over(_planned(plan), record.steps)
+        is_rebuilt = self._effects.apply(record.uid, plan.steps, steps, deadline)
+        if is_recovered:
+            new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
+            self.ledger.complete(new, claim, plan.occupied)
+            return True
+        if tuple(steps) != record.steps:
+            self.ledger.set_steps(record.uid, steps)
         if record.boot_id != self._node.boot_id:
             self.ledger.set_boot(record.uid, self._node.boot_id)
             log.info("claim rebuilt after a reboot", extra=fields(claim=record.full_name, claim_uid=record.uid))
@@ -187,39 +215,39 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
         return True
 
-    def _begin(self, plan: PreparePlan) -> tuple[Rival, ...]:
-        intent = record_of_plan(plan, self._node.boot_id)
-        rivals = self.ledger.intend(intent, plan.claim)
+    def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
+        steps = list(self._effects.look(plan.steps))
+        intent = record_of_plan(plan, self._node.boot_id, steps)
+        rivals = self.ledger.intend(intent, plan.claim, plan.occupied)
         if not rivals:
-            self._finish(intent, plan)
+            self._finish(intent, plan, steps, deadline)
         return rivals
 
-    def _finish(self, intent: Record, plan: PreparePlan) -> None:
+    def _finish(self, intent: Record, plan: PreparePlan, steps: list[Wire], deadline: Deadline) -> None:
         """Carry out the steps and commit; on a fault leave nothing behind."""
         try:
-            self._effects.apply(plan.steps)
-            self.ledger.set_state(intent.uid, State.PREPARED)
+            self._effects.apply(intent.uid, plan.steps, steps, deadline)
+            self.ledger.commit(intent.uid, steps)
         except Exception:
             with suppress(DriverError):  # what can't be undone now is undone by the next call, or the next start
-                self._undo(intent)
+                undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
+                self._undo(replace(intent, steps=tuple(steps)), undo_by)
             raise
 
-    def _undo(self, record: Record) -> None:
+    def _undo(self, record: Record, deadline: Deadline) -> None:
         """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm."""
         if self.ledger.is_read_only:
-            self._effects.undo(record.steps)
+            self._effects.undo(record.uid, record.steps, deadline)
             return
         if record.state not in UNFINISHED:
             self.ledger.set_state(record.uid, State.UNPREPARING)
-        self._effects.undo(record.steps)
+        self._effects.undo(record.uid, record.steps, deadline)
         self.ledger.forget(record.uid)
         self._waiting.wake()
 
     # Waiting
 
-    def _await_release(
-        self, claim: AllocatedClaim, rivals: tuple[Rival, ...], patience: Deadline, started: float
-    ) -> None:
+    def _await_release(self, plan: PreparePlan, rivals: tuple[Rival, ...], patience: Deadline, started: float) -> None:
         """Wait until no other claim holds the devices, evicting holders that are gone for good.
 
         Raises: ClaimError("claim.device-in-use") naming device and holder when patience ends.
@@ -227,7 +255,7 @@ class Preparer:
         for rival in rivals:
             log.info(
                 "device held by another claim, waiting",
-                extra=fields(claim_uid=claim.uid, device=rival.device, holder=rival.record.full_name),
+                extra=fields(claim_uid=plan.claim.uid, device=rival.device, holder=rival.record.full_name),
             )
         looked_at = 0.0
         while rivals:
@@ -237,7 +265,7 @@ class Preparer:
             if patience.has_passed() or self._waiting.is_over:
                 raise _in_use(rivals, time.monotonic() - started)
             self._waiting.pause(min(POLL_SECONDS, patience.remaining()))
-            rivals = self.ledger.rivals(claim)
+            rivals = self.ledger.rivals(plan.claim, plan.occupied)
 
     def _look_at_holders(self, rivals: tuple[Rival, ...]) -> None:
         """Undo holders that are half-done with nobody at work on them, or gone for good."""
@@ -247,6 +275,10 @@ class Preparer:
                     self._mend(record.uid)
                 else:
                     self.evict(record.uid)
+
+
+def _planned(plan: PreparePlan) -> tuple[Wire, ...]:
+    return tuple(step.record() for step in plan.steps)
 
 
 def _same_devices(left: AllocatedClaim, right: AllocatedClaim) -> bool:

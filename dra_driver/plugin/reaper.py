@@ -1,13 +1,15 @@
 """Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
 
-Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`).
-Never what somebody else made.
+Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`), MIG
+mode that was switched on for partitions which are no more. Never what somebody else made. `tidy` is whatever else the
+instance with the role has to keep right.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
@@ -24,21 +26,31 @@ class Reaper:
     """Looks for leftovers at the start and once a minute."""
 
     def __init__(
-        self, preparer: Preparer, store: CdiStore, *, driver: str, interval_s: float = INTERVAL_SECONDS
+        self,
+        preparer: Preparer,
+        store: CdiStore,
+        *,
+        driver: str,
+        interval_s: float = INTERVAL_SECONDS,
+        tidy: Callable[[], int] = lambda: 0,
     ) -> None:
         self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
+        self._tidy = tidy
+        self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin, in a thread of its own. May be called again after `stop`."""
         self._stop.clear()
+        self._wake.clear()
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread."""
         self._stop.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
             self._thread = None
@@ -47,7 +59,13 @@ class Reaper:
         """Look once; gives the number of leftovers removed."""
         if self._preparer.ledger.is_read_only:
             return 0
-        return self._preparer.repair() + self._reap_files() + self._reap_claims()
+        count = self._preparer.repair() + self._reap_files() + self._reap_claims()
+        self._preparer.settle_modes()
+        return count + self._tidy()
+
+    def look_now(self) -> None:
+        """Look again soon: something changed."""
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
@@ -57,7 +75,9 @@ class Reaper:
                 log.warning("reaper could not look", extra=fields(code=error.code, err=str(error)))
             except Exception:
                 log.exception("reaper failed")
-            if self._stop.wait(self._interval_s):
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+            if self._stop.is_set():
                 return
 
     def _reap_files(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,8 @@ class Record:
             raise LedgerError("record", f"ledger: allocation of claim {self.full_name} can't be read: {exc}") from exc
 
 
-def record_of_plan(plan: PreparePlan, boot_id: str) -> Record:
-    """Give the intent to carry out a plan."""
+def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Record:
+    """Give the intent to carry out a plan; `steps` are its steps as recorded."""
     return Record(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
@@ -70,7 +71,7 @@ def record_of_plan(plan: PreparePlan, boot_id: str) -> Record:
         state=State.PREPARING,
         boot_id=boot_id,
         allocation=plan.claim.record(),
-        steps=tuple(step.record() for step in plan.steps),
+        steps=tuple(steps),
     )
 
 
@@ -107,8 +108,13 @@ def row_of_record(record: Record) -> dict[str, Any]:
         "state": str(record.state),
         "boot_id": record.boot_id,
         "allocation": json.dumps(record.allocation, separators=(",", ":"), sort_keys=True),
-        "steps": json.dumps(record.steps, separators=(",", ":"), sort_keys=True),
+        "steps": steps_text(record.steps),
     }
+
+
+def steps_text(steps: Sequence[Wire]) -> str:
+    """Give the column of steps."""
+    return json.dumps(steps, separators=(",", ":"), sort_keys=True)
 
 
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:

@@ -68,6 +68,11 @@ class Domains(dict[str, "dict[str, Any]"]):
         return _EMPTY
 
 
+def bound(value: Any) -> Any:
+    """Give what a variable is bound to: an empty map of domains loses its answer to unknown names on the way."""
+    return {} if type(value) is Domains and not value else value
+
+
 def go_type(value: Any) -> str:
     """Name the value's type the way the server's own language does; some messages show it."""
     if type(value) is CelQuantity and value.computed:

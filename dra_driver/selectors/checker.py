@@ -21,6 +21,7 @@ from dra_driver.selectors.nodes import (
     Message,
     Node,
     Select,
+    qualified_name,
 )
 from dra_driver.selectors.source import NOWHERE, Fault
 from dra_driver.selectors.types import (
@@ -60,21 +61,6 @@ def check(root: Node, declarations: Declarations) -> list[Fault]:
     except TypeTooLarge:
         checker.faults.append(Fault(NOWHERE, "the type of a part of the expression is too large"))
     return checker.faults
-
-
-def qualified_name(node: Node) -> str | None:
-    """Give `a.b.c` if the node is nothing but a chain of plain selections."""
-    parts: list[str] = []
-    while type(node) is Select:
-        if node.test:
-            return None
-        parts.append(node.field)
-        node = node.operand
-    if type(node) is not Ident:
-        return None
-    parts.append(node.name)
-    parts.reverse()
-    return ".".join(parts)
 
 
 def _named_field(name: str) -> str:

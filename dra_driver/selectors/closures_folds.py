@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dra_driver.selectors.access import iterate, iterate_pairs
+from dra_driver.selectors.access import bound, iterate, iterate_pairs
 from dra_driver.selectors.construction import insert
 from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.macros import BINDINGS
@@ -48,11 +48,11 @@ class Folds:
         if init is None:
             return lambda frame: frame[slot]
 
-        def bound(frame: Any) -> Any:
+        def read(frame: Any) -> Any:
             value = frame[slot]
             if value is _UNSET:
                 try:
-                    value = frame[slot] = init(frame)
+                    value = frame[slot] = bound(init(frame))
                 except CelError as error:
                     frame[slot] = error
                     raise
@@ -60,7 +60,7 @@ class Folds:
                 raise value
             return value
 
-        return bound
+        return read
 
     def _declare(self, name: str, init: Closure | None = None) -> int:
         slot = self._next

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.selectors.access import index, index_optional, iterate, iterate_pairs, test
+from dra_driver.selectors.access import bound, index, index_optional, iterate, iterate_pairs, test
 from dra_driver.selectors.arithmetic import OPERATORS, negate, refuse
 from dra_driver.selectors.charges import charge
 from dra_driver.selectors.construction import insert, make_list, make_map, make_message
@@ -143,7 +143,7 @@ class Interpreter:
             assert found.init is not None  # noqa: S101
             outer, self._scope = self._scope, found.scope
             try:
-                found.value = self.eval(found.init)
+                found.value = bound(self.eval(found.init))
             except CelError as error:
                 found.value = error
             finally:

@@ -125,6 +125,7 @@ class KubernetesSelector:
         evaluate = self._evaluate
         if evaluate is None:
             evaluate = self._evaluate = self._choose()
+        Work.done = 0
         try:
             value = evaluate(view)
         except (CelError, CelAbort) as error:
@@ -173,7 +174,6 @@ class KubernetesSelector:
             CelError: The evaluation failed.
             CelAbort: The budget is spent.
         """
-        Work.done = 0
         with room_for(self._room()):
             return self.interpreter(view).run()
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from dra_driver.selectors.arithmetic import ADD
-from dra_driver.selectors.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, is_ordered
+from dra_driver.selectors.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, is_ordered, shown
 from dra_driver.selectors.values import (
     COST_EXCEEDED,
     MAX_ELEMENTS,
@@ -209,14 +209,17 @@ def _last(values: Any) -> Optional:
     return Optional(unfold(values)[-1]) if list_size(values) else NO_VALUE
 
 
-def _unwrap(values: Any) -> list[Any]:
-    kept = []
-    for element in unfold(values):
-        if type(element) is not Optional:
-            raise CelError(f"value {element!r} is not optional")
-        if element.present:
-            kept.append(element.value)
-    return kept
+def _unwrap(name: str) -> Callable[[Any], list[Any]]:
+    def unwrap(values: Any) -> list[Any]:
+        elements = unfold(values)
+        if elements and type(elements[0]) is not Optional:
+            raise CelError(f"{NO_SUCH_OVERLOAD}: {name}({type_name(values)})")
+        for element in elements:
+            if type(element) is not Optional:
+                raise CelError(f"value '{shown(element)}' is not optional")
+        return [element.value for element in elements if element.present]
+
+    return unwrap
 
 
 def _unary(function: Callable[[Any], Any]) -> dict[tuple[type, ...], Any]:
@@ -244,8 +247,8 @@ LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "sets.equivalent": _pairs(_sets_equivalent),
     "first": _unary(_first),
     "last": _unary(_last),
-    "unwrapOpt": _unary(_unwrap),
-    "optional.unwrap": _unary(_unwrap),
+    "unwrapOpt": _unary(_unwrap("unwrapOpt")),
+    "optional.unwrap": _unary(_unwrap("optional.unwrap")),
 }
 # Functions of a list and anything: the second type is not looked at.
 LIST_AND_ANY: dict[str, Callable[[Any, Any], Any]] = {"indexOf": _index_of, "lastIndexOf": _last_index_of}

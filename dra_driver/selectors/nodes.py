@@ -163,6 +163,31 @@ class Comprehension(Node):
         )
 
 
+def balance(function: str, terms: list[Node], offsets: list[int], low: int, high: int) -> Node:
+    """Build the balanced tree of a chain of `&&` or `||`."""
+    middle = (low + high + 1) // 2
+    left = terms[middle] if middle == low else balance(function, terms, offsets, low, middle - 1)
+    right = terms[middle + 1] if middle == high else balance(function, terms, offsets, middle + 1, high)
+    node = Call(function, None, [left, right], offsets[middle], max(left.visits, right.visits))
+    node.start, node.end = left.start, right.end
+    return node
+
+
+def qualified_name(node: Node) -> str | None:
+    """Give `a.b.c` if the node is nothing but a chain of plain selections."""
+    parts: list[str] = []
+    while type(node) is Select:
+        if node.test:
+            return None
+        parts.append(node.field)
+        node = node.operand
+    if type(node) is not Ident:
+        return None
+    parts.append(node.name)
+    parts.reverse()
+    return ".".join(parts)
+
+
 def chain_terms(node: Call) -> list[Node]:
     """List the terms of a chain of one logical operator, left to right."""
     terms: list[Node] = []

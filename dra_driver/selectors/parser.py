@@ -8,37 +8,31 @@ position of the first syntax error is reproduced faithfully; follow-up errors of
 imitated.
 """
 
-# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
-
 from __future__ import annotations
 
+from dra_driver.selectors.cursor import MAX_NESTING, Cursor, Stop
 from dra_driver.selectors.depth import room_for
+from dra_driver.selectors.grammar import CONSTANTS, OPERAND, PRODUCTS, RELATIONS, RESERVED, SUMS
 from dra_driver.selectors.lexer import EOF, Token, tokenize
 from dra_driver.selectors.literals import BadLiteral, read_bytes, read_double, read_int, read_string, read_uint
 from dra_driver.selectors.macros import BadMacro, Expansion, Macro
-from dra_driver.selectors.nodes import Call, Entry, Ident, ListLiteral, Literal, MapLiteral, Message, Node, Select
+from dra_driver.selectors.nodes import (
+    Call,
+    Entry,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Message,
+    Node,
+    Select,
+    balance,
+)
 from dra_driver.selectors.recovery import outermost
 from dra_driver.selectors.source import NOWHERE, Fault
 
 MAX_CODE_POINTS = 100_000
-_MAX_NESTING = 250
 _FRAMES_PER_TOKEN = 12
-
-_RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
-)
-_RELATIONS = {"<": "_<_", "<=": "_<=_", ">": "_>_", ">=": "_>=_", "==": "_==_", "!=": "_!=_", "in": "@in"}
-_SUMS = {"+": "_+_", "-": "_-_"}
-_PRODUCTS = {"*": "_*_", "/": "_/_", "%": "_%_"}
-_OPERAND = (
-    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
-)
-_CONSTANTS = {"true": True, "false": False, "null": None}
-_NO_OPTIONALS: frozenset[int] = frozenset()
-
-
-class _Stop(Exception):
-    """Parsing can't go on; the fault is recorded."""
 
 
 def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[Fault]]:
@@ -48,29 +42,26 @@ def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node |
         return None, [Fault(NOWHERE, message)]
     tokens, faults = tokenize(text)
     parser = _Parser(tokens, faults, macros)
-    with room_for(_FRAMES_PER_TOKEN * min(len(tokens), 8 * _MAX_NESTING)):
+    with room_for(_FRAMES_PER_TOKEN * min(len(tokens), 8 * MAX_NESTING)):
         try:
             root = parser.whole()
-        except _Stop:
+        except Stop:
             return None, parser.faults
-    if not parser.faults and root.visits > _MAX_NESTING:
+    if not parser.faults and root.visits > MAX_NESTING:
         parser.faults.append(Fault(NOWHERE, "max recursion depth exceeded"))
     return (None, parser.faults) if parser.faults else (root, [])
 
 
-class _Parser:
+class _Parser(Cursor):
     """The state of one parse: where we are, and how deep."""
 
-    __slots__ = ("_at", "_calcs", "_expansion", "_exprs", "_kind", "_macros", "_relations", "_tokens", "faults")
+    __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
 
     def __init__(self, tokens: list[Token], faults: list[Fault], macros: dict[tuple[str, int, bool], Macro]) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._kind = tokens[0][0]
+        super().__init__(tokens, faults)
         self._macros = macros
         self._expansion = Expansion()
         self._exprs = self._relations = self._calcs = 0
-        self.faults = faults
 
     def whole(self) -> Node:
         """Parse the whole text as one expression."""
@@ -79,48 +70,11 @@ class _Parser:
             self._fail("mismatched", EOF)
         return root
 
-    # Moving over tokens.
-
-    def _advance(self) -> Token:
-        token = self._tokens[self._at]
-        self._at += 1
-        self._kind = self._tokens[self._at][0]
-        return token
-
-    def _expect(self, kind: str) -> Token:
-        if self._kind != kind:
-            self._fail("mismatched", f"'{kind}'")
-        return self._advance()
-
-    def _fail(self, verb: str, expected: str) -> None:
-        _, text, offset = self._tokens[self._at]
-        self.faults.append(Fault(offset, f"Syntax error: {verb} input '{text}' expecting {expected}"))
-        raise _Stop
-
-    def _no_alternative(self, seen: str) -> None:
-        self.faults.append(
-            Fault(self._tokens[self._at][2], f"Syntax error: no viable alternative at input '{seen}'"),
-        )
-        raise _Stop
-
-    def _span(self, node: Node, start: int) -> Node:
-        """Note the text of a node: from `start` to the end of the last token taken."""
-        node.start = start
-        _, text, offset = self._tokens[self._at - 1]
-        node.end = offset + len(text)
-        return node
-
-    def _too_deep(self) -> None:
-        self.faults[:] = [Fault(NOWHERE, f"expression recursion limit exceeded: {_MAX_NESTING}")]
-        raise _Stop
-
-    # The levels of the grammar, low to high.
-
     def _expr(self) -> Node:
         self._exprs += 1
         self._relations += 1
         self._calcs += 1
-        if self._exprs > _MAX_NESTING or self._relations > _MAX_NESTING or self._calcs > _MAX_NESTING:
+        if self._exprs > MAX_NESTING or self._relations > MAX_NESTING or self._calcs > MAX_NESTING:
             self._too_deep()
         node = self._or()
         if self._kind == "?":
@@ -147,7 +101,7 @@ class _Parser:
         while self._kind == "||":
             offsets.append(self._advance()[2])
             terms.append(self._and())
-        return _balance("_||_", terms, offsets, 0, len(offsets) - 1)
+        return balance("_||_", terms, offsets, 0, len(offsets) - 1)
 
     def _and(self) -> Node:
         node = self._relation()
@@ -157,45 +111,45 @@ class _Parser:
         while self._kind == "&&":
             offsets.append(self._advance()[2])
             terms.append(self._relation())
-        return _balance("_&&_", terms, offsets, 0, len(offsets) - 1)
+        return balance("_&&_", terms, offsets, 0, len(offsets) - 1)
 
     def _relation(self) -> Node:
         node = self._sum()
-        while self._kind in _RELATIONS:
+        while self._kind in RELATIONS:
             kind, _, offset = self._advance()
             self._relations += 1
-            if self._relations > _MAX_NESTING:
+            if self._relations > MAX_NESTING:
                 self._too_deep()
             right = self._sum()
             self._relations -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_RELATIONS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(RELATIONS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _sum(self) -> Node:
         node = self._product()
-        while self._kind in _SUMS:
+        while self._kind in SUMS:
             kind, _, offset = self._advance()
             self._calcs += 1
-            if self._calcs > _MAX_NESTING:
+            if self._calcs > MAX_NESTING:
                 self._too_deep()
             right = self._product()
             self._calcs -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_SUMS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(SUMS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _product(self) -> Node:
         node = self._unary()
-        while self._kind in _PRODUCTS:
+        while self._kind in PRODUCTS:
             kind, _, offset = self._advance()
             self._calcs += 1
-            if self._calcs > _MAX_NESTING:
+            if self._calcs > MAX_NESTING:
                 self._too_deep()
             right = self._unary()
             self._calcs -= 1
             visits = max(node.visits, right.visits) + 1
-            node = self._span(Call(_PRODUCTS[kind], None, [node, right], offset, visits), node.start)
+            node = self._span(Call(PRODUCTS[kind], None, [node, right], offset, visits), node.start)
         return node
 
     def _unary(self) -> Node:
@@ -270,8 +224,8 @@ class _Parser:
             return self._text()
         if kind in {"int", "float", "uint"}:
             return self._number(self._tokens[self._at][2], negative=False)
-        if kind in _CONSTANTS:
-            return Literal(_CONSTANTS[kind], self._advance()[2])
+        if kind in CONSTANTS:
+            return Literal(CONSTANTS[kind], self._advance()[2])
         if kind == "(":
             self._advance()
             node = self._expr()
@@ -291,7 +245,7 @@ class _Parser:
             if self._kind in {"int", "float"}:
                 return self._number(self._tokens[self._at - 1][2], negative=True)
             self._no_alternative(f"-{self._tokens[self._at][1]}")
-        self._fail("mismatched", _OPERAND)
+        self._fail("mismatched", OPERAND)
         raise AssertionError  # _fail raises
 
     def _named(self, dot: str) -> Node:
@@ -299,7 +253,7 @@ class _Parser:
         if self._is_message():
             return self._message(dot)
         _, name, offset = self._advance()
-        reserved = name in _RESERVED
+        reserved = name in RESERVED
         if self._kind == "(":
             if reserved:
                 self.faults.append(Fault(offset, f"reserved identifier: {name}"))
@@ -307,7 +261,7 @@ class _Parser:
             start = self._at
             try:
                 args = self._arguments()
-            except _Stop:
+            except Stop:
                 if name == "has" and not dot:
                     self._unfinished_test(start)
                 raise
@@ -321,12 +275,6 @@ class _Parser:
         top = outermost(self._tokens[start : self._at])
         if top is not None:
             self.faults.append(Fault(top, "invalid argument to has() macro"))
-
-    def _is_message(self) -> bool:
-        at, tokens = self._at + 1, self._tokens
-        while tokens[at][0] == "." and tokens[at + 1][0] == "ident":
-            at += 2
-        return tokens[at][0] == "{"
 
     def _message(self, dot: str) -> Node:
         name = dot + self._advance()[1]
@@ -366,7 +314,7 @@ class _Parser:
             elements.append(element)
             more = self._comma("]")
         self._close("]")
-        return ListLiteral(elements, frozenset(optional) if optional else _NO_OPTIONALS, offset, visits)
+        return ListLiteral(elements, frozenset(optional), offset, visits)
 
     def _map(self) -> Node:
         offset = self._advance()[2]
@@ -417,8 +365,6 @@ class _Parser:
         self._advance()
         return args
 
-    # Leaves.
-
     def _number(self, offset: int, *, negative: bool) -> Node:
         kind, text, _ = self._advance()
         try:
@@ -452,13 +398,3 @@ class _Parser:
                 expanded.visits = visits
                 return expanded
         return Call(function, target, args, offset, visits)
-
-
-def _balance(function: str, terms: list[Node], offsets: list[int], low: int, high: int) -> Node:
-    """Build the balanced tree of a chain of `&&` or `||`."""
-    middle = (low + high + 1) // 2
-    left = terms[middle] if middle == low else _balance(function, terms, offsets, low, middle - 1)
-    right = terms[middle + 1] if middle == high else _balance(function, terms, offsets, middle + 1, high)
-    node = Call(function, None, [left, right], offsets[middle], max(left.visits, right.visits))
-    node.start, node.end = left.start, right.end
-    return node

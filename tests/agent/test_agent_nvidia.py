@@ -162,7 +162,10 @@ def test_the_library_is_let_go_on_request_and_taken_up_again(machine):
     agent.send_signal(signal.SIGUSR2)
     machine.gpus[0].set_mig(enabled=True)
     machine.write()
-    until(lambda: published(machine) == {names(machine.gpus)[1]}, "the change after resuming")
+    machine.gpus[0].partition("1g.10gb", 2)
+    machine.write()
+    name = f"{names(machine.gpus)[0]}-mig-1g10gb-19-2"
+    until(lambda: published(machine) == {names(machine.gpus)[1], name}, "the change after resuming")
 
 
 def test_claims_are_unprepared_while_the_driver_is_away(machine):

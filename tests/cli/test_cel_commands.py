@@ -140,6 +140,10 @@ def test_unknown_names_are_answered_with_close_ones(capsys):
     assert "did you mean attributes?" in said(capsys, "explain", "-e", 'device.atributes["a"].b', *DEMO)[1]
 
 
+def test_a_position_is_printed_as_it_is(capsys):
+    assert "<input>:-1:0" in said(capsys, "test", "-e", "(" * 20_000, *DEMO)[1]
+
+
 def test_every_example_and_class_compiles(capsys):
     status, text = said(capsys, "test", str(ROOT / "examples/resourceclaims"), str(ROOT / "deviceclasses"), *DEMO)
     assert "does not compile" not in text

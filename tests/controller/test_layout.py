@@ -72,11 +72,16 @@ def test_from_1_35_on_counters_stand_apart_and_first_and_no_key_is_empty(minor):
     ]
 
 
-def test_from_1_35_on_a_slice_holds_8_counter_sets_and_64_devices_that_consume():
+def test_from_1_35_on_a_slice_holds_8_counter_sets_and_each_gpu_has_its_own():
     gpus = [mig_gpu(i, 25) for i in range(9)]
     specs = laid_out([d for devices, _ in gpus for d in devices], [c for _, c in gpus], 36)
     assert [len(s.counter_sets) for s in specs if s.counter_sets] == [8, 1]
-    assert [len(s.devices) for s in specs if s.devices] == [64, 64, 64, 42]
+    assert [len(s.devices) for s in specs if s.devices] == [26] * 9
+
+
+def test_more_than_64_devices_of_one_gpu_are_cut_into_slices_of_64():
+    devices, counters = mig_gpu(0, 130)
+    assert [len(s.devices) for s in laid_out(devices, [counters], 36)[1:]] == [64, 64, 3]
 
 
 def test_in_1_34_partitions_stand_with_their_gpus_counters():

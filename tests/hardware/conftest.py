@@ -90,6 +90,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "lib"))
     monkeypatch.setenv("FAKE_NVML_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("FAKE_NVML_LOG", str(made.log))
+    monkeypatch.setenv("FAKE_NVML_PROC", str(tmp_path / "node/proc"))
     yield made
     made.state.faults.clear()
     for gpu in made.state.gpus:

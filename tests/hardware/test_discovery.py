@@ -4,6 +4,7 @@ Left out: MIG (test_mig), links (test_links), calls that hang (test_hanging), ch
 """
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +40,8 @@ def test_an_h100_has_the_words_and_numbers_that_nvidia_publishes(machine: Machin
     facts = machine.discover()
     assert facts.problems == ()
     assert (facts.driver_version, facts.cuda_driver_version) == ("580.65.6", "13.0.0")
-    assert facts.gpus == (
+    assert len(facts.gpus[0].mig_profiles) == 7
+    assert tuple(replace(gpu, mig_profiles=()) for gpu in facts.gpus) == (
         GpuFacts(
             uuid=gpu.uuid,
             pci_address="0000:65:00.0",
@@ -60,6 +62,7 @@ def test_an_h100_has_the_words_and_numbers_that_nvidia_publishes(machine: Machin
             memory_bandwidth_bytes_per_s=3_352_320_000_000,
             power_limit_max_w=700,
             sm_clock_max_mhz=1980,
+            mig_toggles_without_reset=True,
         ),
     )
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dra_driver.hardware.nvidia.worker import Worker
+from dra_driver.hardware.nvidia.worker import Worker, WorkerEnded
 from tests.hardware.conftest import eventually
 
 
@@ -58,3 +58,15 @@ def test_a_job_that_nobody_wants_any_more_is_not_begun(worker: Worker) -> None:
     gate.set()
     assert last.wait(10)
     assert done == ["last"]
+
+
+def test_a_worker_that_was_stopped_ends_what_it_has_and_refuses_more() -> None:
+    worker = Worker("test")
+    before = worker.submit(lambda: 1)
+    worker.stop()
+    after = worker.submit(lambda: 2)
+    assert before.wait(5)
+    assert before.take() == 1
+    assert after.wait(0)
+    with pytest.raises(WorkerEnded):
+        after.take()

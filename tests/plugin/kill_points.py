@@ -26,7 +26,8 @@ from tests.plugin.parts import Rig
 PACKAGE = str(Path(dra_driver.__file__).parent)
 CALLS = ("prepare", "unprepare", "repeat", "reallocate")
 MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here
-ROOMS = tuple(f"{PACKAGE}/{room}/" for room in ("plugin", "cdi"))
+ROOMS = tuple(f"{PACKAGE}/{room}/" for room in ("plugin", "cdi", "hardware/simulated/cuts.py"))
+ROOMS = tuple(room.removesuffix("/") if room.endswith(".py/") else room for room in ROOMS)
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, str]:
@@ -133,15 +134,22 @@ def expect(found: Any, wanted: Any) -> None:
         raise AssertionError(f"found {found}, wanted {wanted}")
 
 
-def kill_everywhere(what: str, checking: Callable[[Path, str], None], stride: int) -> tuple[int, list[str]]:
+def kill_everywhere(
+    what: str,
+    checking: Callable[[Path, str], None],
+    stride: int,
+    *,
+    preparing: Callable[..., None] = set_up,
+    calling: Callable[[Path, str, int], None] = call,
+) -> tuple[int, list[str]]:
     """Kill `what` at every `stride`-th line until it runs through; give the count and what was wrong."""
     wrong: list[str] = []
     line = 0
     while True:
         root = Path(tempfile.mkdtemp(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
         try:
-            _, error = in_child(partial(set_up, root, is_prepared=what != "prepare"))
-            status, fault = in_child(partial(call, root, what, line))
+            _, error = in_child(partial(preparing, root, is_prepared=what != "prepare"))
+            status, fault = in_child(partial(calling, root, what, line))
             if status == 0 and not fault:
                 return line // stride, wrong
             _, found = in_child(partial(checking, root, what))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 STRIDE = 9
+MIG_STRIDE = 97
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate"])
@@ -26,3 +27,18 @@ def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
     report = json.loads(done.stdout)
     assert report["wrong"] == []
     assert min(report["kills"].values()) > 20
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate", "whole"])
+def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugin.mig_kill_points", str(MIG_STRIDE), call],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        timeout=100,
+    )
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert min(report["kills"].values()) > 5

@@ -271,7 +271,7 @@ def test_a_commit_that_fails_leaves_nothing_behind(rig: Rig, monkeypatch: pytest
         raise PrepareError("any", "commit failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.ledger, "set_state", refuse)
+        patch.setattr(rig.ledger, "commit", refuse)
         with pytest.raises(DriverError, match="commit failed"):
             rig.prepare("u1")
     rig.assert_empty()

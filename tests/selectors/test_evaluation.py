@@ -278,3 +278,15 @@ def test_hostile_text_is_answered_in_bounded_time(name):
 def test_an_evaluation_over_budget_is_stopped_with_the_servers_words():
     text = f"lists.range(1000).all(x, lists.range(1000).all(y, {A}.int == 7))"
     assert _result(text) == "operation cancelled: actual cost limit exceeded"
+
+
+def test_one_evaluation_does_not_pay_for_the_comparisons_of_another():
+    assert _answer(HOSTILE["shared lists compared"], {}) == "operation cancelled: actual cost limit exceeded"
+    assert _answer("[1, 2] == [1, 2] && {1: 2} == {1: 2}", {}) is True
+    selector, view = (
+        compile_selector("lists.range(300).map(x, [x]) == lists.range(300).map(x, [x])"),
+        prepare_device({}, DRIVER),
+    )
+    assert all(selector.matches_view(view) for _ in range(3000 // 300))
+    Work.done = 10**9
+    assert selector.matches_view(view)

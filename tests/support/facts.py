@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 from hypothesis import strategies as st
 
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 
 FULL_GPU = GpuFacts(
     uuid="GPU-77ddc041-0839-5bf6-add8-85f3215d606d",
@@ -75,10 +75,16 @@ def _any_of(cls: type, **known: st.SearchStrategy) -> st.SearchStrategy:
 
 
 any_partition = _any_of(PartitionFacts, start=st.integers(-2, 20), size=st.integers(-2, 40))
+any_profile = _any_of(
+    MigProfile,
+    size=st.integers(-2, 40),
+    starts=st.lists(st.integers(-2, 20), max_size=8).map(tuple),
+)
 any_gpu = _any_of(
     GpuFacts,
     pci_address=st.sampled_from(["0000:65:00.0", "0000:66:00.0", "0001:00:00.0", "10000:e1:00.0"]) | _texts,
     partitions=st.lists(any_partition, max_size=4).map(tuple),
+    mig_profiles=st.lists(any_profile, max_size=4).map(tuple),
 )
 any_facts = st.builds(
     Facts,

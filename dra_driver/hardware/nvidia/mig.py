@@ -1,51 +1,86 @@
 """The MIG devices of one GPU as they are now.
 
 In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, and problems. A MIG device of
-which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance.
+which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance:
+that is `partitioning`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from dra_driver.hardware.facts import PartitionFacts, Problem
 from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
-from dra_driver.hardware.nvidia.nvml import GpuInstanceProfile, Handle, MigAttributes, Nvml, NvmlFault
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import GpuInstanceProfile, Handle, MigAttributes, NvmlFault
 
 _MIB = 2**20
 
 
 def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
     """List the UUIDs of a GPU's MIG devices: what changes when an administrator re-partitions it."""
-    return tuple(sorted(nvml.uuid(mig) for mig in _mig_devices(nvml, gpu)))
+    return tuple(sorted(nvml.uuid(mig) for mig in mig_devices(nvml, gpu)))
 
 
-def _mig_devices(nvml: Nvml, gpu: Handle) -> list[Handle]:
-    """List handles. The library leaves holes where instances were destroyed."""
-    found = (nvml.mig_device(gpu, index) for index in range(nvml.mig_devices_max(gpu)))
-    return [mig for mig in found if mig is not None]
+def mig_devices(nvml: Nvml, gpu: Handle) -> Iterator[Handle]:
+    """Give handles, one look-up for each. The library leaves holes where instances were destroyed."""
+    for index in range(nvml.mig_devices_max(gpu)):
+        mig = nvml.mig_device(gpu, index)
+        if mig is not None:
+            yield mig
 
 
 def read_partitions(
-    nvml: Nvml, gpu: Handle, subject: str, gpu_memory_bytes: int | None
+    nvml: Nvml,
+    gpu: Handle,
+    profiles: Mapping[int, GpuInstanceProfile],
+    *,
+    subject: str,
+    gpu_memory_bytes: int | None,
 ) -> tuple[tuple[PartitionFacts, ...], tuple[Problem, ...]]:
-    """Read all MIG devices of a GPU; `subject` names the GPU in problems.
+    """Read all MIG devices of a GPU that has these profiles; `subject` names the GPU in problems.
 
     Raises: NvmlFault when they can't even be listed, or when the GPU is lost.
     """
-    handles = _mig_devices(nvml, gpu)
-    profiles = nvml.gi_profiles(gpu) if handles else {}
-    partitions, problems = [], []
-    for mig in handles:
+    partitions: list[PartitionFacts] = []
+    problems: list[Problem] = []
+    for mig in mig_devices(nvml, gpu):
         try:
             partitions.append(_read_partition(nvml, gpu, mig, profiles, gpu_memory_bytes))
         except NvmlFault as fault:
             if fault.is_lost:
                 raise
             problems.append(Problem("hardware.partition-unreadable", subject, f"a MIG device is left out: {fault}"))
+    if not problems:
+        problems = _unfinished(nvml, gpu, subject, profiles, known={partition.gi_id for partition in partitions})
     return tuple(sorted(partitions, key=lambda p: (p.start, p.gi_id, p.ci_id))), tuple(problems)
 
 
+def _unfinished(nvml: Nvml, gpu: Handle, subject: str, profiles: Iterable[int], *, known: set[int]) -> list[Problem]:
+    """Name GPU instances without a compute instance: no device shows them, and nothing fits where they are."""
+    problems = []
+    for profile_id in profiles:
+        try:
+            found = [nvml.describe(instance) for instance in nvml.gpu_instances(gpu, profile_id)]
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            continue
+        problems += [
+            Problem(
+                "hardware.unfinished-partition",
+                subject,
+                f"GPU instance {instance.id} (profile {profile_id} at slice {instance.start}) has "
+                "no compute instance: nobody can use it, and nothing else fits in its place",
+            )
+            for instance in found
+            if instance.id not in known
+        ]
+    return problems
+
+
 def _read_partition(
-    nvml: Nvml, gpu: Handle, mig: Handle, profiles: dict[int, GpuInstanceProfile], gpu_memory_bytes: int | None
+    nvml: Nvml, gpu: Handle, mig: Handle, profiles: Mapping[int, GpuInstanceProfile], gpu_memory_bytes: int | None
 ) -> PartitionFacts:
     """Read one MIG device.
 

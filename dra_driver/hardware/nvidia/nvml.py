@@ -14,30 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Handle = Any  # a ctypes pointer that only the library understands
+from dra_driver.hardware.nvidia.nvml_mig import Handle, MigCalls, NvmlFault
+
 INIT_FLAG_NO_GPUS = 1  # do not fail where no GPU is found
 MAX_LINKS = 36
 FABRIC_COMPLETED = 3
-_ABSENT = frozenset(["NOT_SUPPORTED", "FUNCTION_NOT_FOUND"])
-
-
-class NvmlFault(Exception):
-    """A library call failed: which one, and the name of the error without its NVML_ERROR_ prefix."""
-
-    def __init__(self, call: str, name: str) -> None:
-        super().__init__(f"{call}: {name}")
-        self.call = call
-        self.name = name
-
-    @property
-    def is_absent(self) -> bool:
-        """Say whether this GPU or this library has no such fact, as against failing to give it."""
-        return self.name in _ABSENT
-
-    @property
-    def is_lost(self) -> bool:
-        """Say whether the GPU has fallen off the bus."""
-        return self.name == "GPU_IS_LOST"
 
 
 def load(path: str) -> None:
@@ -55,40 +36,6 @@ def load(path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuInstance:
-    """One GPU instance: NVIDIA's profile id as `nvidia-smi mig -lgip` prints it, placement in memory slices."""
-
-    profile_id: int
-    start: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuInstanceProfile:
-    """What a GPU instance of one profile has. `constant` is NVML_GPU_INSTANCE_PROFILE_*, `profile_id` NVIDIA's id."""
-
-    constant: int
-    profile_id: int
-    multiprocessors: int
-    copy_engines: int
-    decoders: int
-    encoders: int
-    jpeg_engines: int
-    ofa_engines: int
-    memory_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class MigAttributes:
-    """What the library says of one MIG device. Slices are compute slices."""
-
-    gi_slices: int
-    ci_slices: int
-    multiprocessors: int
-    memory_mib: int
-
-
-@dataclass(frozen=True, slots=True)
 class Fabric:
     """A GPU's place in an NVLink fabric. `cluster_uuid` is 16 bytes, all zero where no cluster is configured."""
 
@@ -98,7 +45,7 @@ class Fabric:
     clique_id: int
 
 
-class Nvml:
+class Nvml(MigCalls):
     """The calls that we make. One object per worker; all share the loaded library."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
@@ -109,7 +56,6 @@ class Nvml:
         self._names = {v: n.removeprefix("NVML_ERROR_") for n, v in vars(pynvml).items() if n.startswith("NVML_ERROR_")}
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        """Make one call. Raises: NvmlFault for every way in which it can fail."""
         call = getattr(self._api, function, None)
         if call is None:
             raise NvmlFault(function, "FUNCTION_NOT_FOUND")
@@ -117,8 +63,7 @@ class Nvml:
         try:
             return call(*arguments)
         except self._api.NVMLError as fault:
-            code = getattr(fault, "value", 999)
-            raise NvmlFault(function, self._names.get(code, f"error {code}")) from None
+            raise NvmlFault(function, self._name_of(getattr(fault, "value", 999))) from None
         except (ValueError, ctypes.ArgumentError) as fault:  # text that is not UTF-8
             raise NvmlFault(function, f"gave no text: {fault}") from None
 
@@ -140,7 +85,10 @@ class Nvml:
         except AttributeError:
             raise NvmlFault("nvmlInit_v2", "FUNCTION_NOT_FOUND") from None
         if code:
-            raise NvmlFault("nvmlInit_v2", self._names.get(code, f"error {code}"))
+            raise NvmlFault("nvmlInit_v2", self._name_of(code))
+
+    def _name_of(self, code: int) -> str:
+        return str(self._names.get(code, f"error {code}"))
 
     def shutdown(self) -> None:
         """Give back everything that init took, device nodes included."""
@@ -269,73 +217,6 @@ class Nvml:
         self._call(function, gpu, ctypes.byref(structure))
         return Fabric(
             int(structure.state), int(structure.status), bytes(structure.clusterUuid), int(structure.cliqueId)
-        )
-
-    # -- MIG
-
-    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Say whether MIG mode is on now, and whether it will be after the next reset."""
-        current, pending = self._call("nvmlDeviceGetMigMode", gpu)
-        return bool(current), bool(pending)
-
-    def mig_devices_max(self, gpu: Handle) -> int:
-        """Give the highest number of MIG devices that the GPU can have."""
-        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", gpu))
-
-    def mig_device(self, gpu: Handle, index: int) -> Handle | None:
-        """Give the handle of the MIG device at an index; None where there is none."""
-        try:
-            return self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
-        except NvmlFault as fault:
-            if fault.name in {"NOT_FOUND", "INVALID_ARGUMENT"}:
-                return None
-            raise
-
-    def gi_id(self, mig: Handle) -> int:
-        """Give the id of a MIG device's GPU instance."""
-        return int(self._call("nvmlDeviceGetGpuInstanceId", mig))
-
-    def ci_id(self, mig: Handle) -> int:
-        """Give the id of a MIG device's compute instance within its GPU instance."""
-        return int(self._call("nvmlDeviceGetComputeInstanceId", mig))
-
-    def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
-        """Describe a GPU instance (needs root)."""
-        info = self._call("nvmlGpuInstanceGetInfo", self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id))
-        return GpuInstance(int(info.profileId), int(info.placement.start), int(info.placement.size))
-
-    def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
-        """List the GPU instance profiles that the GPU offers, by NVIDIA's id."""
-        profiles: dict[int, GpuInstanceProfile] = {}
-        for constant in range(int(self._api.NVML_GPU_INSTANCE_PROFILE_COUNT)):
-            try:
-                info = self._call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, constant, 1)
-            except NvmlFault as fault:
-                if fault.is_lost:
-                    raise
-                continue
-            profile = GpuInstanceProfile(
-                constant,
-                int(info.id),
-                int(info.multiprocessorCount),
-                int(info.copyEngineCount),
-                int(info.decoderCount),
-                int(info.encoderCount),
-                int(info.jpegCount),
-                int(info.ofaCount),
-                int(info.memorySizeMB),
-            )
-            profiles.setdefault(profile.profile_id, profile)
-        return profiles
-
-    def mig_attributes(self, mig: Handle) -> MigAttributes:
-        """Describe a MIG device."""
-        info = self._call("nvmlDeviceGetAttributes", mig)
-        return MigAttributes(
-            int(info.gpuInstanceSliceCount),
-            int(info.computeInstanceSliceCount),
-            int(info.multiprocessorCount),
-            int(info.memorySizeMB),
         )
 
     # -- processes

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.hardware.nvidia import library, sysfs
-from dra_driver.hardware.nvidia.nvml import Nvml, NvmlFault, load
+from dra_driver.hardware.nvidia.nvml import Nvml, load
+from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.worker import Worker
 from dra_driver.hardware.port import Roots
 

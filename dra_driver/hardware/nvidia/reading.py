@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.nvidia import names, sysfs
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
 from dra_driver.hardware.nvidia.mig import read_partitions
-from dra_driver.hardware.nvidia.nvml import Handle, Nvml, NvmlFault
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields
@@ -27,6 +29,7 @@ T = TypeVar("T")
 _BITS_PER_BYTE = 8
 _TRANSFERS_PER_CLOCK = 2
 _HERTZ_PER_MHZ = 1_000_000
+_TOGGLES_FROM = 9  # CUDA major version of Hopper: from there on, MIG mode changes without a reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,9 @@ class GpuReading:
     is_lost: bool = False
 
 
-def read_gpu(nvml: Nvml, index: int, roots: Roots) -> GpuReading:
+def read_gpu(nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> GpuReading:
     """Read the GPU at `index`. Never raises: even a fault of ours must not cost the other GPUs."""
-    reader = _Reader(nvml, index, roots)
+    reader = _Reader(nvml, index, roots, profiles)
     try:
         return reader.read()
     except Exception as error:
@@ -54,10 +57,11 @@ def read_gpu(nvml: Nvml, index: int, roots: Roots) -> GpuReading:
 class _Reader:
     """The state of one reading: what the GPU is called so far, and what went wrong."""
 
-    def __init__(self, nvml: Nvml, index: int, roots: Roots) -> None:
+    def __init__(self, nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> None:
         self._nvml = nvml
         self._index = index
         self._roots = roots
+        self._profiles = profiles
         self._address: str | None = None
         self._problems: list[Problem] = []
 
@@ -132,7 +136,9 @@ class _Reader:
 
     def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> GpuFacts:
         nvml, optional, address = self._nvml, self._optional, self._address or ""
-        capable, enabled, partitions = self._mig(gpu, memory_bytes)
+        capable, enabled, partitions = self._mig(gpu, uuid, memory_bytes)
+        capability = optional("compute capability", lambda: nvml.compute_capability(gpu))
+        toggles = bool(capable and capability and capability[0] >= _TOGGLES_FROM)
         return GpuFacts(
             uuid=uuid,
             pci_address=address,
@@ -143,7 +149,7 @@ class _Reader:
             architecture=optional(
                 "architecture", lambda: names.ARCHITECTURES.get(nvml.architecture(gpu), names.UNKNOWN)
             ),
-            compute_capability=optional("compute capability", lambda: "{}.{}.0".format(*nvml.compute_capability(gpu))),
+            compute_capability="{}.{}.0".format(*capability) if capability else None,
             addressing_mode=optional("addressing mode", lambda: names.ADDRESSING_MODES.get(nvml.addressing_mode(gpu))),
             numa_node=sysfs.read_numa_node(self._roots, address),
             pcie_root=sysfs.read_pcie_root(self._roots, address),
@@ -156,6 +162,8 @@ class _Reader:
             power_limit_max_w=optional("power limit", lambda: nvml.power_limit_max_mw(gpu) // 1000 or None),
             sm_clock_max_mhz=optional("multiprocessor clock", lambda: nvml.sm_clock_max_mhz(gpu) or None),
             partitions=partitions,
+            mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
+            mig_toggles_without_reset=toggles,
         )
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
@@ -166,7 +174,9 @@ class _Reader:
         clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
 
-    def _mig(self, gpu: Handle, memory_bytes: int | None) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
+    def _mig(
+        self, gpu: Handle, uuid: str, memory_bytes: int | None
+    ) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
         """Give whether the GPU can do MIG, whether MIG mode is on, and its MIG devices.
 
         Where the mode can't be read, MIG devices that exist prove that it is on.
@@ -177,21 +187,40 @@ class _Reader:
             if fault.name == "NOT_SUPPORTED":
                 return False, False, ()
             self._note("MIG mode", fault)
-            partitions = self._partitions(gpu, memory_bytes)
+            partitions = self._partitions(gpu, uuid, memory_bytes)
             return (True, True, partitions) if partitions else (None, False, ())
         if pending != enabled:
             wanted = "on" if pending else "off"
             text = f"MIG mode will be {wanted} after the next reset of the GPU"
             self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
-        return True, enabled, self._partitions(gpu, memory_bytes) if enabled else ()
+        return True, enabled, self._partitions(gpu, uuid, memory_bytes) if enabled else ()
 
-    def _partitions(self, gpu: Handle, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
-        found = self._optional("MIG devices", lambda: read_partitions(self._nvml, gpu, self._subject, memory_bytes))
+    def _partitions(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
+        found = self._optional(
+            "MIG devices",
+            lambda: read_partitions(
+                self._nvml,
+                gpu,
+                self._profiles.of_instances(self._nvml, gpu, uuid),
+                subject=self._subject,
+                gpu_memory_bytes=memory_bytes,
+            ),
+        )
         if found is None:
             return ()
         partitions, problems = found
         self._problems.extend(problems)
         return partitions
+
+    def _mig_profiles(
+        self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool
+    ) -> tuple[MigProfile, ...]:
+        """Give what the GPU can be cut into; where partitions could be made of it, it is a problem not to know."""
+        found = self._optional("MIG profiles", lambda: self._profiles.read(self._nvml, gpu, uuid, memory_bytes))
+        if found == () and expected and memory_bytes:
+            text = "the driver does not tell which MIG partitions fit (some tell only while MIG mode is on)"
+            self._problems.append(Problem("hardware.mig-profiles-unknown", self._subject, text))
+        return found or ()
 
     # -- links
 

@@ -16,7 +16,9 @@ from functools import partial
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.nvidia.links import read_fabric
 from dra_driver.hardware.nvidia.mig import read_mig_uuids
-from dra_driver.hardware.nvidia.nvml import Handle, Nvml, NvmlFault
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
 from dra_driver.hardware.nvidia.worker import Job, Worker
 from dra_driver.hardware.port import Roots
@@ -90,6 +92,7 @@ class GpuWorker:
     def __init__(self, index: int, roots: Roots) -> None:
         self._index = index
         self._roots = roots
+        self.profiles = KnownProfiles()
         self.worker = Worker(f"gpu-{index}")
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
@@ -100,7 +103,17 @@ class GpuWorker:
     def start_reading(self) -> None:
         """Ask for a new reading, unless one is under way."""
         if self._reading is None:
-            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots))
+            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
+
+    def find(self, uuid: str) -> Handle:
+        """Give the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.
+
+        Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
+        """
+        gpu = self.nvml.gpu(self._index)
+        if self.nvml.uuid(gpu) != uuid:
+            raise NvmlFault("nvmlDeviceGetHandleByIndex", "NOT_FOUND")
+        return gpu
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
         """Give the reading that was asked for, or None if it does not come in time."""

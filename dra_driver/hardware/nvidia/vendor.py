@@ -14,12 +14,15 @@ import time
 from collections.abc import Hashable
 from functools import partial
 
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
+from dra_driver.hardware.nvidia.instances import Removal
 from dra_driver.hardware.nvidia.links import Edge
-from dra_driver.hardware.nvidia.nvml import NvmlFault
+from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
+from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.nvidia.reading import GpuReading
 from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, Session
 from dra_driver.hardware.nvidia.worker import Job, Worker
@@ -61,6 +64,7 @@ class NvidiaHardware:
         self._lost: frozenset[str] = frozenset()
         self._driver_version: str | None = None
         self._left_out: tuple[str, ...] = ()
+        self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
 
     # -- what is here
 
@@ -158,8 +162,7 @@ class NvidiaHardware:
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
         """List process ids on a device. Raises: HardwareError when the hardware can't tell."""
-        session = self._session
-        worker = self._worker_of(session, gpu) if session else None
+        worker = self._worker_of(gpu)
         if worker is None:
             raise HardwareError("gpu-unknown", f"GPU {gpu.pci_address} is not known to the driver", retry=Retry.LATER)
         uuid, nvml = (partition or gpu).uuid, worker.nvml
@@ -172,8 +175,35 @@ class NvidiaHardware:
         except NvmlFault as fault:
             raise HardwareError("processes-unreadable", f"processes on {gpu.pci_address}: {fault}") from fault
 
-    def _worker_of(self, session: Session, gpu: GpuFacts) -> GpuWorker | None:
-        return next((w for w in session.gpus if w.last is not None and w.last.address == gpu.pci_address), None)
+    def _worker_of(self, gpu: GpuFacts) -> GpuWorker | None:
+        session = self._session
+        gpus = session.gpus if session is not None else []
+        return next((w for w in gpus if w.last is not None and w.last.address == gpu.pci_address), None)
+
+    def _is_gone(self, gpu: GpuFacts) -> bool:
+        """Say whether a GPU has left the bus, or no GPU is here at all."""
+        addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
+        return gpu.pci_address not in addresses if addresses else not self.is_present()
+
+    # -- MIG on demand (port.Partitionable)
+
+    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+        """Give the partition of `profile` at `start`, made now unless it is there already."""
+        return self._partitioning.create(gpu, profile, start, deadline_s)
+
+    def destroy_partition(
+        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
+    ) -> None:
+        """Destroy the partition with a UUID, and an unfinished one at `placement`."""
+        self._partitioning.destroy(gpu, Removal(uuid, placement), deadline_s)
+
+    def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch MIG mode."""
+        self._partitioning.set_mode(gpu, deadline_s, enabled=enabled)
+
+    def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
+        """Read the GPU's partitions anew."""
+        return self._partitioning.partitions(gpu, self._overdue_s)
 
     # -- discovery
 
@@ -227,10 +257,13 @@ class NvidiaHardware:
         self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
         self._edges.update(edge for reading in readings for edge in reading.links.edges)
         self._driver_version = state.driver_version
+        gpus = join_gpus(readings, self._edges)
+        version = names.strict_version(state.driver_version) if state.driver_version else None
+        problems += mixing_problems(gpus, version)
         return Facts(
             vendor=self.vendor,
-            gpus=join_gpus(readings, self._edges),
-            driver_version=names.strict_version(state.driver_version) if state.driver_version else None,
+            gpus=gpus,
+            driver_version=version,
             cuda_driver_version=names.cuda_version(state.cuda_version) if state.cuda_version else None,
             problems=(*state.problems, *sorted(problems, key=lambda p: (p.subject, p.code, p.message))),
         )

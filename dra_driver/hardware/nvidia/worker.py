@@ -36,6 +36,11 @@ class Job(Generic[T]):
             self._error = error
         self._done.set()
 
+    def refuse(self, error: Exception) -> None:
+        """End without having begun; whoever takes the result gets the error."""
+        self._error = error
+        self._done.set()
+
     @property
     def is_done(self) -> bool:
         """Say whether the work has ended, well or badly."""
@@ -56,6 +61,10 @@ class Job(Generic[T]):
         return self._result[0]
 
 
+class WorkerEnded(Exception):
+    """The worker was told to end before it was given this job."""
+
+
 class Worker:
     """One daemon thread, started with its first job."""
 
@@ -65,15 +74,21 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # in flight, and since when (monotonic seconds)
+        self._jobs = 0  # waiting or running
+        self._is_stopped = False
 
     def submit(self, work: Callable[[], T]) -> Job[T]:
-        """Do `work` after the jobs that are already waiting."""
+        """Do `work` after the jobs that are already waiting; a worker that was stopped refuses it: WorkerEnded."""
         job = Job(work)
         with self._lock:
+            if self._is_stopped:
+                job.refuse(WorkerEnded(self._name))
+                return job
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        self._queue.put(job)  # type: ignore[arg-type]
+            self._jobs += 1
+            self._queue.put(job)  # type: ignore[arg-type]
         return job
 
     def mark(self, call: str) -> None:
@@ -82,8 +97,8 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Say whether a job is running."""
-        return self._call is not None
+        """Say whether a job is running or waiting."""
+        return self._jobs > 0
 
     def waits_for(self) -> tuple[str, float]:
         """Give the call in flight and for how many seconds it has been; ("", 0.0) when idle."""
@@ -92,10 +107,14 @@ class Worker:
 
     def stop(self) -> None:
         """End the thread after the jobs that are waiting."""
-        self._queue.put(None)
+        with self._lock:
+            self._is_stopped = True
+            self._queue.put(None)
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
             self.mark("start")
             job.run()
+            with self._lock:
+                self._jobs -= 1
             self._call = None

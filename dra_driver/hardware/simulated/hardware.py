@@ -1,7 +1,8 @@
 """The port, over a profile on disk.
 
-In: a profile's file, read again whenever it changed. Out: facts and edits as a real vendor would give them. UUIDs and
-NVLink groups are derived from the node's name and PCI addresses, so that a restart finds the same hardware.
+In: a profile's file, read again whenever it changed, and what was made of its GPUs since. Out: facts and edits as a
+real vendor would give them; partitions, made and destroyed. UUIDs and NVLink groups are derived from the node's name
+and PCI addresses, so that a restart finds the same hardware, and a partition made anew has the UUID it had before.
 
 Nothing on the machine is looked at: simulated devices are character devices 1:3 (what /dev/null is), given with type
 and numbers, so that any container runtime can make them although the host has no such node.
@@ -12,11 +13,15 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.simulated.mig import Placement
+from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of
+from dra_driver.hardware.simulated.mig import MigTable, Placement
+from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
@@ -29,16 +34,26 @@ _CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
 
 
 class SimulatedHardware:
-    """A node's hardware as a profile describes it. Raises at once: InputError for a profile that can't be used."""
+    """A node's hardware as a profile describes it. Raises at once: InputError for a profile that can't be used.
+
+    Args:
+        profile: name of a shipped profile, or a file.
+        roots: only the boot id is read.
+        node_name: whose hardware this is.
+        state_dir: where partitions are kept that are made while it runs; None: in memory.
+    """
 
     vendor = "simulated"
 
-    def __init__(self, profile: str | Path, roots: Roots, *, node_name: str) -> None:
-        del roots  # simulated nodes need nothing of this machine
+    def __init__(self, profile: str | Path, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> None:
         self._path = profile_path(profile)
         self._node = node_name
         self._lock = threading.Lock()
-        self._seen: Hashable = None
+        self._cuts = Cuts(state_dir, _boot_id(roots))
+        self._partitioning = Partitioning(self._cuts, self._find)
+        self._seen: tuple[Hashable, Hashable] = (None, None)
+        self._profile: Profile | None = None
+        self._gpus: dict[str, SimulatedGpu] = {}  # as the profile says
         self._facts = Facts(self.vendor)
         self._processes: dict[str, tuple[int, ...]] = {}
         self._has_gpus = False
@@ -50,7 +65,10 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Hashable:
-        """Give what changes with the file."""
+        """Give what changes with the profile's file and with every partition."""
+        return (self._file_fingerprint(), self._cuts.fingerprint())
+
+    def _file_fingerprint(self) -> Hashable:
         try:
             stat = self._path.stat()
         except OSError:
@@ -73,9 +91,15 @@ class SimulatedHardware:
         return Edits(device_nodes=nodes, env=("NVIDIA_VISIBLE_DEVICES=void",))
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Give the GPU's node, and for a partition its two capability nodes."""
+        """Give the GPU's node, and for a partition its two capability nodes.
+
+        Raises: HardwareError("hardware.node-missing") for a partition that does not exist now.
+        """
         nodes = [_null(f"/dev/nvidia{gpu.minor}")]
         if partition is not None:
+            if all(partition.uuid != known.uuid for known in self.partitions_now(gpu)):
+                path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
+                raise HardwareError("node-missing", f"no capability nodes: {path} is not there", retry=Retry.LATER)
             first = _CAPS_FIRST + (gpu.minor * _CAPS_INSTANCES + partition.gi_id) * _CAPS_A_INSTANCE
             nodes += [_null(f"/dev/nvidia-caps/nvidia-cap{cap}") for cap in (first, first + 1 + partition.ci_id)]
         return Edits(device_nodes=tuple(nodes))
@@ -90,19 +114,71 @@ class SimulatedHardware:
         self.discover()
         return self._processes.get(gpu.pci_address, ())
 
+    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+        """Make a partition; see port.Partitionable."""
+        placement = self._partitioning.create(gpu, profile.name, start, deadline_s)
+        return _partition_facts(placement, f"{self._node}/{gpu.pci_address}")
+
+    def destroy_partition(
+        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
+    ) -> None:
+        """Destroy a partition; see port.Partitionable. None is ever unfinished here."""
+        del placement
+        partition = next((known for known in self.partitions_now(gpu) if known.uuid == uuid), None)
+        if partition is not None:
+            self._partitioning.destroy(gpu, partition, deadline_s)
+
+    def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch MIG mode; see port.Partitionable."""
+        self._partitioning.set_mode(gpu, enabled, deadline_s)
+
+    def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
+        """Read the GPU's partitions anew."""
+        known = next((known for known in self.discover().gpus if known.pci_address == gpu.pci_address), None)
+        if known is None:
+            raise HardwareError("gpu-lost", f"GPU {gpu.pci_address} is lost", retry=Retry.LATER)
+        return known.partitions
+
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
 
+    def _find(self, pci_address: str) -> SimulatedGpu | None:
+        self.discover()
+        return self._gpus.get(pci_address)
+
     def _read(self) -> Facts:
         with self._lock:
-            fingerprint = self.fingerprint()
-            if fingerprint is None or fingerprint != self._seen:
+            file, cuts = self._file_fingerprint(), self._cuts.fingerprint()
+            seen_file, seen_cuts = self._seen
+            profile = self._profile
+            if profile is None or file is None or file != seen_file:
                 profile = load_profile(self._path)
-                self._has_gpus = bool(profile.gpus)
-                self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
-                self._facts = facts_of(profile, self._node)
-                self._seen = fingerprint
+                self._take(profile)
+            elif cuts == seen_cuts:
+                return self._facts
+            self._facts = facts_of(_as_cut(profile, self._cuts), self._node)
+            self._seen = (file, cuts)
             return self._facts
+
+    def _take(self, profile: Profile) -> None:
+        self._profile = profile
+        self._has_gpus = bool(profile.gpus)
+        self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
+        self._gpus = {gpu.pci_address: gpu for gpu in profile.gpus}
+
+
+def _as_cut(profile: Profile, cuts: Cuts) -> Profile:
+    """Give the profile with the partitions that there are now."""
+    known = cuts.read()
+    gpus = (replace(gpu, mig=placements_of(gpu, known.get(gpu.pci_address, Cut()))) for gpu in profile.gpus)
+    return replace(profile, gpus=tuple(gpus))
+
+
+def _boot_id(roots: Roots) -> str:
+    try:
+        return Path(roots.proc, "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def facts_of(profile: Profile, node_name: str) -> Facts:
@@ -110,12 +186,14 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
     if profile.waiting_for:
         return Facts("simulated", waiting_for=profile.waiting_for)
     gpus = sorted(profile.gpus, key=lambda gpu: gpu.pci_address)
+    found = tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost)
+    lost = [Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost]
     return Facts(
         "simulated",
-        gpus=tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost),
+        gpus=found,
         driver_version=profile.driver_version,
         cuda_driver_version=profile.cuda_driver_version,
-        problems=tuple(Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost),
+        problems=(*lost, *mixing_problems(found, profile.driver_version)),
     )
 
 
@@ -151,7 +229,36 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
             _partition_facts(placement, f"{node_name}/{gpu.pci_address}")
             for placement in sorted(gpu.mig or (), key=lambda placement: placement.start)
         ),
+        mig_profiles=_mig_profiles(model.mig) if model.mig else (),
+        mig_toggles_without_reset=bool(model.mig and model.mig.toggles_without_reset),
     )
+
+
+def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
+    """Give the profiles of which everything is known, in order of id."""
+    made = []
+    for profile in table.profiles:
+        engines = profile.engines
+        if not profile.has_figures or engines is None or not profile.starts:
+            continue
+        made.append(
+            MigProfile(
+                name=profile.name,
+                gi_profile_id=profile.gi_profile_id or 0,
+                slices=profile.compute_slices,
+                size=profile.memory_slices,
+                starts=profile.starts,
+                memory_bytes=(profile.memory_mib or 0) << 20,
+                multiprocessors=profile.multiprocessors or 0,
+                copy_engines=engines.copy,
+                decoders=engines.decoders,
+                encoders=engines.encoders,
+                jpeg_engines=engines.jpeg,
+                ofa_engines=engines.ofa,
+                max_instances=profile.max_instances,
+            )
+        )
+    return tuple(sorted(made, key=lambda profile: profile.gi_profile_id))
 
 
 def _partition_facts(placement: Placement, gpu: str) -> PartitionFacts:

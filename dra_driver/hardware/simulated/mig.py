@@ -49,6 +49,12 @@ class MigProfile:
     starts: tuple[int, ...]
     are_starts_inferred: bool
 
+    @property
+    def has_figures(self) -> bool:
+        """Say whether everything is known that a partition of it reports."""
+        known = (self.gi_profile_id, self.memory_mib, self.multiprocessors, self.engines)
+        return all(figure is not None for figure in known)
+
 
 @dataclass(frozen=True, slots=True)
 class MigTable:

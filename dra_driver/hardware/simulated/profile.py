@@ -47,6 +47,7 @@ class SimulatedGpu:
     mig: tuple[Placement, ...] | None = None
     is_lost: bool = False
     processes: tuple[int, ...] = ()
+    mig_delay_ms: int = 0  # how long it takes to make or destroy a partition, or to switch MIG mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         mig=_decode_cut(row, model) if row.has("mig") else None,
         is_lost=bool(row.optional_flag("lost")),
         processes=row.integers("processes", 1 << 22),
+        mig_delay_ms=row.optional_integer("migDelayMs", 0, 600_000) or 0,
     )
     if gpu.nvlink_group and gpu.nvlink_fabric:
         row.fault("nvlinkFabric", "a GPU is in a group of this node or in a fabric, not both")
@@ -204,11 +206,7 @@ def _decode_cut(row: Fields, model: Model) -> tuple[Placement, ...]:
             if model.mig and name:
                 known = ", ".join(known.name for known in model.mig.profiles)
                 part.fault("profile", f"{model.product_name} has no profile {name!r} (it has {known})")
-        elif (
-            profile.gi_profile_id is None
-            or profile.memory_mib is None
-            or not (profile.multiprocessors and profile.engines)
-        ):
+        elif not profile.has_figures:
             part.fault("profile", f"the figures of {name} on this model are not known")
         else:
             placements.append(Placement(profile, start))

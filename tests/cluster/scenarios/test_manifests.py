@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -10,12 +11,12 @@ import yaml
 from tests.cluster.cluster import REPOSITORY, Cluster
 
 FOLDERS = ("deviceclasses", "examples", "deploy")
-# A chart's files are templates, a simulation's scenarios are no Kubernetes objects.
+# A chart's files are templates; other files without a kind are input of commands.
 MANIFESTS = sorted(
     path.relative_to(REPOSITORY)
     for folder in FOLDERS
     for path in (REPOSITORY / folder).rglob("*.yaml")
-    if not {"helm", "scenarios"} & set(path.parts)
+    if "helm" not in path.parts and re.search(r"^kind:", path.read_text(), re.MULTILINE)
 )
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 

@@ -5,7 +5,9 @@
     state.write(path)
     environment = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(path)}
 
-Change `state` and write it again: the library reads the file anew at its next call, in every process that uses it.
+Change `state` and write it again: the library reads the file anew at its next call, in every process that uses it. MIG
+mode and instances that the library makes go into the same file: `state.read()` takes them over, `with state.change():`
+does so and writes what the test changes, with nothing lost in between.
 """
 
 from tests.support.fake_nvml.library import build, environment

@@ -12,7 +12,7 @@ import pytest
 
 SONAME = "libnvidia-ml.so.1"
 SOURCE = Path(__file__).with_name("nvml.c")
-HEADER = Path(__file__).with_name("state.h")
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("state.h", "changes.h", "mig.h"))
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
@@ -26,7 +26,7 @@ def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
         pytest.skip("no C compiler: the fake libnvidia-ml.so.1 can't be built")
     missing = sorted(without)
     key = hashlib.sha256(
-        SOURCE.read_bytes() + HEADER.read_bytes() + "\n".join([*FLAGS, *missing]).encode()
+        b"".join(path.read_bytes() for path in (SOURCE, *HEADERS)) + "\n".join([*FLAGS, *missing]).encode()
     ).hexdigest()[:16]
     kept = Path(tempfile.gettempdir(), f"fake-nvml-{os.getuid()}", key, SONAME)
     if not kept.exists():
@@ -51,6 +51,10 @@ def _compile(compiler: str, target: Path, missing: list[str]) -> None:
         made.replace(target)
 
 
-def environment(library: Path, state: Path) -> dict[str, str]:
-    """Give what another process needs in its environment to use the library."""
-    return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state)}
+def environment(library: Path, state: Path, *, proc: Path | None = None) -> dict[str, str]:
+    """Give what another process needs in its environment to use the library.
+
+    `proc` is where MIG instances are shown as the kernel module shows them, if anywhere.
+    """
+    shown = {"FAKE_NVML_PROC": str(proc)} if proc else {}
+    return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state), **shown}

@@ -8,10 +8,13 @@
  *
  *   driver_version 580.65.06 | cuda_version 13000 | init CODE | enumerate call | hold PATH
  *   fault FUNCTION CODE | fault FUNCTION hang | fault FUNCTION slow MILLISECONDS       (machine or GPU)
+ *   fault FUNCTION crash before | fault FUNCTION crash after       (GPU; kills this process and is gone then)
  *   gpu 0000:65:00.0
  *     lost | KEY TEXT (uuid, name, minor, memory_bytes, brand, ...: see the getters)
  *     mig_mode CURRENT PENDING
- *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME
+ *     mig_reset 1                     (MIG mode changes with a reset only) | mig_minor N (its minor in MIG mode)
+ *     mig_placements_need_mode 1 | ci_device mig (what a compute instance calls its device; else its GPU)
+ *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME SIZE START,START...
  *     gi ID PROFILE_ID START SIZE
  *     ci GI ID INDEX SLICES START SIZE SMS UUID NAME
  *     link INDEX ACTIVE TYPE REMOTE
@@ -19,10 +22,11 @@
  *     process KIND PID GI CI BYTES
  *
  * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
- * otherwise. A GPU that was there then and has no lines now is lost. MIG instances are lines of their GPU, so that
- * creating or destroying one is: read the file under a lock, add or drop a line, rename the new file into place.
+ * otherwise. A GPU that was there then and has no lines now is lost. MIG mode and MIG instances are lines of their GPU:
+ * what creates, destroys or switches writes the file anew (changes.h), so it outlives this process and is seen by others.
  */
 #include "state.h"
+#include "changes.h"
 
 /* Begin a function whose first argument is a handle of one of the given kinds. */
 #define BEGIN(kinds)                                                              \
@@ -182,8 +186,8 @@ API nvmlDeviceGetPciInfo_v3(void *device, PciInfo *out) {
         BEGIN(ON_GPU); GPU_FACT(key);                             \
         return leave(sscanf(text, "%u %u", first, second) == 2 ? SUCCESS : UNKNOWN_ERROR); }
 
-NUMBER(nvmlDeviceGetMinorNumber, "minor")
 NUMBER(nvmlDeviceGetIndex, "index")
+NUMBER(nvmlDeviceGetVirtualizationMode, "virtualization_mode")
 NUMBER(nvmlDeviceGetBrand, "brand")
 NUMBER(nvmlDeviceGetArchitecture, "architecture")
 NUMBER(nvmlDeviceGetMemoryBusWidth, "memory_bus_bits")
@@ -194,6 +198,11 @@ PAIR(nvmlDeviceGetEccMode, "ecc_mode")
 PAIR(nvmlDeviceGetPowerManagementLimitConstraints, "power_limits_mw")
 PAIR(nvmlDeviceGetMigMode, "mig_mode")
 
+API nvmlDeviceGetMinorNumber(void *device, unsigned *out) {
+    BEGIN(ON_GPU);
+    *out = minor_of(gpu);
+    return leave(fact(gpu->facts, gpu->facts_n, "minor") ? SUCCESS : NOT_SUPPORTED);
+}
 API nvmlDeviceGetName(void *device, char *out, unsigned length) {
     BEGIN(ON_GPU | ON_MIG);
     GPU_FACT("name");
@@ -306,103 +315,7 @@ API nvmlDeviceGetGpuFabricInfoV(void *device, void *out) {
     return leave(SUCCESS);
 }
 
-/* -- MIG */
-
-API nvmlDeviceIsMigDeviceHandle(void *device, unsigned *out) {
-    BEGIN(ON_GPU | ON_MIG);
-    *out = h->kind == MIG;
-    return leave(SUCCESS);
-}
-API nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *device, void **out) {
-    BEGIN(ON_MIG);
-    *out = handle(GPU, h->pci, -1, -1);
-    return leave(SUCCESS);
-}
-API nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *out) {
-    BEGIN(ON_GPU);
-    GPU_FACT("mig_max");
-    return give_number(text, out);
-}
-API nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **out) {
-    BEGIN(ON_GPU);
-    for (int i = 0; i < gpu->cis_n; i++)
-        if (gpu->cis[i].index == (int)index) {
-            *out = handle(MIG, h->pci, gpu->cis[i].gi, gpu->cis[i].id);
-            return leave(SUCCESS);
-        }
-    return leave(NOT_FOUND);
-}
-API nvmlDeviceGetGpuInstanceId(void *device, unsigned *out) {
-    BEGIN(ON_MIG);
-    *out = h->gi;
-    return leave(ci_of(gpu, h) ? SUCCESS : NOT_FOUND);
-}
-API nvmlDeviceGetComputeInstanceId(void *device, unsigned *out) {
-    BEGIN(ON_MIG);
-    *out = h->ci;
-    return leave(ci_of(gpu, h) ? SUCCESS : NOT_FOUND);
-}
-API nvmlDeviceGetGpuInstanceById(void *device, unsigned id, void **out) {
-    BEGIN(ON_GPU);
-    if (!gi_of(gpu, id)) return leave(NOT_FOUND);
-    *out = handle(GPU_INSTANCE, h->pci, id, -1);
-    return leave(SUCCESS);
-}
-API nvmlGpuInstanceGetInfo(void *device, GiInfo *out) {
-    BEGIN(1 << GPU_INSTANCE);
-    Gi *gi = gi_of(gpu, h->gi);
-    if (!gi) return leave(NOT_FOUND);
-    *out = (GiInfo){handle(GPU, h->pci, -1, -1), gi->id, gi->profile_id, gi->placement};
-    return leave(SUCCESS);
-}
-API nvmlGpuInstanceGetComputeInstanceById(void *device, unsigned id, void **out) {
-    BEGIN(1 << GPU_INSTANCE);
-    Handle key = {COMPUTE_INSTANCE, "", h->gi, id};
-    if (!ci_of(gpu, &key)) return leave(NOT_FOUND);
-    *out = handle(COMPUTE_INSTANCE, h->pci, h->gi, id);
-    return leave(SUCCESS);
-}
-API nvmlComputeInstanceGetInfo_v2(void *device, CiInfo *out) {
-    BEGIN(1 << COMPUTE_INSTANCE);
-    Ci *ci = ci_of(gpu, h);
-    if (!ci) return leave(NOT_FOUND);
-    *out = (CiInfo){handle(GPU, h->pci, -1, -1), handle(GPU_INSTANCE, h->pci, h->gi, -1), ci->id, ci->slices - 1,
-                    ci->placement};
-    return leave(SUCCESS);
-}
-API nvmlDeviceGetAttributes_v2(void *device, Attributes *out) {
-    BEGIN(ON_MIG);
-    Ci *ci = ci_of(gpu, h);
-    Gi *gi = ci ? gi_of(gpu, ci->gi) : NULL;
-    Profile *p = gi ? profile_of(gpu, gi->profile_id) : NULL;
-    if (!p) return leave(NOT_FOUND);
-    GiProfile *i = &p->info;
-    *out = (Attributes){ci->sms, i->copy, i->decoders, i->encoders, i->jpeg, i->ofa, i->slices, ci->slices, i->memory_mib};
-    return leave(SUCCESS);
-}
-static Profile *profile_by_constant(Gpu *gpu, unsigned constant) {
-    for (int i = 0; i < gpu->profiles_n; i++)
-        if (gpu->profiles[i].constant == constant) return &gpu->profiles[i];
-    return NULL;
-}
-API nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant, GiProfile *out) {
-    BEGIN(ON_GPU);
-    Profile *p = profile_by_constant(gpu, constant);
-    if (!p) return leave(NOT_SUPPORTED);
-    *out = p->info;
-    return leave(SUCCESS);
-}
-API nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, GiProfileV2 *out) {
-    BEGIN(ON_GPU);
-    Profile *p = profile_by_constant(gpu, constant);
-    if (!p) return leave(NOT_SUPPORTED);
-    if (out->version != VERSION(GiProfileV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
-    GiProfile *i = &p->info;
-    *out = (GiProfileV2){out->version, i->id, i->p2p, i->slices, i->instances, i->sms, i->copy, i->decoders,
-                         i->encoders, i->jpeg, i->ofa, i->memory_mib, ""};
-    snprintf(out->name, sizeof out->name, "MIG %s", p->name);
-    return leave(SUCCESS);
-}
+#include "mig.h"
 
 /* -- processes */
 

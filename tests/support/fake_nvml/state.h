@@ -5,10 +5,12 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,7 +28,7 @@
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, GPU_NOT_FOUND = 28, UNKNOWN_ERROR = 999
+    DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, RESET_REQUIRED = 16, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, GPU_NOT_FOUND = 28, UNKNOWN_ERROR = 999
 };
 
 /* Structures of nvml.h. */
@@ -49,6 +51,9 @@ typedef struct {
     unsigned sms, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices; unsigned long long memory_mib;
 } Attributes;
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gi, ci; } Process;
+typedef struct {
+    unsigned id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
+} CiProfile;
 typedef struct { unsigned version, value; } AddressingMode;
 typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } Fabric;
 typedef struct {
@@ -62,8 +67,8 @@ typedef struct {
 
 /* The state file. */
 typedef struct { char key[40], value[TEXT]; } Fact;
-typedef struct { char function[64]; int code, is_hang, slow_ms; } Fault;
-typedef struct { unsigned constant; GiProfile info; char name[40]; } Profile;
+typedef struct { char function[64]; int code, is_hang, slow_ms, crash; } Fault; /* crash: 1 before, 2 after */
+typedef struct { unsigned constant; GiProfile info; char name[40]; unsigned size, starts[16], starts_n; } Profile;
 typedef struct { int id, profile_id; Placement placement; } Gi;
 typedef struct { int gi, id, index; unsigned slices, sms; Placement placement; char uuid[96], name[40]; } Ci;
 typedef struct { int is_there; unsigned active, type; char remote[32]; } Link;
@@ -97,10 +102,11 @@ static void parse_fault(Fault *faults, int *n, const char *rest) {
     if (*n == MAX_FAULTS) return;
     Fault *fault = &faults[*n];
     memset(fault, 0, sizeof *fault);
-    int ms = 0;
-    if (sscanf(rest, "%63s %31s %d", fault->function, what, &ms) < 2) return;
+    char much[16] = "";
+    if (sscanf(rest, "%63s %31s %15s", fault->function, what, much) < 2) return;
     if (!strcmp(what, "hang")) fault->is_hang = 1;
-    else if (!strcmp(what, "slow")) fault->slow_ms = ms;
+    else if (!strcmp(what, "slow")) fault->slow_ms = atoi(much);
+    else if (!strcmp(what, "crash")) fault->crash = strcmp(much, "after") ? 1 : 2;
     else fault->code = atoi(what);
     ++*n;
 }
@@ -111,8 +117,11 @@ static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
     else if (!strcmp(key, "profile") && gpu->profiles_n < MAX_PROFILES) {
         Profile *p = &gpu->profiles[gpu->profiles_n++];
         GiProfile *i = &p->info;
-        sscanf(rest, "%u %u %u %u %u %u %u %u %u %u %llu %39s", &p->constant, &i->id, &i->slices, &i->instances,
-               &i->sms, &i->copy, &i->decoders, &i->encoders, &i->jpeg, &i->ofa, &i->memory_mib, p->name);
+        char starts[64] = "", *end;
+        sscanf(rest, "%u %u %u %u %u %u %u %u %u %u %llu %39s %u %63s", &p->constant, &i->id, &i->slices, &i->instances,
+               &i->sms, &i->copy, &i->decoders, &i->encoders, &i->jpeg, &i->ofa, &i->memory_mib, p->name, &p->size, starts);
+        for (char *at = strtok_r(starts, ",", &end); at && p->starts_n < 16; at = strtok_r(NULL, ",", &end))
+            p->starts[p->starts_n++] = (unsigned)atoi(at);
     } else if (!strcmp(key, "gi") && gpu->gis_n < MAX_INSTANCES) {
         Gi *gi = &gpu->gis[gpu->gis_n++];
         sscanf(rest, "%d %d %u %u", &gi->id, &gi->profile_id, &gi->placement.start, &gi->placement.size);
@@ -187,6 +196,8 @@ static Gpu *gpu_at(const char *pci) {
     return NULL;
 }
 
+static void crash(Gpu *gpu, const char *function); /* changes.h */
+
 static const Fault *fault_of(const Fault *faults, int n, const char *function) {
     for (int i = 0; i < n; i++)
         if (!strcmp(faults[i].function, function)) return &faults[i];
@@ -215,6 +226,7 @@ static int enter(const char *function, const char *pci, int needs_init) {
         if (fault && fault->is_hang) { pause_ms(10); continue; }
         if (fault && fault->slow_ms && !was_slow) { was_slow = 1; pause_ms(fault->slow_ms); continue; }
         if (pci && (!gpu || gpu->is_lost)) return GPU_IS_LOST;
+        if (fault && fault->crash == 1) crash(gpu, function);
         return fault ? fault->code : SUCCESS;
     }
 }

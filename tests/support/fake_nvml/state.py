@@ -1,9 +1,13 @@
 """The state file as Python values: what the fake library answers. The words are explained in `nvml.c`."""
 
 import enum
+import fcntl
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 
 class Code(enum.IntEnum):
@@ -11,10 +15,18 @@ class Code(enum.IntEnum):
 
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
+    NOT_FOUND = 6
     DRIVER_NOT_LOADED = 9
     GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
     LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    INSUFFICIENT_RESOURCES = 23
     UNKNOWN = 999
+
+
+# Where instances of a profile may begin on a GPU of eight memory slices, by NVML_GPU_INSTANCE_PROFILE_*.
+STARTS = {0: tuple(range(7)), 7: tuple(range(7)), 9: (0, 2, 4, 6), 1: (0, 2, 4), 2: (0, 4), 3: (0,), 4: (0,)}
 
 
 @dataclass
@@ -34,10 +46,15 @@ class Profile:
     name: str
     size: int = 0  # placement size in memory slices
     encoders: int = 0
+    starts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.starts = self.starts or STARTS[self.constant]
 
     def line(self) -> str:
         numbers = (self.constant, self.id, self.slices, self.instances, self.sms, self.copy, self.decoders)
-        return " ".join(map(str, ("profile", *numbers, self.encoders, self.jpeg, self.ofa, self.mib, self.name)))
+        words = (*numbers, self.encoders, self.jpeg, self.ofa, self.mib, self.name, self.size)
+        return " ".join(map(str, ("profile", *words, ",".join(map(str, self.starts)))))
 
 
 @dataclass
@@ -92,6 +109,10 @@ class Gpu:
     def slow(self, function: str, ms: int) -> None:
         self.faults[function] = f"slow {ms}"
 
+    def crash(self, function: str, when: str = "after") -> None:
+        """Kill the process that calls it next, "before" or "after" its effect; once."""
+        self.faults[function] = f"crash {when}"
+
     def heal(self) -> None:
         self.faults.clear()
         self.is_lost = False
@@ -129,6 +150,25 @@ class Gpu:
         self.gis.clear()
         self.cis.clear()
 
+    def run(self, ci: Ci, pid: int) -> None:
+        """Let a process run on a MIG device."""
+        self.processes.append(("compute", pid, ci.gi, ci.id, 1))
+
+    def take(self, lines: list[str]) -> None:
+        """Take over what the library changed: mode, instances, and a crash that happened."""
+        self.gis, self.cis, faults = [], [], {}
+        for line in lines:
+            word, *rest = line.split()
+            if word == "gi":
+                self.gis.append(Gi(*map(int, rest)))
+            elif word == "ci":
+                self.cis.append(Ci(*map(int, rest[:7]), uuid=rest[7], name=rest[8]))
+            elif word == "mig_mode":
+                self.facts["mig_mode"] = " ".join(rest)
+            elif word == "fault":
+                faults[rest[0]] = " ".join(rest[1:])
+        self.faults = faults
+
     def lines(self) -> list[str]:
         out = [f"gpu {self.pci}", *(["lost"] if self.is_lost else [])]
         out += [f"{key} {value}" for key, value in self.facts.items() if value is not None]
@@ -152,6 +192,36 @@ class State:
     hold: Path | None = None  # a file kept open between init and shutdown, as the real library keeps device nodes
     faults: dict[str, str] = field(default_factory=dict)
     path: Path | None = None
+
+    def gpu(self, pci: str) -> Gpu:
+        return next(gpu for gpu in self.gpus if gpu.pci == pci)
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Take over what the library changed, let the caller change more, write it; the library waits meanwhile."""
+        assert self.path is not None
+        with Path(f"{self.path}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._take()
+            yield
+            self.write()
+
+    def read(self) -> Self:
+        """Take over what the library changed."""
+        with self.change():
+            return self
+
+    def _take(self) -> None:
+        assert self.path is not None
+        blocks: dict[str, list[str]] = {}
+        lines: list[str] = []
+        for line in self.path.read_text("utf-8", "surrogateescape").splitlines():
+            if line.startswith("gpu "):
+                lines = blocks[line.removeprefix("gpu ")] = []
+            else:
+                lines.append(line)
+        for pci, found in blocks.items():
+            self.gpu(pci).take(found)
 
     def write(self, path: Path | None = None) -> Path:
         """Put the state in place in one step; without a path where it was written before."""

@@ -1,0 +1,55 @@
+"""Probe: does the API server keep shared counters? Asked before overlapping devices are in any request.
+
+In: what a pool is to offer. Out: the fields that the server would drop, found by a create that stores nothing. Nothing
+in that request overlaps: the counter sets alone from 1.35 on; in 1.34, where counters stand beside their devices, one
+set and one device. Whoever writes afterwards still compares every answer: behind one address there may be two servers.
+
+Source: Kubernetes API concepts, dry-run; fields of gates that are off are dropped silently at create.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.diff import created
+from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent, SliceSpec
+from dra_driver.controller.losses import Losses
+from dra_driver.controller.writer import SliceWriter
+from dra_driver.model import limits
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import SliceWire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_UNSURE = (0, 408, 409, 429)  # no answer, or none that says anything about our object
+
+
+def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
+    """Note in `losses` what the server would drop. `empty` says whose pool it is. Raises: ApiError without an answer.
+
+    A server of 1.34 that refuses the question is taken to drop counters. A newer one is then asked by the first write,
+    which holds counters and nothing else.
+    """
+    is_old = 0 < minor < COUNTERS_APART_MINOR
+    sent = _question(content, empty, is_old=is_old)
+    try:
+        answer = writer.try_create(sent)
+    except ApiError as error:
+        if error.status in _UNSURE or error.status >= 500:
+            raise
+        log.warning("api server refuses to be asked about counters", extra=fields(pool=empty.pool, err=str(error)))
+        if is_old:
+            losses.assume(frozenset(COUNTER_FIELDS), version=f"1.{minor}")
+        return
+    losses.note(sent, answer, version=f"1.{minor}" if minor else "unknown")
+
+
+def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceWire:
+    sets = content.counter_sets[: 1 if is_old else limits.COUNTER_SETS_PER_SLICE]
+    name = sets[0]["name"]
+    consumers = [d for d in content.devices if any(c.get("counterSet") == name for c in d.get("consumesCounters", ()))]
+    devices = tuple(consumers[:1]) if is_old else ()
+    spec = SliceSpec(empty.driver, empty.node, empty.pool, devices, tuple(sets))
+    return created(0, spec, spec.wire(1, 1), None)

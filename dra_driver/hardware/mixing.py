@@ -1,0 +1,35 @@
+"""Field knowledge: drivers on which MIG and whole GPUs side by side hang.
+
+Pure. In: facts. Out: a problem with the remedy. Source: reports from the field; 580.65.06 mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_driver.hardware.facts import GpuFacts, Problem
+
+_FIRST_BAD, _FIRST_GOOD = (570,), (580, 65, 6)
+
+
+def hangs_when_mixed(driver_version: str | None) -> bool:
+    """Say whether workloads hang on this driver while some of a node's GPUs are in MIG mode and others are not.
+
+    >>> hangs_when_mixed("570.133.20"), hangs_when_mixed("580.65.6")
+    (True, False)
+    """
+    numbers = (driver_version or "").partition("-")[0].split(".")
+    if not all(number.isdigit() for number in numbers):
+        return False
+    return _FIRST_BAD <= tuple(map(int, numbers)) < _FIRST_GOOD
+
+
+def mixing_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tuple[Problem, ...]:
+    """Warn where a node's GPUs are mixed on such a driver."""
+    if len({gpu.mig_enabled for gpu in gpus}) < 2 or not hangs_when_mixed(driver_version):
+        return ()
+    text = (
+        f"some GPUs are in MIG mode and others are not: workloads hang on driver {driver_version}; "
+        "install 580.65.06 or newer, or use MIG on all GPUs of this node or on none"
+    )
+    return (Problem("hardware.mixed-mig-driver", "node", text),)

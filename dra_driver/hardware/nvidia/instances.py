@@ -1,0 +1,159 @@
+"""GPU instances and compute instances, made and destroyed by the worker of their GPU.
+
+In: library calls, a GPU, a profile and a placement. Out: the partition as facts, or the library's refusal as
+`NvmlFault`. Everything begins by reading what is there, so that each step may be repeated after a crash. What fails
+half-way is taken back here. Never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import MigProfile, PartitionFacts
+from dra_driver.hardware.nvidia.mig import mig_devices
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+
+GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])  # of an instance that somebody else destroyed meanwhile
+
+
+class MigOff(Exception):
+    """MIG mode is off."""
+
+
+class SharedInstance(Exception):
+    """A GPU instance stands at the placement, but its compute instances are others."""
+
+
+def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> PartitionFacts:
+    """Make GPU instance and compute instance, or what is missing of them.
+
+    Raises: NvmlFault, MigOff, SharedInstance.
+    """
+    if not nvml.mig_mode(gpu)[0]:
+        raise MigOff
+    instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
+    if instance is not None:
+        return _complete(nvml, gpu, instance, profile, is_new=False)
+    instance = nvml.create_gpu_instance(gpu, profile.gi_profile_id, start, profile.size)
+    try:
+        return _complete(nvml, gpu, instance, profile, is_new=True)
+    except NvmlFault:
+        _take_back(lambda: nvml.destroy_gpu_instance(instance))
+        raise
+
+
+def _instance_at(nvml: Nvml, gpu: Handle, gi_profile_id: int, start: int) -> Handle | None:
+    for instance in nvml.gpu_instances(gpu, gi_profile_id):
+        if nvml.describe(instance).start == start:
+            return instance
+    return None
+
+
+def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile, *, is_new: bool) -> PartitionFacts:
+    """Make the compute instance unless it is there, and describe what came of it."""
+    ci_profile_id = nvml.ci_profile_id(instance, profile.slices)
+    there = () if is_new else nvml.compute_instances(instance, ci_profile_id)
+    if there:
+        return _describe(nvml, gpu, instance, there[0], profile)
+    if not is_new and not nvml.compute_instances_left(instance, ci_profile_id):
+        raise SharedInstance
+    compute = nvml.create_compute_instance(instance, ci_profile_id)
+    try:
+        return _describe(nvml, gpu, instance, compute, profile)
+    except NvmlFault:
+        _take_back(lambda: nvml.destroy_compute_instance(compute))
+        raise
+
+
+def _take_back(destroy: Callable[[], None]) -> None:
+    """Undo a step; where even that fails, the instance is completed or removed by the next call for its placement."""
+    with contextlib.suppress(NvmlFault):
+        destroy()
+
+
+def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profile: MigProfile) -> PartitionFacts:
+    place = nvml.describe(instance)
+    ci_id, device = nvml.describe_compute_instance(compute)
+    return PartitionFacts(
+        uuid=_mig_uuid(nvml, gpu, device, place.id, ci_id),
+        profile=profile.name,
+        gi_profile_id=profile.gi_profile_id,
+        gi_id=place.id,
+        ci_id=ci_id,
+        start=place.start,
+        size=place.size,
+        memory_bytes=profile.memory_bytes,
+        multiprocessors=profile.multiprocessors,
+        copy_engines=profile.copy_engines,
+        decoders=profile.decoders,
+        encoders=profile.encoders,
+        jpeg_engines=profile.jpeg_engines,
+        ofa_engines=profile.ofa_engines,
+    )
+
+
+def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -> str:
+    """Give the UUID of the MIG device of a compute instance.
+
+    What a compute instance calls its device is the MIG device with some drivers, its GPU with others and by the manual.
+    """
+    uuid = nvml.uuid(device)
+    if uuid.startswith("MIG-"):
+        return uuid
+    for mig in mig_devices(nvml, gpu):
+        if (nvml.gi_id(mig), nvml.ci_id(mig)) == (gi_id, ci_id):
+            return nvml.uuid(mig)
+    raise NvmlFault("nvmlDeviceGetMigDeviceHandleByIndex", f"no MIG device for instance {gi_id}/{ci_id}")
+
+
+@dataclass(slots=True)
+class Removal:
+    """The removal of one partition, in as many attempts as it takes.
+
+    `uuid` is the MIG device, "" for none; `placement` a GPU instance
+    profile's id and a first memory slice: a GPU instance there without any compute instance (a crash left it) goes too.
+    """
+
+    uuid: str
+    placement: tuple[int, int] | None
+    _gi_id: int | None = None
+
+    def attempt(self, nvml: Nvml, gpu: Handle, profiles: tuple[MigProfile, ...]) -> None:
+        """Destroy what is still there; `profiles` are the GPU's. Raises: NvmlFault (IN_USE: to be tried again)."""
+        if not nvml.mig_mode(gpu)[0]:
+            return  # no instance outlives MIG mode
+        if self.uuid:
+            self._destroy_compute_instance(nvml, gpu)
+        instance = self._left_over(nvml, gpu)
+        if instance is not None and _is_empty(nvml, instance, profiles):
+            nvml.destroy_gpu_instance(instance)
+
+    def _destroy_compute_instance(self, nvml: Nvml, gpu: Handle) -> None:
+        mig = next((mig for mig in mig_devices(nvml, gpu) if nvml.uuid(mig) == self.uuid), None)
+        if mig is None:
+            return
+        gi_id, ci_id = nvml.gi_id(mig), nvml.ci_id(mig)
+        compute = nvml.compute_instance_handle(nvml.gpu_instance_handle(gpu, gi_id), ci_id)
+        nvml.destroy_compute_instance(compute)
+        self._gi_id = gi_id
+
+    def _left_over(self, nvml: Nvml, gpu: Handle) -> Handle | None:
+        """Find the GPU instance whose compute instance was destroyed, here or before a crash."""
+        if self._gi_id is not None:
+            try:
+                return nvml.gpu_instance_handle(gpu, self._gi_id)
+            except NvmlFault as fault:
+                if fault.name not in GONE:
+                    raise
+                return None
+        return _instance_at(nvml, gpu, *self.placement) if self.placement else None
+
+
+def _is_empty(nvml: Nvml, instance: Handle, profiles: tuple[MigProfile, ...]) -> bool:
+    """Say whether a compute instance of the full size would fit, so that there is none of any size."""
+    profile_id = nvml.describe(instance).profile_id
+    slices = next((profile.slices for profile in profiles if profile.gi_profile_id == profile_id), None)
+    return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0

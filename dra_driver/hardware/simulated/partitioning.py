@@ -1,0 +1,135 @@
+"""Partitioning: MIG mode and partitions of simulated GPUs, made and destroyed.
+
+In: the profile as it is now, and the cuts. Out: changed cuts, or the refusals that real hardware gives: no room, MIG
+mode off, processes on the GPU, a mode that only a reset can change, a lost GPU. Each call takes as long as the
+profile's `migDelayMs` says; calls of one GPU wait for each other, those of different GPUs do not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of, with_placement, without_placement
+from dra_driver.hardware.simulated.mig import Placement, placement_faults
+from dra_driver.hardware.simulated.profile import SimulatedGpu
+from dra_driver.model.errors import HardwareError, Retry
+
+_POLL_S = 0.02  # between looks at processes that keep a GPU
+
+
+class Partitioning:
+    """MIG of one node. `find` gives a GPU of the profile by PCI address, None where there is none."""
+
+    def __init__(self, cuts: Cuts, find: Callable[[str], SimulatedGpu | None]) -> None:
+        self._cuts = cuts
+        self._find = find
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def create(self, facts: GpuFacts, name: str, start: int, deadline_s: float) -> Placement:
+        """Make the partition `name` at `start`, unless it is there."""
+        with self._turn(facts, deadline_s) as gpu:
+            table = gpu.model.mig
+            profile = table.profile(name) if table else None
+            if table is None or profile is None:
+                raise HardwareError("no-profile", f"GPU {gpu.pci_address} has no MIG profile {name}")
+            placement = Placement(profile, start)
+
+            def edit(cut: Cut) -> Cut:
+                standing = placements_of(gpu, cut)
+                if standing is None:
+                    raise _mig_off(gpu)
+                if placement in standing:
+                    return cut
+                faults = [fault for _, fault in placement_faults(table, (*standing, placement))]
+                if faults:
+                    raise _no_room(gpu, placement, faults[0])
+                return with_placement(cut, (name, start))
+
+            standing = placements_of(gpu, self._cut(gpu))
+            if standing is None or placement not in standing:
+                self._work(gpu, deadline_s)
+                self._cuts.change(gpu.pci_address, edit)
+            return placement
+
+    def destroy(self, facts: GpuFacts, partition: PartitionFacts, deadline_s: float) -> None:
+        """Destroy a partition, once no process runs on its GPU."""
+        with self._turn(facts, deadline_s) as gpu:
+            self._await_idle(gpu, deadline_s, "partition-in-use", f"partition {partition.uuid}")
+            self._work(gpu, deadline_s)
+            key = (partition.profile, partition.start)
+            self._cuts.change(gpu.pci_address, lambda cut: without_placement(gpu, cut, key))
+
+    def set_mode(self, facts: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch MIG mode where that needs no reset."""
+        with self._turn(facts, deadline_s) as gpu:
+            standing = placements_of(gpu, self._cut(gpu))
+            if (standing is not None) == enabled:
+                return
+            if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
+                raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can't be changed while it runs")
+            if standing:
+                raise HardwareError(
+                    "partition-in-use",
+                    f"GPU {gpu.pci_address} still has {len(standing)} MIG partitions",
+                    retry=Retry.LATER,
+                )
+            self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
+            self._work(gpu, deadline_s)
+            was = gpu.mig is not None
+            self._cuts.change(gpu.pci_address, lambda cut: Cut(cut.made, cut.destroyed, enabled, was))
+
+    def _cut(self, gpu: SimulatedGpu) -> Cut:
+        return self._cuts.read().get(gpu.pci_address, Cut())
+
+    @contextmanager
+    def _turn(self, facts: GpuFacts, deadline_s: float) -> Iterator[SimulatedGpu]:
+        """Wait for the GPU's turn. Raises: HardwareError("hardware.gpu-lost", "hardware.not-answering")."""
+        lock = self._locks[facts.pci_address]
+        if not lock.acquire(timeout=max(0.0, deadline_s)):
+            raise _late(facts.pci_address, deadline_s)
+        try:
+            gpu = self._find(facts.pci_address)
+            if gpu is None or gpu.is_lost:
+                raise HardwareError("gpu-lost", f"GPU {facts.pci_address} is lost", retry=Retry.LATER)
+            yield gpu
+        finally:
+            lock.release()
+
+    def _work(self, gpu: SimulatedGpu, deadline_s: float) -> None:
+        """Take as long as this GPU takes. Nothing was changed when the deadline comes first."""
+        delay = gpu.mig_delay_ms / 1000
+        time.sleep(min(delay, deadline_s))
+        if delay > deadline_s:
+            raise _late(gpu.pci_address, deadline_s)
+
+    def _await_idle(self, gpu: SimulatedGpu, deadline_s: float, code: str, what: str) -> None:
+        end = time.monotonic() + deadline_s
+        while True:
+            now = self._find(gpu.pci_address)
+            if now is None or not now.processes:
+                return
+            if time.monotonic() >= end:
+                pids = ", ".join(map(str, now.processes))
+                raise HardwareError(code, f"{what} is in use by process {pids}", retry=Retry.LATER)
+            time.sleep(_POLL_S)
+
+
+def _mig_off(gpu: SimulatedGpu) -> HardwareError:
+    return HardwareError("mig-off", f"MIG mode of GPU {gpu.pci_address} is off", retry=Retry.LATER)
+
+
+def _no_room(gpu: SimulatedGpu, placement: Placement, fault: str) -> HardwareError:
+    return HardwareError(
+        "insufficient-resources",
+        f"no room for {placement.profile.name} at slice {placement.start} of GPU {gpu.pci_address}: {fault}",
+        retry=Retry.LATER,
+    )
+
+
+def _late(pci: str, deadline_s: float) -> HardwareError:
+    return HardwareError("not-answering", f"GPU {pci} did not answer within {deadline_s:g} s", retry=Retry.LATER)

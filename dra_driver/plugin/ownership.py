@@ -1,0 +1,64 @@
+"""Owners: whose the partitions on this node are, as the ledger knows it.
+
+In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
+does not know may have been made, or forgotten, while we looked: it is judged again under its GPU's lock, under which
+nothing of ours is made or destroyed. While somebody is at work on that GPU the last judgement stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dra_driver.claims.plan import MigPartitionStep
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.partitions import Ownership
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.partitioner import US, gpu_lock
+
+
+class Owners:
+    """Judges partitions. One thread."""
+
+    def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
+        self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
+        self._foreign: frozenset[str] = frozenset()  # UUIDs that were an administrator's when last judged
+
+    def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
+        """Say whose each partition is. Raises: LedgerError."""
+        known = self.of_ledger()
+        gpus = tuple(self._judged(gpu, known) if known.foreign(gpu) else (gpu, known) for gpu in facts.gpus)
+        uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
+        ownership = replace(known, uuids=uuids, places=known.places.union(*(o.places for _, o in gpus)))
+        fresh = replace(facts, gpus=tuple(gpu for gpu, _ in gpus))
+        self._foreign = frozenset(p.uuid for gpu in fresh.gpus for p in ownership.foreign(gpu))
+        return fresh, ownership
+
+    def of_ledger(self) -> Ownership:
+        """Read what the ledger knows. Raises: LedgerError."""
+        uuids, places = set(), set()
+        for record in self._ledger.records():
+            for step in record.steps:
+                is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
+                if not is_ours or step.get("bootId") != self._boot_id:
+                    continue
+                if step["uuid"]:
+                    uuids.add(step["uuid"])
+                else:
+                    places.add((step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]))
+        held = frozenset(name for name in self._ledger.held() if "/" not in name)
+        return Ownership(frozenset(uuids), frozenset(places), held, self._ledger.modes(self._boot_id))
+
+    def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
+        """Judge one GPU again with nobody at work on it."""
+        if not isinstance(self._hardware, Partitionable):
+            return gpu, known
+        try:
+            with self._locks.hold([gpu_lock(gpu.pci_address)], Deadline.after(0)):
+                return replace(gpu, partitions=self._hardware.partitions_now(gpu)), self.of_ledger()
+        except DriverError:
+            ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
+            return gpu, replace(known, uuids=known.uuids | ours)

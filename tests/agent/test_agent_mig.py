@@ -1,0 +1,152 @@
+"""The real agent process cuts GPUs through the NVIDIA vendor, and is killed inside the library while it does."""
+
+import json
+import threading
+
+import pytest
+
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.agent.test_agent_nvidia import Machine, names, until
+from tests.support.agent_process import stage
+
+pytestmark = pytest.mark.gcc
+STEPS = (
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+    "nvmlGpuInstanceDestroy",
+)
+
+
+class MigMachine(Machine):
+    """Two H100 that are cut on demand."""
+
+    def start(self):
+        environment = {
+            "LD_LIBRARY_PATH": str(self.folder / "lib"),
+            "FAKE_NVML_STATE": str(self.folder / "state"),
+            "FAKE_NVML_PROC": self.node.roots.proc,
+            "FAKE_NVML_LOG": str(self.folder / "calls"),
+        }
+        roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
+        agent = self.here.start(
+            "auto", *roots, f"--dev-root={self.node.roots.dev}", "--mig=dynamic", environment=environment
+        )
+        until(lambda: "registered" in self.here.log(), "registration")
+        self.plugin = self.here.kubelet.wait_registered(NVIDIA_DRIVER)
+        return agent
+
+    @property
+    def cuts(self):
+        """Profile and start of what is in the library's state, and the mode, of the first GPU."""
+        gpu = self.state.read().gpus[0]
+        return gpu.facts["mig_mode"], [(gi.profile_id, gi.start) for gi in gpu.gis], len(gpu.cis)
+
+    @property
+    def files(self):
+        return list(self.here.kubelet.cdi_dir.glob("*.json"))
+
+
+UNCUT = ("0 0", [], 0)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    with stage("1.36") as here:
+        yield MigMachine(here, tmp_path)
+
+
+def part(machine, name="2g20gb-14-2"):
+    return f"{names(machine.gpus)[0]}-mig-{name}"
+
+
+def answered(machine, verb, claim):
+    """Ask until the plugin answers without an error, as the kubelet does."""
+    found = []
+
+    def ask():
+        try:
+            (answer,) = getattr(machine.plugin, verb)([claim]).values()
+        except Exception as error:  # the agent was killed under the call
+            answer = f"{type(error).__name__}: {error}"
+        found[:] = [answer]
+        return answer == "" if verb == "unprepare" else not isinstance(answer, str)
+
+    until(ask, f"{verb} to succeed")
+    return found[0]
+
+
+def test_whole_gpus_and_every_placement_are_published(machine):
+    machine.start()
+    until(lambda: len(machine.here.devices()) == 2 * 26, "2 whole GPUs and 50 partitions")
+    assert part(machine) in machine.here.devices()
+
+
+def test_a_claim_gets_the_nodes_of_its_partition_and_leaves_no_trace(machine):
+    machine.start()
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    claim = machine.claim(part(machine))
+    answered(machine, "prepare", claim)
+    assert machine.cuts == ("1 1", [(14, 2)], 1)
+    (file,) = machine.files
+    document = json.loads(file.read_text())
+    nodes = [n["path"] for d in document["devices"] for n in d["containerEdits"]["deviceNodes"]]
+    assert sum("nvidia-caps" in path for path in nodes) == 2
+    answered(machine, "unprepare", claim)
+    assert machine.cuts == UNCUT
+    assert machine.files == []
+
+
+def test_an_administrators_partition_is_published_and_outlives_claims(machine):
+    (made,) = machine.gpus[0].partition("1g.10gb", 0)
+    machine.node.add_mig_capability(0, made.gi, 12, {made.id: 13})
+    machine.write()
+    machine.start()
+    by_hand = part(machine, "1g10gb-19-0")
+    until(lambda: len(machine.here.devices()) == 27, "the partition, and all of the other GPU")
+    assert by_hand in machine.here.devices()
+    claim = machine.claim(by_hand)
+    answered(machine, "prepare", claim)
+    answered(machine, "unprepare", claim)
+    assert machine.cuts == ("1 1", [(19, 0)], 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("function", STEPS)
+def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, function, when):
+    machine.gpus[0].crash(function, when)
+    machine.write()
+    agent = machine.start()
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    claim = machine.claim(part(machine))
+    for verb in ("prepare", "unprepare"):
+        try:
+            getattr(machine.plugin, verb)([claim])
+        except Exception:  # killed under the call
+            assert agent.wait(10) == -9
+            machine.start()
+            answered(machine, verb, claim)
+    assert agent.poll() == -9
+    assert machine.cuts == UNCUT
+    assert machine.files == []
+    until(lambda: len(machine.here.devices()) == 2 * 26, "everything offered again")
+
+
+def test_a_hanging_creation_delays_no_claim_of_another_gpu(machine):
+    machine.start()
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    with machine.state.change():
+        machine.gpus[0].hang("nvmlDeviceCreateGpuInstanceWithPlacement")
+    held = threading.Thread(target=machine.plugin.prepare, args=([machine.claim(part(machine))],))
+    held.start()
+    calls = machine.folder / "calls"
+    until(lambda: calls.exists() and "CreateGpuInstanceWithPlacement" in calls.read_text(), "the creation begun")
+    other = machine.claim(f"{names(machine.gpus)[1]}-mig-1g10gb-19-0", "other")
+    answered(machine, "prepare", other)
+    assert held.is_alive()
+    assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [0, 1]
+    with machine.state.change():
+        machine.gpus[0].heal()
+    held.join(20)
+    assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [1, 1]

@@ -1,0 +1,177 @@
+"""Overlapping devices against API servers that keep shared counters, drop them, or differ behind one address."""
+
+import json
+
+import pytest
+
+from dra_driver.embedded.registry import Registry
+from dra_driver.hardware.facts import MigProfile
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.kube.paths import SLICES
+from tests.controller.test_publisher import Cluster
+from tests.support.facts import FULL_GPU, facts
+from tests.support.waiting import until
+
+GATE = "DRAPartitionableDevices"
+PROFILES = (
+    MigProfile("1g.10gb", 19, 1, 1, (0, 1, 2, 3, 4, 5, 6), 9984 << 20, 16, 1, 1, 0, 1, 0, 7),
+    MigProfile("7g.80gb", 0, 7, 8, (0,), 81152 << 20, 132, 8, 7, 0, 7, 1, 1),
+)
+
+
+def cuttable(index: int):
+    from dataclasses import replace
+
+    address = f"0000:{index:02x}:00.0"
+    return replace(
+        FULL_GPU, pci_address=address, uuid=f"GPU-{index}", mig_profiles=PROFILES, mig_toggles_without_reset=True
+    )
+
+
+INVENTORY = build_inventory(facts(cuttable(1), cuttable(2)), MigPolicy(is_dynamic=True))
+NINE_EACH = 2 * 9
+
+
+@pytest.fixture
+def make_cluster(tmp_path):
+    clusters = []
+
+    def make(**options) -> Cluster:
+        clusters.append(Cluster(tmp_path, **options))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+def publish(cluster: Cluster, publisher=None):
+    publisher = publisher or cluster.publisher()
+    publisher.publish(INVENTORY.devices, counter_sets=INVENTORY.counter_sets, plain=INVENTORY.plain)
+    assert publisher.wait_published(10), publisher.status()
+    return publisher
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Note every create and update: (is dry, spec)."""
+    sent = []
+    create, update = Registry.create, Registry.replace
+
+    def noting_create(self, kind, namespace, wire, *, is_dry=False):
+        if kind.plural == "resourceslices":
+            sent.append((is_dry, json.loads(json.dumps(wire["spec"]))))
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    def noting_update(self, target, wire):
+        if target.kind.plural == "resourceslices":
+            sent.append((False, json.loads(json.dumps(wire["spec"]))))
+        return update(self, target, wire)
+
+    monkeypatch.setattr(Registry, "create", noting_create)
+    monkeypatch.setattr(Registry, "replace", noting_update)
+    return sent
+
+
+def is_overlapping(spec) -> bool:
+    return len(spec.get("devices") or ()) > 1 and any(d.get("consumesCounters") for d in spec["devices"])
+
+
+@pytest.mark.parametrize(("version", "slices"), [("1.34", 1), ("1.35", 3), ("1.36", 3), ("1.37", 3)])
+def test_a_server_that_counts_gets_every_placement(make_cluster, watched, version, slices):
+    cluster = make_cluster(version=version, gates={GATE: True})
+    status = publish(cluster).status()
+    assert (status.devices, status.slices, status.is_counting, status.dropped) == (NINE_EACH, slices, True, ())
+    assert watched[0][0], "the first is the question that stores nothing"
+    assert not is_overlapping(watched[0][1])
+    if version != "1.34":
+        assert "devices" not in watched[1][1], "counters are written before devices"
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
+def test_a_server_with_the_gate_off_gets_whole_gpus_and_never_a_request_with_overlaps(make_cluster, watched, version):
+    cluster = make_cluster(version=version, gates={GATE: False})
+    publisher = publish(cluster)
+    status = publisher.status()
+    assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+    assert not status.is_counting
+    (problem,) = status.problems
+    assert problem.code == "controller.fields-dropped"
+    assert "whole GPUs" in problem.message
+    assert GATE in problem.message
+    assert not any(is_overlapping(spec) for _, spec in watched)
+    assert [e for e in cluster.writes() if e == "DELETE"] == []
+
+
+def test_each_start_asks_again(make_cluster, watched):
+    cluster = make_cluster(version="1.35", gates={GATE: False})
+    first = publish(cluster)
+    first.stop()
+    cluster.server._registry._gates |= {GATE}
+    publish(cluster)
+    assert len(cluster.device_names()) == NINE_EACH
+    cluster.publishers[-1].stop()
+    cluster.server._registry._gates -= {GATE}
+    publish(cluster)
+    assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+
+
+def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, watched, monkeypatch):
+    cluster = make_cluster(version="1.35", gates={GATE: True})
+    create = Registry.create
+    on = cluster.server._registry._gates
+
+    def other_server(self, kind, namespace, wire, *, is_dry=False):
+        self._gates = on if is_dry else on - {GATE}
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", other_server)
+    publish(cluster)
+    assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+    written = [spec for is_dry, spec in watched if not is_dry]
+    assert "devices" not in written[0], "counters alone showed it"
+    assert not any(is_overlapping(spec) for spec in written)
+
+
+def test_a_server_that_loses_counters_of_devices_only_has_them_deleted_at_once(make_cluster, monkeypatch):
+    cluster = make_cluster(version="1.35", gates={GATE: True})
+    create = Registry.create
+    on = cluster.server._registry._gates
+
+    def other_server(self, kind, namespace, wire, *, is_dry=False):
+        self._gates = on - {GATE} if wire.get("spec", {}).get("devices") else on
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", other_server)
+    publish(cluster)
+    assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+    writes = cluster.writes()
+    assert writes.index("DELETE") == 3, f"asked, counters, devices, then deleted: {writes}"
+
+
+def test_a_newer_server_version_is_asked_again(make_cluster):
+    cluster = make_cluster(version="1.35", gates={GATE: False})
+    publisher = publish(cluster)
+    cluster.server._registry._gates |= {GATE}
+    cluster.server._dispatch._minor = cluster.server._registry._minor = 36
+    cluster.server.drop_watches()
+    until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=40, what="all placements")
+    assert publisher.status().is_counting
+
+
+def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_cluster, watched, monkeypatch):
+    from dra_driver.embedded.refusals import bad_request
+
+    cluster = make_cluster(version="1.34", gates={GATE: True})
+    create = Registry.create
+
+    def no_dry_run(self, kind, namespace, wire, *, is_dry=False):
+        if is_dry:
+            raise bad_request("a webhook does not support dry run")
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", no_dry_run)
+    publish(cluster)
+    assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+    assert cluster.server.request("GET", SLICES)["items"]

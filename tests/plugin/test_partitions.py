@@ -1,0 +1,274 @@
+"""Claims of MIG partitions: made, shared, undone, never an administrator's."""
+
+import threading
+import time
+
+import pytest
+
+from dra_driver.model.errors import ClaimError, DriverError, HardwareError
+from dra_driver.plugin.effects import OWNER_ENV
+from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
+from tests.plugin.parts import claim_wire, in_thread, result
+
+
+@pytest.fixture
+def rig(tmp_path):
+    rig = MigRig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
+    (device,) = rig.now_prepare("u1", small(3))
+    assert device.device == small(3)
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.modes() == [True, False]
+    (document,) = (rig.store.read(name) for name in rig.files())
+    edits = document["devices"][0]["containerEdits"]
+    assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
+    assert len(edits["deviceNodes"]) == 3
+    uuid = rig.partitions()[0].uuid
+    assert edits["env"] == [f"{OWNER_ENV}={uuid}/boot-1"]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_preparing_again_changes_nothing(rig):
+    rig.now_prepare("u1", small(3))
+    before = (rig.files(), rig.cuts(), rig.ledger.get("u1"))
+    assert rig.now_prepare("u1", small(3))
+    assert (rig.files(), rig.cuts(), rig.ledger.get("u1")) == before
+
+
+def test_several_partitions_of_several_gpus_in_one_claim(rig):
+    rig.now_prepare("u1", small(0), small(1), large(4), small(2, OTHER))
+    assert rig.cuts() == [(0, "1g.10gb", 0), (0, "1g.10gb", 1), (0, "3g.40gb", 4), (1, "1g.10gb", 2)]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_mig_mode_goes_off_with_the_last_partition_only(rig):
+    rig.now_prepare("u1", small(0))
+    rig.now_prepare("u2", small(1))
+    rig.unprepare("u1")
+    assert (rig.cuts(), rig.modes()) == ([(0, "1g.10gb", 1)], [True, False])
+    rig.unprepare("u2")
+    rig.assert_untouched()
+
+
+def test_mig_mode_that_an_administrator_switched_on_stays_on(rig):
+    rig.hardware.set_mig_mode(rig.gpu(), True, 5)
+    rig.look()
+    rig.now_prepare("u1", small(0))
+    rig.unprepare("u1")
+    assert rig.modes() == [True, False]
+
+
+def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
+    rig.hardware.set_mig_mode(rig.gpu(), True, 5)
+    rig.look()
+    rig.now_prepare("u1", WHOLE)
+    assert rig.modes() == [False, False]
+    rig.unprepare("u1")
+    assert rig.modes() == [True, False]
+
+
+def test_a_whole_gpu_waits_for_the_partitions_of_a_claim_that_ends(rig):
+    rig.now_prepare("u1", small(3))
+    rig.allocate("u2", WHOLE)
+    thread, outcome = in_thread(rig.prepare, "u2", 5.0)
+    time.sleep(0.2)
+    assert not outcome
+    rig.unprepare("u1")
+    thread.join(5)
+    assert outcome[0][0].device == WHOLE
+    assert rig.modes() == [False, False]
+    rig.unprepare("u2")
+    rig.assert_untouched()
+
+
+@pytest.mark.parametrize(("first", "second"), [(WHOLE, small(0)), (large(0), small(2)), (small(2), large(0))])
+def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second):
+    rig.now_prepare("u1", first)
+    with pytest.raises(ClaimError, match="ns/claim-u1") as caught:
+        rig.now_prepare("u2", second, seconds=0.3)
+    assert caught.value.code == "claim.device-in-use"
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_after_a_reboot_the_partition_is_made_again_under_the_same_ids(rig):
+    before = rig.now_prepare("u1", small(3))
+    rig.reboot()
+    assert rig.cuts() == []
+    assert rig.now_prepare("u1", small(3)) == before
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_after_a_reboot_a_partition_that_an_administrator_made_in_its_place_is_left(rig):
+    rig.now_prepare("u1", small(3))
+    rig.reboot()
+    rig.by_hand("1g.10gb", 3)  # same instance ids, same UUID
+    rig.look()
+    rig.unprepare("u1")
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.states() == {}
+
+
+def test_an_administrators_partition_is_used_and_left(rig):
+    rig.by_hand("1g.10gb", 3)
+    rig.look()
+    rig.now_prepare("u1", small(3))
+    rig.unprepare("u1")
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.modes() == [True, False]
+
+
+def test_a_partition_that_appears_between_intent_and_making_is_an_administrators(rig, monkeypatch):
+    look = rig.preparer._partitioner.look
+    monkeypatch.setattr(rig.preparer._partitioner, "look", lambda step: (look(step), rig.by_hand("1g.10gb", 3))[0])
+    rig.now_prepare("u1", small(3))
+    rig.unprepare("u1")
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+
+
+def test_a_gpu_with_an_administrators_partition_is_static_and_keeps_what_is_held(rig):
+    rig.now_prepare("u1", small(3))
+    rig.by_hand("1g.20gb", 0)
+    assert rig.names() == [f"{WHOLE}-mig-1g10gb-19-3", f"{WHOLE}-mig-1g20gb-15-0"]
+    assert len(rig.names(OTHER)) == 26
+    rig.unprepare("u1")
+    assert rig.names() == [f"{WHOLE}-mig-1g20gb-15-0"]
+    rig.hardware.destroy_partition(rig.gpu(), rig.partitions()[0].uuid, 5)
+    assert len(rig.names()) == 26
+
+
+def test_what_is_offered_does_not_depend_on_what_is_prepared(rig):
+    def offered():
+        rig.look()
+        return [(d.name, d.attributes, d.capacity, d.counters) for d in rig.inventory.devices]
+
+    before = offered()
+    rig.now_prepare("u1", small(3))
+    assert offered() == before
+    rig.unprepare("u1")
+    rig.now_prepare("u2", WHOLE)
+    assert offered() == before
+
+
+def test_admin_access_never_makes_or_destroys(rig):
+    rig.api.put(claim_wire("admin", result(small(3), adminAccess=True)))
+    with pytest.raises(ClaimError, match="does not exist now") as caught:
+        rig.prepare("admin", 0.3)
+    assert caught.value.code == "claim.partition-missing"
+    assert rig.cuts() == []
+    rig.now_prepare("u1", small(3))
+    assert rig.prepare("admin")
+    rig.unprepare("admin")
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
+    rig.now_prepare("u1", small(3))
+    rig.by_hand("1g.10gb", 6)
+    rig.ledger.close()
+    for path in rig.data.glob("ledger.db*"):
+        path.unlink()
+    from dra_driver.plugin.ledger import Ledger
+    from dra_driver.plugin.recovery import recover_from
+
+    def partitions():
+        return {p.uuid: (g, p) for g in rig.hardware.discover().gpus for p in g.partitions}
+
+    Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com", partitions)).close()
+    rig.restart()
+    rig.unprepare("u1")
+    assert rig.cuts() == [(0, "1g.10gb", 6)]
+
+
+def test_a_partition_in_use_is_waited_for_then_reported(tmp_path):
+    rig = MigRig(tmp_path)
+    rig.now_prepare("u1", small(3))
+    rig.fields = {"processes": [4711]}
+    rig.write_profile()
+    with pytest.raises(HardwareError, match="4711") as caught:
+        rig.preparer.unprepare("u1", rig.soon(0.3))
+    assert caught.value.code == "hardware.partition-in-use"
+    assert rig.states() == {"u1": "unpreparing"}
+    rig.fields = {}
+    rig.write_profile()
+    rig.unprepare("u1")
+    rig.assert_untouched()
+    rig.close()
+
+
+def test_a_lost_gpu_does_not_keep_a_claim_from_ending(tmp_path):
+    rig = MigRig(tmp_path)
+    rig.now_prepare("u1", small(3))
+    rig.fields = {"lost": True}
+    rig.write_profile()
+    rig.unprepare("u1")
+    assert rig.states() == {}
+    rig.close()
+
+
+def test_ampere_without_mig_mode_is_offered_whole_only_and_with_it_cut_only(tmp_path):
+    rig = MigRig(tmp_path, model="a100-sxm4-40gb", mig=[])
+    assert len(rig.names()) > 10
+    assert WHOLE not in rig.names()
+    assert rig.names(OTHER) == [OTHER]
+    name = next(n for n in rig.names() if "1g5gb-19" in n)
+    rig.now_prepare("u1", name)
+    assert len(rig.cuts()) == 1
+    rig.unprepare("u1")
+    assert (rig.cuts(), rig.modes()) == ([], [True, False])
+    rig.close()
+
+
+def test_a_slow_gpu_delays_no_other(tmp_path):
+    rig = MigRig(tmp_path, migDelayMs=1500)
+    rig.allocate("slow", small(0))
+    thread, outcome = in_thread(rig.prepare, "slow", 10.0)
+    time.sleep(0.1)
+    started = time.monotonic()
+    rig.now_prepare("quick", small(0, OTHER))
+    assert time.monotonic() - started < 1.0
+    thread.join(10)
+    assert not isinstance(outcome[0], Exception)
+    rig.close()
+
+
+def test_claims_on_one_gpu_and_on_two_may_come_at_once(rig):
+    devices = [small(i) for i in range(7)] + [small(i, OTHER) for i in range(7)]
+    for index, device in enumerate(devices):
+        rig.allocate(f"u{index}", device)
+    outcomes = []
+    threads = []
+    for index in range(len(devices)):
+        thread, outcome = in_thread(rig.prepare, f"u{index}", 10.0)
+        threads.append(thread)
+        outcomes.append(outcome)
+    for thread in threads:
+        thread.join(15)
+    assert [o[0][0].device for o in outcomes] == devices
+    assert len(rig.cuts()) == 14
+    ends = [threading.Thread(target=rig.unprepare, args=(f"u{i}",)) for i in range(len(devices))]
+    for thread in ends:
+        thread.start()
+    for thread in ends:
+        thread.join(15)
+    rig.assert_untouched()
+
+
+def test_a_failed_creation_leaves_nothing(rig, monkeypatch):
+    def refuse(*_args):
+        raise HardwareError("not-answering", "hangs")
+
+    monkeypatch.setattr(rig.hardware, "create_partition", refuse)
+    with pytest.raises(DriverError, match="hangs"):
+        rig.now_prepare("u1", small(3), seconds=0.5)
+    rig.assert_untouched()
