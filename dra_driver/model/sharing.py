@@ -1,0 +1,87 @@
+"""Sharing settings: how several users of one device are kept apart, and which device is meant.
+
+Out: frozen values that the agent's configuration, a device class or a claim decides on. Never: what they do on the node
+(`sharing`), who may say them (`claims`), what is published of them (`inventory`). They lie here because all three need
+them and do not know each other.
+Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (intervals and limits).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+class Strategy(enum.StrEnum):
+    """How a device is shared."""
+
+    TIME_SLICING = "TimeSlicing"
+    MPS = "MPS"
+
+
+class Interval(enum.StrEnum):
+    """How long a time slice is; the driver knows four lengths."""
+
+    DEFAULT = "Default"
+    SHORT = "Short"
+    MEDIUM = "Medium"
+    LONG = "Long"
+
+    @property
+    def level(self) -> int:
+        """Give the driver's number: 0 for its default, 1 to 3 for short to long."""
+        return tuple(Interval).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlicingSettings:
+    """Processes take turns. A MIG device has no interval of its own: DEFAULT there."""
+
+    interval: Interval = Interval.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class MpsSettings:
+    """Processes run at once behind one MPS server.
+
+    `active_thread_percentage` (0 to 100) and `pinned_memory_limit` (bytes) are what the daemon gives each client unless
+    the client asks for less; None leaves the daemon's own default. `per_device_limits` are bytes by GPU or MIG UUID or
+    by index, and beat `pinned_memory_limit`. `across_namespaces` lets claims of several namespaces share the daemon,
+    its control channel and its shared memory; only the agent's configuration can say so.
+    """
+
+    active_thread_percentage: int | None = None
+    pinned_memory_limit: int | None = None
+    per_device_limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    multi_user: bool = False
+    across_namespaces: bool = False
+
+
+SharingSettings = TimeSlicingSettings | MpsSettings
+
+
+def strategy_of(settings: SharingSettings) -> Strategy:
+    """Name the strategy that settings belong to."""
+    return Strategy.MPS if isinstance(settings, MpsSettings) else Strategy.TIME_SLICING
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDevice:
+    """The physical device that is shared: a whole GPU, or one MIG device of it.
+
+    `name` is the stable published name of the device itself, never that of a replica or a share. `minor` and
+    `pci_address` are the GPU's.
+    """
+
+    name: str
+    gpu_uuid: str
+    minor: int
+    pci_address: str = ""
+    mig_uuid: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """Give the UUID by which CUDA finds the device."""
+        return self.mig_uuid or self.gpu_uuid
