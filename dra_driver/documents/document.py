@@ -1,7 +1,8 @@
 """Document: one YAML file as plain values, read strictly.
 
-In: a path. Out: dicts, lists, str, int, bool, None, and in which line each of them stands. Everything else that YAML 1.1 makes of unquoted text (dates,
-floats, base-60 numbers such as PCI addresses, yes/no) stays text here. A name given twice is refused. Never runs tags.
+In: a path. Out: dicts, lists, str, int, bool, None, and in which line each of them stands. Everything else that YAML
+1.1 makes of unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stays text here. A name given
+twice is refused. Never runs tags.
 """
 
 from __future__ import annotations

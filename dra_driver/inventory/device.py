@@ -137,8 +137,10 @@ class Inventory:
     """Everything that this node offers now, in name order, and what could not be offered.
 
     `counter_sets` is what devices that overlap share, by name of set and counter. `plain` is what is offered in place
-    of `devices` to a scheduler that does not count: nothing in it overlaps. `waiting_for` is non-empty while the
-    hardware does not answer at all.
+    of `devices` to a scheduler that does not count: nothing in it overlaps. `instead` is what is offered in place of a
+    device that may be allocated many times, by its name, to a scheduler that would not do that: replicas, or the whole
+    device. `hidden` are devices that are not offered, but may stand in the allocation of a claim. `waiting_for` is
+    non-empty while the hardware does not answer at all.
     """
 
     devices: tuple[Device, ...] = ()
@@ -146,9 +148,28 @@ class Inventory:
     waiting_for: str = ""
     counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     plain: tuple[Device, ...] = ()
+    instead: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
+    hidden: tuple[Device, ...] = ()
     driver_version: str | None = field(default=None, compare=False)
 
     @cached_property
     def by_name(self) -> Mapping[str, Device]:
-        """Look devices up by name."""
-        return MappingProxyType({d.name: d for d in self.devices})
+        """Look devices up by name: all that a claim may have been allocated, in the form that is offered first."""
+        return MappingProxyType({name: forms[0] for name, forms in self._forms.items()})
+
+    def find(self, name: str, share_id: str | None) -> Device | None:
+        """Find a device of an allocation, in the form in which it was allocated.
+
+        One that may be allocated many times is allocated with a share ID, any other without; one that was given away
+        whole stays so whatever is offered now.
+        """
+        forms = self._forms.get(name, ())
+        return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
+
+    @cached_property
+    def _forms(self) -> Mapping[str, tuple[Device, ...]]:
+        found: dict[str, list[Device]] = {}
+        for group in (self.devices, self.plain, *self.instead.values(), self.hidden):
+            for device in group:
+                found.setdefault(device.name, []).append(device)
+        return {name: tuple(forms) for name, forms in found.items()}
