@@ -35,6 +35,15 @@ class Interval(enum.StrEnum):
         return tuple(Interval).index(self)
 
 
+class ComputeMode(enum.StrEnum):
+    """How many processes may use a device; the words are those of nvidia-smi."""
+
+    DEFAULT = "DEFAULT"  # any number
+    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # one context; not on newer drivers
+    PROHIBITED = "PROHIBITED"  # none
+    EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"  # one process, or one MPS server
+
+
 @dataclass(frozen=True, slots=True)
 class TimeSlicingSettings:
     """Processes take turns. A MIG device has no interval of its own: DEFAULT there."""
@@ -85,3 +94,7 @@ class SharedDevice:
     def uuid(self) -> str:
         """Give the UUID by which CUDA finds the device."""
         return self.mig_uuid or self.gpu_uuid
+
+    def __str__(self) -> str:
+        """Name the device for people."""
+        return f"{self.name} ({self.uuid})"
