@@ -17,13 +17,14 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
 _ANSWER_S = 2.0
 _MIB_OF = {"M": 1, "G": 1024}
 
 
-class Refused(Exception):  # noqa: N818 - what the real program prints as its answer
+class Refused(Exception):
     """A command that the daemon says no to."""
 
 
@@ -235,10 +236,8 @@ class Daemon:
             self.pending.append((connection, uid))
             return
         server = server or self._start_server(uid)
-        try:
+        with suppress(OSError):
             connection.sendall(f"SERVER {self.folders.path(f'server-{server.pid}')}\n".encode())
-        except OSError:
-            pass
         connection.close()
 
     def _start_server(self, uid: int) -> Server:
@@ -251,7 +250,7 @@ class Daemon:
             os.closerange(5, 1024)
             for fd in (3, 4):
                 os.set_inheritable(fd, True)
-            os.execv(sys.executable, [sys.executable, "-I", "-S", sys.argv[0], "--server", str(uid)])  # noqa: S606
+            os.execv(sys.executable, [sys.executable, "-I", "-S", sys.argv[0], "--server", str(uid)])
         theirs.close()
         os.close(told)
         os.read(ready, 1)

@@ -1,0 +1,147 @@
+"""Control: what is said to one running control daemon, command by command, and what its answers mean.
+
+In: a device's folder and settings. Out: the daemon's words. Every limit is read back. Never: a command whose words come
+from a claim; only numbers and what is listed here.
+Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control(1).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from dra_driver.model.errors import Retry, SharingError
+from dra_driver.model.sharing import MpsSettings, SharedDevice
+from dra_driver.mps import launch
+from dra_driver.mps.folder import Folder
+from dra_driver.mps.launch import Outcome, Program
+
+COMMAND_S = 5.0  # one command; the real daemon answers in milliseconds
+_POLL_S = 0.02
+_MIB, _GIB = 1 << 20, 1 << 30
+# The daemon has one device, with index 0. Limits by UUID were seen to be ignored (NVIDIA/k8s-device-plugin#572).
+_DEVICE = 0
+_SIZE = re.compile(r"(\d+)\s*([MG])B?", re.IGNORECASE)
+_COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not supported|denied|refus", re.IGNORECASE)
+
+
+class Control:
+    """Speaks to the daemon of one folder. `deadline` is the monotonic time at which to give up."""
+
+    def __init__(self, program: Program, folder: Folder, deadline: float) -> None:
+        self._program, self._folder, self._deadline = program, folder, deadline
+
+    def ask(self, command: str) -> str:
+        """Give the daemon's answer to one command.
+
+        Raises: SharingError("sharing.mps-not-ready", LATER) without an answer, ("sharing.mps-refused") for a no.
+        """
+        outcome = self._try(command)
+        if outcome.status is None:
+            raise SharingError(
+                "mps-not-ready",
+                f"the MPS control daemon does not answer {command!r} in time",
+                hint=f"look at {self._folder.log}/control.log on the node",
+                retry=Retry.LATER,
+            )
+        if outcome.status != 0 or _COMPLAINT.search(outcome.words):
+            raise SharingError(
+                "mps-refused",
+                f"the MPS control daemon refuses {command!r}: {outcome.words[:300] or f'status {outcome.status}'}",
+                retry=Retry.LATER,
+            )
+        return outcome.words
+
+    def wait_ready(self) -> None:
+        """Wait until the daemon answers at all. Raises: SharingError("sharing.mps-not-ready", LATER)."""
+        while True:
+            outcome = self._try("get_default_active_thread_percentage")
+            if outcome.status == 0:
+                return
+            if time.monotonic() + _POLL_S >= self._deadline:
+                said = f" ({outcome.words[:200]})" if outcome.words else ""
+                raise SharingError(
+                    "mps-not-ready",
+                    f"the MPS control daemon is not ready in time{said}",
+                    hint=f"look at {self._folder.log}/control.log on the node",
+                    retry=Retry.LATER,
+                )
+            time.sleep(_POLL_S)
+
+    def set_limits(self, device: SharedDevice, settings: MpsSettings) -> None:
+        """Make limits the ceiling of servers to come, and of clients to come of servers that run. Raises: SharingError.
+
+        Clients that run keep the limits that they began with: the daemon has no command for them.
+        """
+        servers = self.servers()
+        percentage = settings.active_thread_percentage
+        self._set_percentage(100 if percentage is None else percentage, servers)
+        if (memory := memory_limit(device, settings)) is not None:
+            self._set_memory(memory, servers)
+
+    def servers(self) -> list[int]:
+        """List the pids of the servers that run, as the daemon counts them. Raises: SharingError."""
+        return [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
+
+    def server_status(self, pid: int) -> str:
+        """Give what the daemon says of one of its servers. Raises: SharingError."""
+        return self.ask(f"get_server_status {pid}")
+
+    def quit(self, seconds: int) -> None:
+        """Ask the daemon to end, its servers with it after so many seconds; whether it did shows in the process."""
+        if self._try(f"quit -t {seconds}").status != 0:
+            self._try("quit")
+
+    def _set_percentage(self, percentage: int, servers: list[int]) -> None:
+        self.ask(f"set_default_active_thread_percentage {percentage}")
+        found = self.ask("get_default_active_thread_percentage")
+        if not _is_number(found, percentage):
+            raise _ignored("a default active thread percentage", str(percentage), found)
+        for pid in servers:
+            self.ask(f"set_active_thread_percentage {pid} {percentage}")
+
+    def _set_memory(self, limit: int, servers: list[int]) -> None:
+        text = f"{limit // _MIB}M"
+        self.ask(f"set_default_device_pinned_mem_limit {_DEVICE} {text}")
+        found = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
+        if not _is_size(found, limit):
+            raise _ignored("a default pinned memory limit", text, found)
+        for pid in servers:
+            self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
+
+    def _try(self, command: str) -> Outcome:
+        left = max(0.05, min(COMMAND_S, self._deadline - time.monotonic()))
+        return launch.ask(self._program, self._folder, command, seconds=left)
+
+
+def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
+    """Give the limit in bytes for each client on a device: its own, else the general one; None for no limit."""
+    limits = settings.per_device_limits
+    for name in (device.uuid, device.gpu_uuid, str(_DEVICE)):
+        if name in limits:
+            return limits[name]
+    return settings.pinned_memory_limit
+
+
+def _is_number(words: str, wanted: int) -> bool:
+    try:
+        return float(words.rsplit(maxsplit=1)[-1]) == wanted
+    except (ValueError, IndexError):
+        return False
+
+
+def _is_size(words: str, limit: int) -> bool:
+    """Say whether a size read back can be the limit: newer drivers show whole GiB, rounded down."""
+    found = _SIZE.search(words)
+    if not found:
+        return False
+    number, mib = int(found[1]), limit // _MIB
+    return number == mib if found[2].upper() == "M" else number == mib * _MIB // _GIB
+
+
+def _ignored(what: str, wanted: str, found: str) -> SharingError:
+    return SharingError(
+        "mps-refused",
+        f"the MPS control daemon took {what} of {wanted} but says {found[:80]!r}",
+        hint="the GPU may not support limits (Volta and newer do)",
+    )
