@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING
 from dra_driver import __version__
 from dra_driver.agent.options import Options
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
+from dra_driver.agent.sharing import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.allocations import allocated_names
+from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.device_plugin import DevicePluginWatch
 from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.geometer import Geometer
@@ -68,8 +70,15 @@ class NodeAgent:
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
+        self._sharing = Sharing(
+            options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
+        )
         self._scanner = Scanner(
-            hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._judge
+            hardware,
+            on_change=self._changed,
+            on_driver_change=self._driver_changed,
+            judge=self._judge,
+            also=self._sharing.fingerprint,
         )
         self._preparer = Preparer(
             node,
@@ -178,7 +187,10 @@ class NodeAgent:
                 return
             offer = self._foreign.offer
             self._publisher.publish(
-                offer(inventory.devices), counter_sets=inventory.counter_sets, plain=offer(inventory.plain)
+                offer(inventory.devices),
+                counter_sets=inventory.counter_sets,
+                plain=offer(inventory.plain),
+                instead={name: offer(others) for name, others in inventory.instead.items()},
             )
 
     def _device_plugin_changed(self) -> None:
@@ -195,8 +207,9 @@ class NodeAgent:
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
 
-    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
-        """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
+        """Say how MIG is offered, and what is shared. While the ledger can't be read, owners are those of before."""
+        rules = self._sharing.look()
         try:
             facts, self._ownership = self._owners.judge(facts)
             is_withdrawn = any(self._ownership.foreign(gpu) for gpu in facts.gpus)
@@ -205,7 +218,8 @@ class NodeAgent:
         except DriverError as error:
             log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
         self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
-        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
+        ownership = self._sharing.with_allocated(self._ownership)
+        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, ownership), rules
 
     def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
         """Give the partitions there are, by UUID, for a ledger that was lost."""
@@ -260,9 +274,16 @@ class NodeAgent:
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
-            devices=Counter(str(d.type) for d in inventory.devices),
+            devices=Counter(str(d.type) for d in inventory.offered(with_shares=status.is_sharing)),
             problems=Counter(
-                p.code for p in (*inventory.problems, *status.problems, *self._geometer.problems, *yielding)
+                p.code
+                for p in (
+                    *inventory.problems,
+                    *status.problems,
+                    *self._geometer.problems,
+                    *self._sharing.problems,
+                    *yielding,
+                )
             ),
             slice_writes=status.writes,
             prepared_claims=claims,

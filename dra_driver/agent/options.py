@@ -30,6 +30,7 @@ class Options:
     is_mig_dynamic: bool
     has_all_profiles: bool
     mig_geometry: str
+    sharing_config: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -55,4 +56,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         is_mig_dynamic=values["mig"] == "dynamic",
         mig_geometry=check_geometry(values["mig_geometry"]),
         has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
     )

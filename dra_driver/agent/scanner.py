@@ -16,7 +16,8 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import STATIC, MigPolicy
-from dra_driver.model.errors import HardwareError
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
+from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 class Scanner:
     """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
 
-    `judge` says how MIG is offered, and whose the partitions are. `on_driver_change` is called once when the loaded
+    `judge` says how MIG is offered, whose the partitions are, and what is shared; `also` is what else, when it changes,
+    asks for a full look. `on_driver_change` is called once when the loaded
     driver is no longer the one whose library this process holds.
     """
 
@@ -41,13 +43,15 @@ class Scanner:
         *,
         on_change: Callable[[Inventory], None],
         on_driver_change: Callable[[], None],
-        judge: Callable[[Facts], tuple[Facts, MigPolicy]] = lambda facts: (facts, STATIC),
+        judge: Callable[[Facts], tuple[Facts, MigPolicy, SharingRules]] = lambda f: (f, STATIC, NOTHING_SHARED),
+        also: Callable[[], Hashable] = lambda: None,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
         self._hardware = hardware
         self._on_change = on_change
         self._judge = judge
+        self._also = also
         self._on_driver_change = on_driver_change
         self._probe_s, self._full_s = probe_s, full_s
         self._wake = threading.Event()
@@ -91,7 +95,7 @@ class Scanner:
             self._wake.clear()
             try:
                 self._step()
-            except HardwareError as error:
+            except DriverError as error:
                 if error.code == DRIVER_CHANGED:
                     log.warning("the loaded driver changed", extra=fields(err=str(error)))
                     self._on_driver_change()
@@ -109,7 +113,7 @@ class Scanner:
                 log.info("vendor's library let go")
             return
         self._is_let_go = False
-        fingerprint = self._hardware.fingerprint()
+        fingerprint = (self._hardware.fingerprint(), self._also())
         now = time.monotonic()
         if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
             return

@@ -166,6 +166,12 @@ class Inventory:
         forms = self._forms.get(name, ())
         return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
 
+    def offered(self, *, with_shares: bool) -> tuple[Device, ...]:
+        """Give what is offered to a server that keeps that devices may be allocated many times, or does not."""
+        if with_shares:
+            return self.devices
+        return tuple(one for d in self.devices for one in (self.instead.get(d.name, ()) if d.policies else (d,)))
+
     @cached_property
     def _forms(self) -> Mapping[str, tuple[Device, ...]]:
         found: dict[str, list[Device]] = {}

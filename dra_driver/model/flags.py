@@ -102,6 +102,13 @@ FLAGS: tuple[Flag, ...] = (
         "(1g.10gb=4,3g.40gb=1), or label: as the node's label nvidia.com/mig.config says",
         "GEOMETRY",
     ),
+    Flag(
+        "--sharing-config",
+        "",
+        "YAML file that says which devices are shared and how; also one of NVIDIA's device plugin; empty: none",
+        "FILE",
+        is_hardware=True,
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 
