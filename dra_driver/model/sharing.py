@@ -12,6 +12,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
+
+from dra_driver.model.wire import Wire
 
 
 class Strategy(enum.StrEnum):
@@ -74,6 +77,46 @@ SharingSettings = TimeSlicingSettings | MpsSettings
 def strategy_of(settings: SharingSettings) -> Strategy:
     """Name the strategy that settings belong to."""
     return Strategy.MPS if isinstance(settings, MpsSettings) else Strategy.TIME_SLICING
+
+
+def record_of_settings(settings: SharingSettings) -> Wire:
+    """Give settings as JSON, for the ledger."""
+    if isinstance(settings, TimeSlicingSettings):
+        return {"strategy": Strategy.TIME_SLICING, "interval": settings.interval}
+    return {
+        "strategy": Strategy.MPS,
+        "activeThreadPercentage": settings.active_thread_percentage,
+        "pinnedMemoryLimit": settings.pinned_memory_limit,
+        "perDeviceLimits": dict(sorted(settings.per_device_limits.items())),
+        "multiUser": settings.multi_user,
+        "acrossNamespaces": settings.across_namespaces,
+    }
+
+
+def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
+    """Give the settings that `record_of_settings` wrote. Raises: KeyError, ValueError for what it did not write."""
+    if record["strategy"] == Strategy.TIME_SLICING:
+        return TimeSlicingSettings(Interval(record["interval"]))
+    if record["strategy"] != Strategy.MPS:
+        raise ValueError(f"unknown strategy {record['strategy']}")
+    return MpsSettings(
+        active_thread_percentage=record["activeThreadPercentage"],
+        pinned_memory_limit=record["pinnedMemoryLimit"],
+        per_device_limits=MappingProxyType(dict(record["perDeviceLimits"])),
+        multi_user=record["multiUser"],
+        across_namespaces=record["acrossNamespaces"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What one MPS client is to keep to; its environment says so, and nothing makes it.
+
+    `active_thread_percentage` 1 to 100, `pinned_memory_limit` in bytes; None leaves what the daemon gives.
+    """
+
+    active_thread_percentage: int | None = None
+    pinned_memory_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
