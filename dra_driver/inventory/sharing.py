@@ -42,13 +42,13 @@ class Sharer:
         self._replicated = frozenset(filter(None, map(replicated_name, ownership.held)))
         self.problems: list[Problem] = []
 
-    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[str, Iterable[Device]]) -> None:
+    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
         """Find the rule of each device that stands, and of each GPU whole, cut or not."""
         if not self._sharing.rules:
             return
         candidates = []
         for number, gpu in enumerate(gpus):
-            devices = tuple(standing[gpu.uuid])
+            devices = tuple(standing[gpu])
             whole = Device(gpu_name(gpu.pci_address), DeviceType.GPU, {}, {}, gpu)
             parts = [device for device in devices if device.type is DeviceType.MIG]
             candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]

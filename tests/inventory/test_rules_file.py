@@ -126,8 +126,10 @@ extra: 1
             "a whole GPU has no MIG profile",
         ),
         (
-            "version: rules/v1\nrules: [{match: {types: [mig]}, replicas: 2, sharing: {strategy: TimeSlicing, "
-            "timeSlicingConfig: {interval: Long}}}]",
+            (
+                "version: rules/v1\nrules:\n- {match: {types: [mig]}, replicas: 2, sharing:\n"
+                "  {strategy: TimeSlicing, timeSlicingConfig: {interval: Long}}}"
+            ),
             "a MIG device has no interval",
         ),
         ("version: rules/v1\nrules: [{exclusive: true, sharing: {strategy: MPS}}]", "does not go with exclusive"),
