@@ -44,6 +44,7 @@ from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
 from dra_driver.plugin.sockets import make_folder
+from dra_driver.sharing.mps import MpsClient, socket_path
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class NodeAgent:
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
             mode_changed=self._scanner.look_now,
+            supervisor=MpsClient(socket_path(data)),
         )
         self._server = PluginServer(
             driver=options.driver,

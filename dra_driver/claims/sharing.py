@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import DeviceConfig, Fault, refuse
@@ -36,14 +36,15 @@ _MIB = 1 << 20
 class SharingStep:
     """Share one physical device as its settings say; undone by the last claim that holds it.
 
-    `clients` are limits by device name in the CDI file. `made` names the device whose partition an earlier step makes:
-    only then is its UUID known.
+    `in_file` names the claim's shares of it in the CDI file, `clients` the limits of those that are MPS clients. `made`
+    names the device whose partition an earlier step makes: only then is its UUID known.
     """
 
     kind: ClassVar[str] = "sharing"
 
     device: SharedDevice
     settings: SharingSettings
+    in_file: tuple[str, ...] = ()
     clients: Mapping[str, ClientLimits] = field(default_factory=dict)
     made: str = ""
 
@@ -60,11 +61,6 @@ class SharingStep:
             "device": asdict(self.device),
             "settings": record_of_settings(self.settings),
         }
-
-
-def shared_device_of_record(record: Mapping[str, Any]) -> SharedDevice:
-    """Give the device of a recorded step; keys that a newer agent added are ignored."""
-    return SharedDevice(**{name: record.get(name) for name in SharedDevice.__slots__})  # type: ignore[arg-type]
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:
@@ -298,7 +294,8 @@ def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mappin
     clients: dict[str, ClientLimits] = {}
     if isinstance(settings, MpsSettings):
         clients = {in_file[wish.result]: _together(group, wish, settings) for wish in group}
-    return SharingStep(shared, settings, clients, made=device.name if is_made else "")
+    names = tuple(in_file[wish.result] for wish in group)
+    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "")
 
 
 def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:

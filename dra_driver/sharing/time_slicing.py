@@ -41,13 +41,12 @@ class TimeSlices:
 
     def apply(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
         """Set the time slice of a GPU that nobody else uses yet. Raises: HardwareError, SharingError."""
-        if settings.interval is Interval.DEFAULT:
-            if self._is_default(device, deadline_s):
-                return
+        if settings.interval is Interval.DEFAULT and self._is_default(device, deadline_s):
+            return
         self._set(device, settings.interval, deadline_s)
 
     def undo(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
-        """Go back to the driver's default. A GPU that is gone, or a driver, has no setting left. Raises: HardwareError."""
+        """Go back to the driver's default. Where GPU or driver is gone no setting is left. Raises: HardwareError."""
         if settings.interval is Interval.DEFAULT:
             return
         try:
