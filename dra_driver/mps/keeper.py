@@ -138,9 +138,7 @@ class Keeper:
 
     def reports(self) -> tuple[Report, ...]:
         """Tell of every daemon, without waiting for any."""
-        with self._lock:
-            entries = [self._entries[key] for key in sorted(self._entries)]
-        return tuple(_report(entry.state, entry) for entry in entries if entry.state is not None)
+        return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
 
     def ask(self, device: SharedDevice, deadline: float) -> tuple[Report, dict[int, str]]:
         """Tell of one daemon and of its servers (state by pid), as the daemon itself says. Raises: SharingError."""
@@ -238,8 +236,7 @@ class Keeper:
     def _watch(self) -> None:
         logs_due = time.monotonic() + _LOGS_S
         while not self._is_closed:
-            with self._lock:
-                entries = list(self._entries.values())
+            entries = self._kept()
             now = time.monotonic()
             for entry in entries:
                 if entry.due is not None and entry.due <= now:
@@ -250,7 +247,7 @@ class Keeper:
             if self._wake in ended:
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            for entry in entries:
+            for entry in self._kept():
                 if entry.watched and entry.watched[1] in ended:
                     self._ended(entry)
             processes.reap()
@@ -284,6 +281,10 @@ class Keeper:
             if must_find:
                 raise
         return Surroundings(program, self._boot_id, self._cgroup)
+
+    def _kept(self) -> list[_Entry]:
+        with self._lock:
+            return [self._entries[key] for key in sorted(self._entries)]
 
     @contextmanager
     def _held(self, key: str, deadline: float) -> Iterator[_Entry]:
