@@ -21,7 +21,7 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
-_SHIPPED = (("resourceclaims", "static"), ("partitions-on-demand", "dynamic"))  # folder of examples, agent's --mig
+_SHIPPED = ("resourceclaims", "partitions-on-demand", "sharing")  # folders of examples
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 
 
@@ -45,6 +45,7 @@ def command(examples: Path | None, profile: str) -> int:
       pod NAME runs
       pod NAME stays pending[: TEXT IN THE REASON]
       claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
+      claim CLAIM takes QUANTITY of CAPACITY
       claim CLAIM agrees on DOMAIN/ATTRIBUTE
       container POD/CONTAINER has COUNT node[s] PATTERN
       container POD/CONTAINER has env NAME=PATTERN
@@ -57,12 +58,19 @@ def command(examples: Path | None, profile: str) -> int:
 
     signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
-    given = [(examples, "static")] if examples else [(_folder(f"examples/{name}"), mig) for name, mig in _SHIPPED]
-    files = [(load_examples(folder), mig) for folder, mig in given]
+    folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED]
+    files = [(load_examples(folder), folder) for folder in folders]
     out = console()
     good, left = 0, ""
-    for group, mig in files:
-        node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
+    for group, folder in files:
+        mig = "dynamic" if folder.name == "partitions-on-demand" else "static"
+        own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
+        node = EmbeddedNode(
+            str(own) if own.exists() else profile,
+            classes=_classes(_folder("deviceclasses")),
+            mig=mig,
+            sharing=sharing if sharing.exists() else None,
+        )
         about = "" if mig == "static" else ", GPUs cut on demand"
         out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}{about}")
         status: int | None = None

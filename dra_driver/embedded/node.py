@@ -6,6 +6,7 @@ In: a profile and a folder. Out: everything running, slices published, the plugi
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets st
 class EmbeddedNode:
     """One node. `classes` are the DeviceClasses to create, `mig` is the agent's flag.
 
-    `command` replaces the agent's command line in tests.
+    With a `sharing` configuration the agent is told it, and an MPS supervisor runs beside it. `command` replaces the
+    agent's command line in tests.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class EmbeddedNode:
         classes: Sequence[Wire],
         version: str = "1.36",
         mig: str = "static",
+        sharing: Path | None = None,
         command: Sequence[str] = (),
     ) -> None:
         self.profile = load_profile(profile)
@@ -54,19 +57,25 @@ class EmbeddedNode:
         self._kubeconfig = self.folder / "kubeconfig"
         self._foreign: list[ForeignPlugin] = []
         self.kubelet = EmbeddedKubelet(self.folder, self.api, node=self.name)
+        both = {
+            "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
+            "--hardware": f"simulated:{profile}",
+        }
         self.agent = AgentProcess(
             {
                 "--node-name": self.name,
                 "--kubeconfig": str(self._kubeconfig),
                 "--cdi-root": str(self.kubelet.cdi_dir),
                 "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
-                "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
-                "--hardware": f"simulated:{profile}",
                 "--mig": mig,
+                **({"--sharing-config": str(sharing)} if sharing else {}),
+                **both,
             },
             self.folder / "agent.log",
             command=command,
         )
+        supervisor = (sys.executable, "-m", "dra_driver", "mps")
+        self._mps = AgentProcess(both, self.folder / "mps.log", command=supervisor) if sharing else None
 
     @property
     def ledger(self) -> Path:
@@ -91,6 +100,9 @@ class EmbeddedNode:
             plugin.start()
             self._foreign.append(plugin)
             self.kubelet.wait_registered(foreign.driver, timeout_s)
+        if self._mps:
+            progress("starting the MPS supervisor")
+            self._mps.start()
         progress("starting the agent as a process of its own")
         self.agent.start()
         progress("waiting for its ResourceSlices and its registration")
@@ -110,6 +122,8 @@ class EmbeddedNode:
     def stop(self) -> int:
         """End everything and remove the folder; returns the agent's exit status."""
         status = self.agent.stop()
+        if self._mps:
+            status = status or self._mps.stop()
         for plugin in self._foreign:
             plugin.stop()
         self.kubelet.stop()
