@@ -163,7 +163,7 @@ def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
     for line in (
         "gpu-0000-1b-00-0: 4 replicas of 19.9 GiB; strategy TimeSlicing, enforcement none; without",
         "without DRAConsumableCapacity: 4 replicas gpu-0000-1b-00-0-share-0",
-        "gpu-0000-43-00-0: shares of 1.0 GiB to 79.0 GiB in steps of 1.0 GiB, 10.0 GiB if none is asked for; strategy MPS",
+        "gpu-0000-43-00-0: shares of 1.0 GiB to 79.0 GiB in steps of 1.0 GiB, 10.0 GiB if none is asked for; strategy",
         "strategy MPS, enforcement cooperative; without DRAConsumableCapacity: the whole device",
         "gpu-0000-52-00-0: shares of 1 to 100 % in steps of 1, 25 % if none is asked for; strategy none",
     ):
