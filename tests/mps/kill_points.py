@@ -57,7 +57,7 @@ def at_line(line: int, act: Callable[[], None]) -> Callable[[FrameType, str, Any
 
 def call(folder: Path, what: str, line: int) -> None:
     rig = Rig(folder, delays_s=(0.0,))
-    if what != "start" and what != "start of the daemon":
+    if what not in {"start", "start of the daemon"}:
         rig.start()
 
     def kill_daemon() -> None:
@@ -90,6 +90,7 @@ def check_after(folder: Path, _what: str) -> None:
     expect(daemons, [at.pid()])
     client = FakeClient(at.pipe)
     expect((client.percentage, client.works()), (70.0, True))
+    client.end()
     expect([path.name for path in rig.root.iterdir()], [rig.at().key])
     rig.stop()
     expect(processes_below(rig.root), [])

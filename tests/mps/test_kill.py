@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 
-STRIDE = 29
+STRIDE = 61
 
 
 def test_kills_of_supervisor_and_daemon_leak_nothing():

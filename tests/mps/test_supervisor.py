@@ -73,6 +73,23 @@ def test_a_signal_to_its_terminal_reaches_no_daemon(supervisor: Supervisor):
     assert os.getsid(pid) not in {os.getsid(0), os.getsid(supervisor.process.pid)}
 
 
+def test_an_operator_is_shown_what_is_kept(supervisor: Supervisor):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    client = FakeClient(channel.pipe_dir)
+    command = [sys.executable, "-m", "dra_driver", "mps", "--show"]
+    command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    (shown,) = json.loads(done.stdout)["daemons"]
+    assert shown["device"]["name"] == device().name
+    assert shown["isReady"]
+    assert shown["servers"] == [{"pid": client.server_pid, "status": "ACTIVE"}]
+    client.end()
+    supervisor.client.stop(device(), deadline_s=10)
+    supervisor.end()
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (asked.returncode, "sharing.mps-unavailable" in asked.stderr) == (5, True)
+
+
 def test_only_one_supervisor_works_in_a_folder(supervisor: Supervisor):
     command = [sys.executable, "-m", "dra_driver", "mps", "--hardware", "simulated:any"]
     command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
