@@ -252,6 +252,33 @@ def test_with_real_hardware_a_daemon_has_the_devices_own_shared_memory(folder: P
         supervisor.close()
 
 
+def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
+    fake = FakeMps(folder / "made")
+    root = folder / "root"
+    root.mkdir()
+    steps = [
+        f"mount --make-rprivate / && mount --rbind / {root} && mount -t tmpfs none {root}/opt",
+        f"mkdir {root}/opt/bin && cp {fake.program} {root}/opt/bin/",
+        'exec "$@"',
+    ]
+    prefix = ["unshare", "--mount", "sh", "-c", " && ".join(steps), "sh"]
+    if subprocess.run([*prefix, "true"], check=False, capture_output=True, timeout=30).returncode:
+        pytest.skip("mounts are not permitted here")
+    hardware = ["--hardware", "nvidia", "--nvidia-driver-root", "/run/driver", "--nvidia-driver-root-mount", str(root)]
+    supervisor = Supervisor(folder, hardware=hardware, prefix=prefix)
+    supervisor.begin()
+    try:
+        channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        (pid,) = processes_below(folder)
+        assert Path(f"/proc/{pid}/root").readlink() == root
+        assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [b"/opt/bin/nvidia-cuda-mps-control"]
+        assert FakeClient(channel.pipe_dir).percentage == 50.0
+        supervisor.client.stop(device(), deadline_s=10)
+        assert processes_below(folder) == []
+    finally:
+        supervisor.close()
+
+
 def test_daemons_are_moved_out_of_the_supervisors_cgroup(folder: Path, tmp_path: Path):
     cgroup = tmp_path / "daemons"
     supervisor = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
