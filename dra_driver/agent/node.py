@@ -67,7 +67,7 @@ class NodeAgent:
         make_folder(data)
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
-        self._page, answered = self._open_page(options.metrics_address)
+        self._page, self._count = self._open_page(options.metrics_address)
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
@@ -98,7 +98,7 @@ class NodeAgent:
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
             preparer=self._preparer,
-            answered=answered,
+            answered=self._claim_answered,
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver)
         self._allocated_names = partial(allocated_names, api, node)
@@ -233,6 +233,11 @@ class NodeAgent:
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
+
+    def _claim_answered(self, rpc: str, seconds: float, code: str) -> None:
+        self._count(rpc, seconds, code)
+        if self._scanner.inventory.waits_for_claims and rpc == "unprepare":
+            self._scanner.look_now()
 
     def _role_gained(self) -> None:
         self._publisher.start()

@@ -81,11 +81,12 @@ class Sharing:
     def with_allocated(self, ownership: Ownership) -> Ownership:
         """Add what claims were allocated when the rules were new: it keeps the form in which it was. Raises: ApiError.
 
-        From the next minutes on the ledger knows.
+        A device that the ledger knows is the ledger's from then on.
         """
         if self._must_ask:
             self._held = self._allocated()
             self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
+        self._held = frozenset(one for one in self._held if one[0] not in ownership.held)
         if not self._held or self._clock() > self._held_until:
             return ownership
         held = ownership.held | {name for name, _ in self._held}

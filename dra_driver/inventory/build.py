@@ -49,6 +49,7 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
         plain=tuple(collected.plain[name] for name in sorted(collected.plain)) if counter_sets else (),
         instead=dict(sorted(collected.instead.items())),
         hidden=tuple(collected.hidden[name] for name in sorted(collected.hidden)),
+        waits_for_claims=collected.sharer.waits_for_claims,
         driver_version=facts.driver_version,
     )
 

@@ -41,6 +41,7 @@ class Sharer:
         self._whole: set[str] = set()
         self._replicated = frozenset(filter(None, map(replicated_name, ownership.held)))
         self.problems: list[Problem] = []
+        self.waits_for_claims = False
 
     def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
         """Find the rule of each device that stands, and of each GPU whole, cut or not."""
@@ -87,10 +88,12 @@ class Sharer:
         if is_replicated:
             return Offer(replicas, (), (device,)) if replicas else self._hide(device)
         if device.name in self._ownership.held:
+            self.waits_for_claims = True
             return Offer((device,), (), (shared, *replicas))
         return Offer((shared,), replicas or (device,), (device,) if replicas else ())
 
     def _hide(self, device: Device) -> Offer:
+        self.waits_for_claims = True
         self._problem(
             device,
             "share-held",

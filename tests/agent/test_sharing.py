@@ -127,6 +127,14 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     assert world.looks == 2, "new rules, new question"
 
 
+def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
+    sharing = world.sharing()
+    world.allocated = frozenset({("gpu-a", False), ("gpu-b", False)})
+    sharing.look()
+    assert sharing.with_allocated(Ownership(held=frozenset({"gpu-a"}))).held == {"gpu-a", "gpu-b"}
+    assert sharing.with_allocated(Ownership()).held == {"gpu-b"}
+
+
 def test_parts_of_the_device_plugins_file_that_mean_nothing_here_are_said(world, caplog):
     world.sharing(
         "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
