@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.embedded.agent_process import AgentProcess
@@ -22,10 +23,12 @@ from dra_driver.embedded.scheduler import EmbeddedScheduler
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import NodeError
+from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
+from dra_driver.sharing.mps import MpsClient, socket_path
 
+_DAEMON_SECONDS = 5.0
 _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
 
 
@@ -123,6 +126,8 @@ class EmbeddedNode:
         """End everything and remove the folder; returns the agent's exit status."""
         status = self.agent.stop()
         if self._mps:
+            with suppress(DriverError):  # of examples that were interrupted: daemons outlive their supervisor
+                MpsClient(socket_path(self.ledger.parent)).stop_unnamed(tuple, deadline_s=_DAEMON_SECONDS)
             status = status or self._mps.stop()
         for plugin in self._foreign:
             plugin.stop()
