@@ -23,7 +23,8 @@ _LEAST_S = 0.05  # for one run of the program, at a deadline that has passed
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID were seen to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
-_SIZE = re.compile(r"(\d+)\s*([MG])B?", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
 _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not supported|denied|refus", re.IGNORECASE)
 
 
@@ -102,18 +103,18 @@ class Control:
 
     def _set_percentage(self, percentage: int, servers: list[int]) -> None:
         self.ask(f"set_default_active_thread_percentage {percentage}")
-        found = self.ask("get_default_active_thread_percentage")
-        if not _is_number(found, percentage):
-            raise _ignored("a default active thread percentage", str(percentage), found)
+        said = self.ask("get_default_active_thread_percentage")
+        if (found := _NUMBER.search(said)) and float(found[0]) != percentage:
+            raise _ignored("a default active thread percentage", str(percentage), said)
         for pid in servers:
             self.ask(f"set_active_thread_percentage {pid} {percentage}")
 
     def _set_memory(self, limit: int, servers: list[int]) -> None:
         text = f"{limit // _MIB}M"
         self.ask(f"set_default_device_pinned_mem_limit {_DEVICE} {text}")
-        found = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
-        if not _is_size(found, limit):
-            raise _ignored("a default pinned memory limit", text, found)
+        said = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
+        if not may_be(limit, said):
+            raise _ignored("a default pinned memory limit", text, said)
         for pid in servers:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
@@ -131,20 +132,20 @@ def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
     return settings.pinned_memory_limit
 
 
-def _is_number(words: str, wanted: int) -> bool:
-    try:
-        return float(words.rsplit(maxsplit=1)[-1]) == wanted
-    except (ValueError, IndexError):
-        return False
+def may_be(limit: int, words: str) -> bool:
+    """Say whether a size that was read back can be the limit, in bytes.
 
+    Drivers show it in their own ways, newer ones in whole GiB, rounded down; words without a size say nothing.
 
-def _is_size(words: str, limit: int) -> bool:
-    """Say whether a size read back can be the limit: newer drivers show whole GiB, rounded down."""
+    >>> may_be(6 << 30, "6G"), may_be(4606 << 20, "4G"), may_be(512 << 20, "512M"), may_be(6 << 30, "0M")
+    (True, True, True, False)
+    """
     found = _SIZE.search(words)
     if not found:
-        return False
-    number, mib = int(found[1]), limit // _MIB
-    return number == mib if found[2].upper() == "M" else number == mib * _MIB // _GIB
+        return True
+    shown = float(found[1]) * (_GIB if found[2].upper() == "G" else _MIB)
+    rounding = _GIB if found[2].upper() == "G" else _MIB
+    return shown <= limit < shown + rounding
 
 
 def _ignored(what: str, wanted: str, found: str) -> SharingError:

@@ -29,6 +29,7 @@ MULTI_USER = "-multiuser-server"
 QUIT_S = 1  # what servers get to end after `quit`
 END_S = 1.0  # what a process gets after SIGTERM, and again after SIGKILL
 _SETTLE_S = 2.0  # for a daemon whose start was interrupted between fork and pid file
+_PID_FILE_S = 0.5  # for the daemon's pid file, which says which of two processes of a start is the one that stays
 _POLL_S = 0.02
 
 
@@ -113,13 +114,11 @@ def running(at: Folder, state: State | None) -> Identity | None:
     """Find the folder's control daemon: by the record, else by our mark and its arguments (a start was interrupted)."""
     if state is not None and state.process is not None and state.process.is_alive():
         return state.process
-    ends = time.monotonic() + _SETTLE_S
-    while daemons := [one for one in processes.marked(str(at.path)) if "-d" in processes.arguments(one)]:
-        pid = at.pid()
-        for one in daemons:
-            if one.pid == pid:
-                return one
-        if time.monotonic() > ends:
+    began = time.monotonic()
+    while daemons := _daemons(at):
+        if one := _find(at, began):
+            return one
+        if time.monotonic() > began + _SETTLE_S:
             log.warning("interrupted start ended", extra=fields(file=str(at.path), count=len(daemons)))
             processes.end(daemons, END_S)
             return None
@@ -129,8 +128,8 @@ def running(at: Folder, state: State | None) -> Identity | None:
 
 def orphans(at: Folder, state: State) -> list[Identity]:
     """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
-    marked = processes.marked(str(at.path))
-    return [one for one in marked if one != state.process and "-d" not in processes.arguments(one)]
+    daemons = [state.process, *_daemons(at)]
+    return [one for one in processes.marked(str(at.path)) if one not in daemons]
 
 
 def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, speaker: Control) -> State:
@@ -165,7 +164,8 @@ def _launch(at: Folder, state: State, speaker: Control) -> Identity:
         said = outcome.words[:300] or f"status {outcome.status}"
         text = f"the MPS control daemon for {state.device.name} does not start: {said}"
         raise SharingError("mps-refused", text, hint=_last_line(at), retry=Retry.LATER)
-    while (process := _by_pid_file(at)) is None:
+    began = time.monotonic()
+    while (process := _find(at, began)) is None:
         if speaker.left() <= 0:
             text = f"the MPS control daemon for {state.device.name} ended at once"
             raise SharingError("mps-not-ready", text, hint=_last_line(at), retry=Retry.LATER)
@@ -173,9 +173,18 @@ def _launch(at: Folder, state: State, speaker: Control) -> Identity:
     return process
 
 
-def _by_pid_file(at: Folder) -> Identity | None:
-    pid = at.pid()
-    return next((one for one in processes.marked(str(at.path)) if one.pid == pid), None) if pid else None
+def _daemons(at: Folder) -> list[Identity]:
+    """List control daemons of the folder, and what is on the way to become one."""
+    return [one for one in processes.marked(str(at.path)) if "-d" in processes.arguments(one)]
+
+
+def _find(at: Folder, began: float) -> Identity | None:
+    """Give the daemon that was started at `began` at the latest: by its pid file; in time, the only one there is."""
+    daemons, pid = _daemons(at), at.pid()
+    named = next((one for one in daemons if one.pid == pid), None)
+    if named is None and len(daemons) == 1 and time.monotonic() > began + _PID_FILE_S:
+        return daemons[0]
+    return named
 
 
 def _move(process: Identity, around: Surroundings) -> None:

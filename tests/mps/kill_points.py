@@ -1,6 +1,6 @@
 """Starts and stops a daemon in child processes that kill themselves at every line of ours, then checks.
 
-    python -m tests.mps.kill_points STRIDE [CALL ...]      stride 1 kills at every line
+    python -m tests.mps.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
 
 A program of its own (test_kill starts it): it forks. For each line that a call runs through, one child is SIGKILLed
 there; the next child is the restarted supervisor, which takes up what is left and goes on. In calls named "… of the
@@ -143,8 +143,8 @@ def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    stride = int(arguments[0])
-    results = {what: kill_all(what, stride, offset=stride // 2) for what in arguments[1:] or CALLS}
+    stride, _, first = arguments[0].partition(":")
+    results = {what: kill_all(what, int(stride), offset=int(first or 0)) for what in arguments[1:] or CALLS}
     kills = {what: count for what, (count, _) in results.items()}
     print(json.dumps({"kills": kills, "wrong": [text for _, wrong in results.values() for text in wrong]}))
 

@@ -182,6 +182,20 @@ def test_limits_that_are_refused_leave_the_old_ones_in_force(rig: Rig, fake: Fak
     assert [report.state.settings for report in rig.keeper.reports()] == [SETTINGS]
 
 
+def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: FakeMps):
+    fake.program.write_text(
+        fake.program.read_text().replace("sys.exit(control.main", "control.PID_FILE = 'other'\nsys.exit(control.main")
+    )
+    at = rig.start()
+    assert rig.pid() == 0
+    client = FakeClient(at.pipe)
+    client.end()
+    assert rig.start().pipe == at.pipe
+    assert len(processes_below(rig.root)) == 2
+    rig.stop()
+    assert processes_below(rig.root) == []
+
+
 def test_without_the_program_the_driver_root_is_named(folder: Path):
     (folder / "d").mkdir()
     keeper = Keeper(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from dra_driver.model.errors import DriverError, Retry
 from dra_driver.sharing.mps import MpsClient, socket_path
-from tests.mps.parts import SETTINGS, Supervisor, device, processes_below
+from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
 from tests.support.waiting import until
 
@@ -279,12 +280,28 @@ def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
         supervisor.close()
 
 
-def test_daemons_are_moved_out_of_the_supervisors_cgroup(folder: Path, tmp_path: Path):
-    cgroup = tmp_path / "daemons"
+def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    tree = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+    if tree is None or not os.access(tree, os.W_OK) or os.geteuid() != 0:
+        pytest.skip("no cgroup v2 tree can be written here")
+    cgroup = tree / folder.name
     supervisor = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
-    supervisor.begin()
     try:
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)
-        assert [int((cgroup / "cgroup.procs").read_text())] == processes_below(folder)
+        supervisor.begin()
+        try:
+            channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        except DriverError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+        FakeClient(channel.pipe_dir)
+        pids = processes_below(folder)
+        assert len(pids) == 2
+        assert {Path(f"/proc/{pid}/cgroup").read_text().rpartition("0::")[2].strip() for pid in pids} == {
+            f"/{folder.name}"
+        }
+        supervisor.client.stop(device(), deadline_s=10)
     finally:
         supervisor.close()
+        end_all(folder)
+        with suppress(OSError):
+            cgroup.rmdir()
