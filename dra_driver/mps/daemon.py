@@ -180,11 +180,12 @@ def _daemons(at: Folder) -> list[Identity]:
 
 def _find(at: Folder, began: float) -> Identity | None:
     """Give the daemon that was started at `began` at the latest: by its pid file; in time, the only one there is."""
-    daemons, pid = _daemons(at), at.pid()
-    named = next((one for one in daemons if one.pid == pid), None)
-    if named is None and len(daemons) == 1 and time.monotonic() > began + _PID_FILE_S:
+    named = processes.identify_marked(at.pid(), str(at.path))
+    if named is not None and "-d" in processes.arguments(named):
+        return named
+    if time.monotonic() > began + _PID_FILE_S and len(daemons := _daemons(at)) == 1:
         return daemons[0]
-    return named
+    return None
 
 
 def _move(process: Identity, around: Surroundings) -> None:
