@@ -124,8 +124,8 @@ def _refusal(fault: NvmlFault, device: SharedDevice) -> HardwareError:
         return HardwareError("compute-mode-unsupported", text)
     if fault.name == "NO_PERMISSION":
         return HardwareError("no-permission", f"compute mode of {device}: {fault}", hint="run the agent privileged")
-    if fault.is_lost:
-        return HardwareError("gpu-lost", f"{device}: the GPU is lost ({fault})", retry=Retry.LATER)
+    if fault.is_lost or fault.name == "NOT_FOUND":
+        return HardwareError("gpu-lost", f"{device} is not there any more ({fault})", retry=Retry.LATER)
     return HardwareError("compute-mode-failed", f"compute mode of {device}: {fault}", retry=Retry.LATER)
 
 
