@@ -3,7 +3,8 @@
     scanner ──inventory──► publisher   (only in the instance that holds the node's role)
        └────inventory──► preparer ◄──kubelet── plugin server
 
-The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits.
+The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits. Beside
+another driver of our name it is not registered at all unless claims of ours need it: the kubelet calls the newest one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.namesakes import NamesakeWatch
 from dra_driver.plugin.node import this_node
 from dra_driver.plugin.ownership import Owners
 from dra_driver.plugin.prepare import Preparer
@@ -114,30 +116,39 @@ class NodeAgent:
         )
         self._has_looked = False
         self._foreign = ForeignClaims(api, node=options.node, driver=options.driver, changed=self._publish)
+        self._namesakes = NamesakeWatch(
+            options.registrar_dir, data, driver=options.driver, changed=self._namesake_changed
+        )
+        self._is_serving = False
 
     def start(self) -> None:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
         if self._page:
             self._page.start()
+        self._namesakes.start()
         self._scanner.start()
         if self._device_plugin:
             self._device_plugin.start()
         self._foreign.start()
         self._role.start()
-        self._server.start()
+        if self._namesakes.reason and not self._count_claims():
+            log.info("not registered beside another driver", extra=fields(driver=self._options.driver))
+        else:
+            self._serve()
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until asked to stop, or until this process is of no more use here. Says whether it was the latter."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():
                 return True
-            if not self._server.is_reachable:
+            if self._is_serving and not self._server.is_reachable:
                 log.error("service socket taken away", extra=fields(driver=self._options.driver))
                 return True
         return False
 
     def stop(self) -> None:
         """End in the order in which nothing is lost: sockets, role, hardware, ledger."""
+        self._namesakes.stop()
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
         self._scanner.stop()
@@ -171,10 +182,12 @@ class NodeAgent:
         """Offer what there is, but for what others hand out or hold: a device plugin, claims of another driver."""
         with self._offering:
             plugin, inventory = self._device_plugin, self._scanner.inventory
-            if inventory is FIRST_LOOK or not self._foreign.is_known or (plugin and not plugin.is_known):
+            if inventory is FIRST_LOOK:
                 return
-            if plugin and plugin.reason:
+            if self._namesakes.reason or (plugin and plugin.reason):
                 self._publisher.publish(())
+                return
+            if not self._foreign.is_known or (plugin and not plugin.is_known):
                 return
             offer = self._foreign.offer
             self._publisher.publish(
@@ -184,9 +197,31 @@ class NodeAgent:
     def _device_plugin_changed(self) -> None:
         self._publish()
         if self._device_plugin and (reason := self._device_plugin.reason):
-            options = self._options
-            message = f"{options.driver} publishes no device: {reason}"
-            tell_node(self._api, node_event(options.node, options.driver, "Warning", "DevicePluginServesGPUs", message))
+            self._tell("DevicePluginServesGPUs", reason)
+
+    def _namesake_changed(self) -> None:
+        """Publish nothing beside another driver of our name; take the node over when that one is gone."""
+        self._foreign.look_again()
+        self._publish()
+        if self._namesakes.reason:
+            self._tell("AnotherDriverRegistered", self._namesakes.reason)
+            return
+        try:
+            self._serve()
+        except DriverError as error:
+            log.warning("starting afresh to be registered", extra=fields(code=error.code, err=str(error)))
+            self._must_restart.set()
+
+    def _tell(self, reason: str, why: str) -> None:
+        options = self._options
+        message = f"{options.driver} publishes no device: {why}"
+        tell_node(self._api, node_event(options.node, options.driver, "Warning", reason, message))
+
+    def _serve(self) -> None:
+        """Serve and register, once. Raises: NodeError."""
+        if not self._is_serving:
+            self._server.start()
+            self._is_serving = True
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
@@ -236,9 +271,15 @@ class NodeAgent:
         metrics = Metrics(self._snapshot)
         return StatusPage(address, metrics=metrics.render, readiness=self._unready), metrics.claim_answered
 
+    def _count_claims(self) -> int:
+        try:
+            return self._ledger.count()
+        except DriverError:
+            return 0
+
     def _unready(self) -> tuple[str, ...]:
         reasons = []
-        if not self._server.registered:
+        if self._is_serving and not self._server.registered:
             reasons.append(f"not registered with the kubelet {self._server.last_error}".rstrip())
         if self._ledger.problem:
             reasons.append(self._ledger.problem)
@@ -252,11 +293,11 @@ class NodeAgent:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         inventory, status = self._scanner.inventory, self._publisher.status()
-        yielding = (*(self._device_plugin.problems() if self._device_plugin else ()), *self._foreign.problems())
-        try:
-            claims = self._ledger.count()
-        except DriverError:
-            claims = 0
+        yielding = (
+            *(self._device_plugin.problems() if self._device_plugin else ()),
+            *self._foreign.problems(),
+            *self._namesakes.problems(),
+        )
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
@@ -265,7 +306,7 @@ class NodeAgent:
                 p.code for p in (*inventory.problems, *status.problems, *self._geometer.problems, *yielding)
             ),
             slice_writes=status.writes,
-            prepared_claims=claims,
+            prepared_claims=self._count_claims(),
             is_registered=self._server.registered,
             holds_role=self._role.is_held,
             scans=self._scanner.scans,
