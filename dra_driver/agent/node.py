@@ -43,7 +43,7 @@ from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
-from dra_driver.plugin.sockets import make_folder
+from dra_driver.plugin.tenancy import Tenancy
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class NodeAgent:
     def __init__(self, options: Options, hardware: Hardware) -> None:
         self._options, self._hardware = options, hardware
         data = options.data_dir
-        make_folder(data)
+        self._tenancy = Tenancy(data)
+        self._tenancy.enter()
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, answered = self._open_page(options.metrics_address)
@@ -147,7 +148,7 @@ class NodeAgent:
         return False
 
     def stop(self) -> None:
-        """End in the order in which nothing is lost: sockets, role, hardware, ledger."""
+        """End in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
         self._namesakes.stop()
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
@@ -157,7 +158,9 @@ class NodeAgent:
         self._foreign.stop()
         if self._page:
             self._page.stop()
+        is_needed = not self._is_ledger_empty()
         self._ledger.close()
+        self._tenancy.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
 
     def let_go(self) -> None:
@@ -270,6 +273,12 @@ class NodeAgent:
 
         metrics = Metrics(self._snapshot)
         return StatusPage(address, metrics=metrics.render, readiness=self._unready), metrics.claim_answered
+
+    def _is_ledger_empty(self) -> bool:
+        try:
+            return self._ledger.is_empty()
+        except DriverError:
+            return False
 
     def _count_claims(self) -> int:
         try:

@@ -1,7 +1,10 @@
 """An agent beside another driver of its name: NVIDIA's own, for example. The real kubelet: the cluster lane."""
 
+import shutil
 import socket
+import tempfile
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,13 @@ from tests.support.waiting import until
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+@pytest.fixture
+def short_folder():
+    made = Path(tempfile.mkdtemp(prefix="dra"))  # a socket's name is limited
+    yield made
+    shutil.rmtree(made)
 
 
 def registered(here):
@@ -44,10 +54,10 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         until(lambda: registered(here), timeout_s=10, what="our registration")
 
 
-def test_the_devices_command_says_so_too(tmp_path, capsys):
-    other = StandInPlugin(tmp_path, NVIDIA_DRIVER).start()
+def test_the_devices_command_says_so_too(short_folder, capsys):
+    other = StandInPlugin(short_folder, NVIDIA_DRIVER).start()
     words = ["devices", "--hardware", "simulated:t4", "--node-name", "n"]
-    words += ["--kubelet-registrar-directory-path", str(tmp_path / "plugins_registry")]
+    words += ["--kubelet-registrar-directory-path", str(short_folder / "plugins_registry")]
     try:
         assert main.run(words) == 0
     finally:
