@@ -85,7 +85,9 @@ def main() -> int:
     """Build everything; print where it is, its size and its digest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "image")
-    parser.add_argument("--reference", default="", help="name of the image in the archive (default localhost/dra-driver:VERSION)")
+    parser.add_argument(
+        "--reference", default="", help="name of the image in the archive (default localhost/dra-driver:VERSION)"
+    )
     parser.add_argument("--relock", action="store_true", help="take Debian's newest packages and write debian.lock")
     options = parser.parse_args()
     version = importlib.metadata.version("dra-driver")

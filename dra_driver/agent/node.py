@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options
+from dra_driver.agent.others import Others
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
@@ -27,15 +28,11 @@ from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.allocations import allocated_names
-from dra_driver.plugin.device_plugin import DevicePluginWatch
-from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.namesakes import NamesakeWatch
 from dra_driver.plugin.node import this_node
 from dra_driver.plugin.ownership import Owners
 from dra_driver.plugin.prepare import Preparer
@@ -105,20 +102,13 @@ class NodeAgent:
             allocated=self._allocated_names,
             changed=self._scanner.look_now,
         )
-        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
+        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # the newest of two reasons to publish is the last
-        folder = options.device_plugins_dir
-        self._device_plugin = (
-            DevicePluginWatch(api, node=options.node, folder=folder, changed=self._device_plugin_changed)
-            if folder
-            else None
-        )
         self._has_looked = False
-        self._foreign = ForeignClaims(api, node=options.node, driver=options.driver, changed=self._publish)
-        self._namesakes = NamesakeWatch(
-            options.registrar_dir, data, driver=options.driver, changed=self._namesake_changed
+        self._others = Others(
+            options, api, self._ledger, store, boot_id=node.boot_id, changed=self._publish, alone=self._take_over
         )
         self._is_serving = False
 
@@ -126,13 +116,10 @@ class NodeAgent:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
         if self._page:
             self._page.start()
-        self._namesakes.start()
+        self._others.start()
         self._scanner.start()
-        if self._device_plugin:
-            self._device_plugin.start()
-        self._foreign.start()
         self._role.start()
-        if self._namesakes.reason and not self._count_claims():
+        if self._others.has_namesake and not self._count_claims():
             log.info("not registered beside another driver", extra=fields(driver=self._options.driver))
         else:
             self._serve()
@@ -149,13 +136,10 @@ class NodeAgent:
 
     def stop(self) -> None:
         """End in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
-        self._namesakes.stop()
+        self._others.stop()
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
         self._scanner.stop()
-        if self._device_plugin:
-            self._device_plugin.stop()
-        self._foreign.stop()
         if self._page:
             self._page.stop()
         is_needed = not self._is_ledger_empty()
@@ -184,47 +168,35 @@ class NodeAgent:
     def _publish(self) -> None:
         """Offer what there is, but for what others hand out or hold: a device plugin, claims of another driver."""
         with self._offering:
-            plugin, inventory = self._device_plugin, self._scanner.inventory
-            if inventory is FIRST_LOOK:
+            others, inventory = self._others, self._scanner.inventory
+            if inventory is FIRST_LOOK or not (others.is_known or others.is_serving):
                 return
-            if self._namesakes.reason or (plugin and plugin.reason):
+            if others.is_serving:
                 self._publisher.publish(())
                 return
-            if not self._foreign.is_known or (plugin and not plugin.is_known):
-                return
-            offer = self._foreign.offer
+            others.meet(inventory)
             self._publisher.publish(
-                offer(inventory.devices), counter_sets=inventory.counter_sets, plain=offer(inventory.plain)
+                others.offer(inventory.devices),
+                counter_sets=inventory.counter_sets,
+                plain=others.offer(inventory.plain),
             )
 
-    def _device_plugin_changed(self) -> None:
-        self._publish()
-        if self._device_plugin and (reason := self._device_plugin.reason):
-            self._tell("DevicePluginServesGPUs", reason)
-
-    def _namesake_changed(self) -> None:
-        """Publish nothing beside another driver of our name; take the node over when that one is gone."""
-        self._foreign.look_again()
-        self._publish()
-        if self._namesakes.reason:
-            self._tell("AnotherDriverRegistered", self._namesakes.reason)
-            return
+    def _take_over(self) -> None:
         try:
             self._serve()
         except DriverError as error:
             log.warning("starting afresh to be registered", extra=fields(code=error.code, err=str(error)))
             self._must_restart.set()
 
-    def _tell(self, reason: str, why: str) -> None:
-        options = self._options
-        message = f"{options.driver} publishes no device: {why}"
-        tell_node(self._api, node_event(options.node, options.driver, "Warning", reason, message))
-
     def _serve(self) -> None:
         """Serve and register, once. Raises: NodeError."""
         if not self._is_serving:
             self._server.start()
             self._is_serving = True
+
+    def _tidy(self) -> int:
+        self._others.look()
+        return self._apply_geometry()
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
@@ -302,17 +274,13 @@ class NodeAgent:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         inventory, status = self._scanner.inventory, self._publisher.status()
-        yielding = (
-            *(self._device_plugin.problems() if self._device_plugin else ()),
-            *self._foreign.problems(),
-            *self._namesakes.problems(),
-        )
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
             devices=Counter(str(d.type) for d in inventory.devices),
             problems=Counter(
-                p.code for p in (*inventory.problems, *status.problems, *self._geometer.problems, *yielding)
+                p.code
+                for p in (*inventory.problems, *status.problems, *self._geometer.problems, *self._others.problems())
             ),
             slice_writes=status.writes,
             prepared_claims=self._count_claims(),

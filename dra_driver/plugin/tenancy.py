@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "tenants"
 # What an agent makes again when it starts.
-_OWN = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.open", "locks", "role.lock")
+_OWN = (*(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open")), "locks", "role.lock")
 
 
 class Tenancy:
