@@ -171,6 +171,9 @@ class NodeAgent:
             others, inventory = self._others, self._scanner.inventory
             if inventory is FIRST_LOOK or not (others.is_known or others.is_serving):
                 return
+            if others.has_namesake:
+                self._publisher.withdraw()
+                return
             if others.is_serving:
                 self._publisher.publish(())
                 return

@@ -11,9 +11,21 @@ import pytest
 from dra_driver.cli import main
 from dra_driver.embedded.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import stage
+from tests.support.agent_process import NODE, stage
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
+
+THEIRS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"generateName": f"{NODE}-"},
+    "spec": {
+        "driver": NVIDIA_DRIVER,
+        "nodeName": NODE,
+        "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    },
+}
 
 
 @pytest.fixture
@@ -29,6 +41,14 @@ def short_folder():
     shutil.rmtree(made)
 
 
+def ready(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as page:
+            return page.status == 200
+    except OSError:
+        return False
+
+
 def registered(here):
     return [path.name for path in here.kubelet.registrar_dir.iterdir() if path.name.startswith(NVIDIA_DRIVER)]
 
@@ -39,18 +59,17 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
         other.start()
         here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
-        until(lambda: here.api.items(SLICES), timeout_s=20, what="a slice")
-        assert here.devices() == []
-        assert registered(here) == []
-        assert "not registered beside another driver" in here.log()
+        until(lambda: "not registered beside another driver" in here.log(), timeout_s=20, what="a line in the log")
+        here.api.create(THEIRS)  # and it is left alone
         # The stand-in API server takes no events; the real one does (cluster lane).
         until(lambda: "AnotherDriverRegistered" in here.log(), timeout_s=10, what="an event")
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
             assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/readyz", timeout=5) as page:
-            assert page.status == 200
+        until(lambda: ready(free_port), timeout_s=10, what="that it calls itself ready")
+        assert here.devices() == ["gpu-0"]
+        assert registered(here) == []
         other.stop()
-        until(lambda: len(here.devices()) == 4, timeout_s=30, what="four devices")
+        until(lambda: len(here.devices()) == 4 and "gpu-0" not in here.devices(), timeout_s=30, what="four devices")
         until(lambda: registered(here), timeout_s=10, what="our registration")
 
 
@@ -75,6 +94,6 @@ def test_a_driver_that_comes_later_takes_the_devices_away_again():
         other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
         other.start()
         try:
-            until(lambda: not here.devices(), timeout_s=30, what="no devices")
+            until(lambda: not here.api.items(SLICES), timeout_s=30, what="no slices")
         finally:
             other.stop()
