@@ -218,7 +218,7 @@ class Preparer:
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
         steps = list(self._effects.look(plan.steps))
         intent = record_of_plan(plan, self._node.boot_id, steps)
-        rivals = self.ledger.intend(intent, plan.claim, plan.occupied)
+        rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not is_only_file(steps))
         if not rivals:
             self._finish(intent, plan, steps, deadline)
         return rivals
