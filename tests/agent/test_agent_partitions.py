@@ -33,21 +33,21 @@ def claim(here, device: str, name: str = "c1") -> ClaimRef:
 @pytest.mark.parametrize(("version", "devices"), [("1.35", 8), ("1.36", 208)])
 def test_gpus_are_cut_on_demand_where_the_server_counts(version, devices):
     with stage(version) as here:
-        here.start("simulated:dgx-h100", "--mig", "dynamic")
+        here.start("simulated:dgx-h100")
         soon(lambda: len(here.devices()) == devices, f"{devices} devices")
         assert len(here.api.items(SLICES)) == (9 if devices == 208 else 1)
         assert ("api server dropped fields" in here.log()) is (devices == 8)
 
 
-def test_the_default_publishes_what_stands_on_a_server_that_counts():
+def test_what_stands_is_all_that_is_published_where_that_is_asked_for():
     with stage("1.36") as here:
-        here.start("simulated:dgx-h100")
+        here.start("simulated:dgx-h100", "--mig", "static")
         soon(lambda: len(here.devices()) == 8, "8 devices")
 
 
 def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_own():
     with stage("1.36") as here:
-        agent = here.start("simulated:dgx-h100", "--mig", "dynamic")
+        agent = here.start("simulated:dgx-h100")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         soon(lambda: len(here.devices()) == 208, "208 devices")
         before = [s["metadata"]["resourceVersion"] for s in here.api.items(SLICES)]
@@ -56,7 +56,7 @@ def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_o
         (answer,) = plugin.prepare([ref]).values()
         assert not isinstance(answer, str), answer
         here.end(agent)
-        here.start("simulated:dgx-h100", "--mig", "dynamic")
+        here.start("simulated:dgx-h100")
         soon(lambda: "hardware scanned devices=208" in here.log(), "the partition taken for ours")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         soon(lambda: answers(here, plugin, ref), "unprepare")
@@ -74,5 +74,5 @@ def answers(here, plugin, ref) -> bool:
 
 def test_a_geometry_is_applied_where_the_server_does_not_count():
     with stage("1.35") as here:
-        here.start("simulated:dgx-h100", "--mig", "dynamic", "--mig-geometry", "all-balanced")
+        here.start("simulated:dgx-h100", "--mig-geometry", "all-balanced")
         soon(lambda: len(here.devices()) == 32, "4 partitions of 8 GPUs")
