@@ -21,7 +21,10 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
-_SHIPPED = {"dynamic": ("resourceclaims", "partitions-on-demand"), "static": ("resourceclaims",)}  # by the agent's --mig
+_SHIPPED = {  # folders of examples by the agent's --mig
+    "dynamic": ("resourceclaims", "partitions-on-demand"),
+    "static": ("resourceclaims",),
+}
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 
 
@@ -35,7 +38,11 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
 @click.option(
-    "--mig", type=click.Choice(list(_SHIPPED)), default="dynamic", show_default=True, help="the agent's flag of that name"
+    "--mig",
+    type=click.Choice(list(_SHIPPED)),
+    default="dynamic",
+    show_default=True,
+    help="the agent's flag of that name",
 )
 def command(examples: Path | None, profile: str, mig: str) -> int:
     """Run the main job from end to end, without a GPU and without a cluster.

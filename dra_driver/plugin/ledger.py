@@ -163,6 +163,13 @@ class Ledger:
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
         self._execute(sql, (str(State.PREPARED), steps_text(steps), uid))
 
+    def hold(self, uid: str, occupied: Sequence[str]) -> None:
+        """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
+        known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
+        if missing := [(name, uid) for name in occupied if name not in known]:
+            sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
+            self._write(lambda connection: connection.executemany(sql, missing))
+
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note what the steps found or made."""
         self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
