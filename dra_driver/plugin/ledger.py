@@ -60,12 +60,15 @@ class Rival:
 class Ledger:
     """The ledger at `path`; any number of threads and two agents may use it.
 
-    `recover` gives records for claims whose effects are on the node when the ledger itself is lost.
+    `recover` gives records for claims whose effects are on the node when the ledger itself is lost. One that
+    `reads_only` belongs to somebody who looks at another process's ledger.
     """
 
-    def __init__(self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple) -> None:
+    def __init__(
+        self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple, reads_only: bool = False
+    ) -> None:
         self.path = Path(path)
-        self._recover = recover
+        self._recover, self._reads_only = recover, reads_only
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
@@ -134,7 +137,7 @@ class Ledger:
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
-        if not self.is_read_only:
+        if not self.is_read_only or self._reads_only:
             rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
@@ -244,6 +247,9 @@ class Ledger:
             return self._database
 
     def _open(self) -> Database:
+        if self._reads_only:
+            self.is_read_only = True
+            return Database(self.path, is_read_only=True)
         with _opening(self.path):
             try:
                 return self._checked()
