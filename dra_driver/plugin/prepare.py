@@ -131,6 +131,7 @@ class Preparer:
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
                         plan = self._planner.plan(record.claim())
+                        self.ledger.hold(record.uid, plan.occupied)
                         changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
             except DriverError as error:
                 log.warning(
@@ -206,6 +207,7 @@ class Preparer:
             new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
             self.ledger.complete(new, claim, plan.occupied)
             return True
+        self.ledger.hold(record.uid, plan.occupied)
         if tuple(steps) != record.steps:
             self.ledger.set_steps(record.uid, steps)
         if record.boot_id != self._node.boot_id:
