@@ -117,7 +117,8 @@ def _show(report: Report, bundle: str | None) -> None:
 
 def _show_finding(out: object, finding: Finding) -> None:
     severity = str(finding.severity)
-    say(out, f"{severity:<8}{finding.subject}: {finding.message} [{finding.id}]", style=_STYLES[severity])
-    say(out, f"known by: {finding.how}", indent=8)
-    say(out, f"remedy:   {finding.remedy}", indent=8)
-    say(out, f"page:     docs/{finding.kind.page}", indent=8)
+    say(out, f"{severity:<8}{finding.id}", style=_STYLES[severity])
+    say(out, f"{finding.subject}: {finding.message}", indent=8)
+    say(out, f"known by  {finding.how}", indent=8)
+    say(out, f"remedy    {finding.remedy}", indent=8)
+    say(out, f"page      docs/{finding.kind.page}", indent=8)

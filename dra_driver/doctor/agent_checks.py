@@ -21,7 +21,7 @@ def check_agents(cluster: ClusterEvidence) -> Iterator[Finding]:
         namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
         node = (pod.get("spec") or {}).get("nodeName") or "no node"
         yield Finding(
-            "agent.not-ready", f"pod {namespace}/{name}", f"on {node}: {_why(pod)}", "status.conditions",
+            "agent-not-ready", f"pod {namespace}/{name}", f"on {node}: {_why(pod)}", "status.conditions",
             f"kubectl logs -n {namespace} {name}; its /readyz says what it waits for",
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ def check_reservations(cluster: ClusterEvidence) -> Iterator[Finding]:
             phase = _phase(pod) if pod else ""
             if pod is None or phase in _ENDED:
                 yield Finding(
-                    "claim.finished-pod", f"claim {_full_name(claim)}",
+                    "claim-finished-pod", f"claim {_full_name(claim)}",
                     f"is reserved by pod {user['name']}, which {f'has ended ({phase})' if pod else 'is gone'}",
                     "status.reservedFor beside GET pods",
                     "the resource claim controller of kube-controller-manager frees it: look at its log if this stays",
@@ -47,7 +47,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         subject = f"pod {namespace}/{pod['metadata']['name']}"
         if not spec.get("nodeName"):
             yield Finding(
-                "claim.waits", subject, "waits for devices", "status.phase is Pending, spec.nodeName is not set",
+                "claim-waits", subject, "waits for devices", "status.phase is Pending, spec.nodeName is not set",
                 f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} says why",
             )  # fmt: skip
             continue
@@ -57,7 +57,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         if mine and waited > PATIENCE_SECONDS:
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
-                "claim.not-prepared", subject, f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}",
+                "claim-not-prepared", subject, f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}",
                 "status.phase is Pending, its claims are allocated",
                 "kubectl describe pod shows the code of the fault; `dra-driver doctor` on that node tells more",
             )  # fmt: skip
@@ -77,7 +77,7 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
         gone = [name for name in _devices_of(claim, cluster.driver) if name not in published]
         if gone:
             yield Finding(
-                "claim.device-gone", f"claim {_full_name(claim)}",
+                "claim-device-gone", f"claim {_full_name(claim)}",
                 f"holds {', '.join('/'.join(name) for name in gone)}, which is not published",
                 "status.allocation beside GET resourceslices",
                 "a GPU may be lost, or held under a name of another driver; end the pod if it does not come back",
@@ -92,7 +92,7 @@ def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
     for row in node.rows:
         if row.uid not in known:
             yield Finding(
-                "claim.gone", f"claim {row.name}", f"is gone, but {', '.join(row.devices) or 'it'} is still prepared",
+                "claim-gone", f"claim {row.name}", f"is gone, but {', '.join(row.devices) or 'it'} is still prepared",
                 "the ledger beside GET resourceclaims",
                 "the agent undoes it once it was gone for five minutes and nothing runs on the device",
             )  # fmt: skip

@@ -35,11 +35,12 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     engine = KubernetesEngine(_engine_version(cluster.version.minor))
     wanted = _wanted(cluster)
     for one in cluster.of("classes"):
-        verdict = _judge(engine, one, fleet)
-        yield from _findings(cluster.driver, one, verdict, wanted.pop(one["metadata"]["name"], ""))
+        wanted_by = wanted.pop(one["metadata"]["name"], "")
+        if fleet.get(cluster.driver):  # without a device of ours, that is the finding
+            yield from _findings(cluster.driver, one, _judge(engine, one, fleet), wanted_by)
     for name, claim in sorted(wanted.items()):
         yield Finding(
-            "class.missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
+            "class-missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
             "install it: the chart's classes are in deviceclasses/; kubectl get deviceclasses lists those there are",
         )  # fmt: skip
 
@@ -50,15 +51,15 @@ def _findings(driver: str, one: ClassWire, verdict: _Verdict, wanted_by: str) ->
     others = {name: count for name, count in verdict.matches.items() if name != driver}
     if verdict.fault and (is_ours or wanted_by):
         remedy = "guard the attribute with `in` or has(), or correct the expression: dra-driver cel lint"
-        yield Finding("class.broken", subject, verdict.fault, how, remedy)
+        yield Finding("class-broken", subject, verdict.fault, how, remedy)
     elif not verdict.matches and (is_ours or wanted_by):
-        code = "class.wanted-no-match" if wanted_by else "class.no-match"
+        code = "class-wanted-no-match" if wanted_by else "class-no-match"
         what = f"matches no device, and {wanted_by} asks for it" if wanted_by else "matches no device"
         yield Finding(code, subject, what, how, f"dra-driver cel explain --class {one['metadata']['name']} says why")
     elif others and driver in verdict.matches:
         listed = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
         remedy = f'begin its expression with device.driver == "{driver}" &&'
-        yield Finding("class.foreign", subject, f"also matches {listed}", how, remedy)
+        yield Finding("class-foreign", subject, f"also matches {listed}", how, remedy)
 
 
 def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _Verdict:

@@ -26,24 +26,24 @@ def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
     minor = cluster.version.minor
     if 0 < minor < OLDEST:
         yield Finding(
-            "kubernetes.too-old", "API server", f"is {cluster.version.git or f'1.{minor}'}", "GET /version",
+            "kubernetes-too-old", "API server", f"is {cluster.version.git or f'1.{minor}'}", "GET /version",
             f"upgrade to Kubernetes 1.{OLDEST} or newer: resource.k8s.io/v1 is on by default from there on",
         )  # fmt: skip
     elif minor > NEWEST:
         yield Finding(
-            "kubernetes.unknown-version", "API server", f"is {cluster.version.git}", "GET /version",
+            "kubernetes-unknown-version", "API server", f"is {cluster.version.git}", "GET /version",
             f"look for a newer release of this driver: it was tested with 1.{OLDEST} to 1.{NEWEST}",
         )  # fmt: skip
     if not cluster.has("slices") and any(one.what == "slices" and "404" in one.why for one in cluster.unseen):
         yield Finding(
-            "kubernetes.no-resource-api", "API server", "does not serve resource.k8s.io/v1", "GET resourceslices: 404",
+            "kubernetes-no-resource-api", "API server", "does not serve resource.k8s.io/v1", "GET resourceslices: 404",
             "switch the feature gate DynamicResourceAllocation and the API resource.k8s.io/v1 on",
         )  # fmt: skip
     for node in cluster.of("nodes"):
         found = _numbers(_info(node, "kubeletVersion"))
         if found and found < (1, OLDEST):
             yield Finding(
-                "kubernetes.too-old", f"node {_name(node)}", f"its kubelet is {_info(node, 'kubeletVersion')}",
+                "kubernetes-too-old", f"node {_name(node)}", f"its kubelet is {_info(node, 'kubeletVersion')}",
                 "status.nodeInfo.kubeletVersion", f"upgrade the kubelet to 1.{OLDEST} or newer",
             )  # fmt: skip
 
@@ -53,7 +53,7 @@ def check_gates(cluster: ClusterEvidence) -> Iterator[Finding]:
     for gate, is_kept in cluster.kept.items():
         if not is_kept:
             yield Finding(
-                "kubernetes.gate-off", gate, f"missing without it: {QUESTIONS[gate].without}",
+                "kubernetes-gate-off", gate, f"missing without it: {QUESTIONS[gate].without}",
                 "the API server dropped the field from a dry run",
                 f"switch the gate on in API server, scheduler, controller-manager and kubelets, or do without ({gate})",
             )  # fmt: skip
@@ -71,12 +71,12 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
         needed = {"containerd": _CONTAINERD_WITH_CDI, "cri-o": _CRIO_WITH_CDI}.get(runtime)
         if needed and numbers < needed:
             yield Finding(
-                "runtime.no-cdi", subject, f"{runtime} {version} knows no CDI", how,
+                "runtime-no-cdi", subject, f"{runtime} {version} knows no CDI", how,
                 f"upgrade to {runtime} {needed[0]}.{needed[1]} or newer",
             )  # fmt: skip
         elif runtime == "containerd" and numbers < _CONTAINERD_BY_DEFAULT:
             yield Finding(
-                "runtime.cdi-unknown", subject, f"containerd {version} uses CDI only if enable_cdi is set", how,
+                "runtime-cdi-unknown", subject, f"containerd {version} uses CDI only if enable_cdi is set", how,
                 "run `dra-driver doctor` on that node, or look for enable_cdi = true in /etc/containerd/config.toml",
             )  # fmt: skip
 
@@ -87,14 +87,14 @@ def check_admin_access(cluster: ClusterEvidence) -> Iterator[Finding]:
     for name, found in labels.items():
         if OLD_ADMIN_LABEL in found and found.get(ADMIN_LABEL) != "true":
             yield Finding(
-                "access.old-label", f"namespace {name}", f"has {OLD_ADMIN_LABEL}, which 1.34 renamed",
+                "access-old-label", f"namespace {name}", f"has {OLD_ADMIN_LABEL}, which 1.34 renamed",
                 "metadata.labels", f"kubectl label namespace {name} {ADMIN_LABEL}=true {OLD_ADMIN_LABEL}-",
             )  # fmt: skip
     for kind, wire in [*(("template", one) for one in cluster.of("templates"))]:
         namespace = wire["metadata"].get("namespace", "")
         if namespace in labels and labels[namespace].get(ADMIN_LABEL) != "true" and _asks_for_admin(wire):
             yield Finding(
-                "access.admin-refused", f"{kind} {namespace}/{_name(wire)}", "asks for admin access",
+                "access-admin-refused", f"{kind} {namespace}/{_name(wire)}", "asks for admin access",
                 f"namespace {namespace} lacks the label {ADMIN_LABEL}: true",
                 f"kubectl label namespace {namespace} {ADMIN_LABEL}=true, or take adminAccess out",
             )  # fmt: skip
@@ -105,7 +105,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
     for account, lacking in cluster.rights.items():
         if lacking:
             yield Finding(
-                "access.missing-right", account, f"may not {', '.join(lacking)}", "SubjectAccessReview",
+                "access-missing-right", account, f"may not {', '.join(lacking)}", "SubjectAccessReview",
                 "apply the RBAC of the chart, or of deploy/manifests/rbac.yaml",
             )  # fmt: skip
     if not cluster.has("policies", "bindings") or not cluster.of("slices"):
@@ -113,7 +113,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
     policies = [_name(one) for one in cluster.of("policies") if _guards_slices(one)]
     if not policies:
         yield Finding(
-            "access.no-policy", "cluster", "an agent could write the slices of another node",
+            "access-no-policy", "cluster", "an agent could write the slices of another node",
             "no ValidatingAdmissionPolicy speaks of resourceslices",
             "apply the chart's policy, or deploy/manifests/admission-policy.yaml",
         )  # fmt: skip
@@ -121,7 +121,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
     bound = [one for one in cluster.of("bindings") if _spec(one).get("policyName") in policies]
     if not any("Deny" in (_spec(one).get("validationActions") or ()) for one in bound):
         yield Finding(
-            "access.policy-off", f"policy {policies[0]}", "has no binding that denies",
+            "access-policy-off", f"policy {policies[0]}", "has no binding that denies",
             "spec.validationActions of its bindings", "bind it with validationActions: [Deny]",
         )  # fmt: skip
 

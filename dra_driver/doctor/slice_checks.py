@@ -30,20 +30,20 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
     wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one)]
     if not ours:
         yield Finding(
-            "slices.none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
+            "slices-none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
             "GET resourceslices", "is the agent installed, and does it run on the GPU nodes? (docs/install.md)",
         )  # fmt: skip
     published = {one["spec"].get("nodeName") for one in ours}
     for name in wanted if ours else ():
         if name not in published:
             yield Finding(
-                "slices.node-missing", f"node {name}", "has GPUs by its labels, but publishes none",
+                "slices-node-missing", f"node {name}", "has GPUs by its labels, but publishes none",
                 "GET resourceslices", f"look at the agent's log on {name}, or run `dra-driver doctor` there",
             )  # fmt: skip
     known = {one["metadata"]["name"] for one in cluster.of("nodes")}
     for name in sorted({str(name) for name in published if name} - known) if cluster.has("nodes") else ():
         yield Finding(
-            "slices.no-node", f"node {name}", "is gone, its slices are not", "GET nodes",
+            "slices-no-node", f"node {name}", "is gone, its slices are not", "GET nodes",
             f"kubectl delete resourceslices --field-selector spec.nodeName={name}",
         )  # fmt: skip
 
@@ -58,13 +58,13 @@ def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
         current = [pool for pool in found if pool["generation"] == newest]
         if len(current) != current[0]["resourceSliceCount"]:
             yield Finding(
-                "slices.incomplete", f"pool {name}",
+                "slices-incomplete", f"pool {name}",
                 f"has {len(current)} of {current[0]['resourceSliceCount']} slices of generation {newest}",
                 "GET resourceslices", "the agent mends it within seconds; if it does not, look at its log",
             )  # fmt: skip
         if len(current) < len(found):
             yield Finding(
-                "slices.stale", f"pool {name}",
+                "slices-stale", f"pool {name}",
                 f"{len(found) - len(current)} slices are older than generation {newest}", "GET resourceslices",
                 "the agent removes them within seconds; if it does not, look at its log",
             )  # fmt: skip
@@ -82,13 +82,13 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
         gpu = device.gpu
         if device.name in published:
             if wrong := _differing(device, published[device.name]):
-                yield Finding("slices.differ", device.name, f"differs in {', '.join(wrong)}", how, remedy)
+                yield Finding("slices-differ", device.name, f"differs in {', '.join(wrong)}", how, remedy)
         elif not {gpu.uuid, gpu.pci_address} & seen:
-            yield Finding("slices.differ", device.name, "is here, but not published", how, remedy)
+            yield Finding("slices-differ", device.name, "is here, but not published", how, remedy)
     here = {address for gpu in (node.facts.gpus if node.facts else ()) for address in (gpu.pci_address, gpu.uuid)}
     for name, wire in published.items():
         if (found := _identities(wire)) and not found & here:
-            yield Finding("slices.differ", name, "is published, but its GPU is not here", how, remedy)
+            yield Finding("slices-differ", name, "is published, but its GPU is not here", how, remedy)
 
 
 def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceWire]:
