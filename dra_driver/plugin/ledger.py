@@ -139,6 +139,12 @@ class Ledger:
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
 
+    def is_empty(self) -> bool:
+        """Say whether nothing would be lost with the file. Raises: LedgerError."""
+        if self.is_read_only or self.count():
+            return False
+        return not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+
     # Writing
 
     def intend(
