@@ -31,6 +31,7 @@ from dra_driver.plugin.allocations import allocated_names
 from dra_driver.plugin.device_plugin import DevicePluginWatch
 from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.geometer import Geometer
+from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -74,7 +75,7 @@ class NodeAgent:
             with_all=options.has_all_profiles,
             published=self._publisher.status,
             allocated=self._allocated_names,
-            tell=lambda *event: tell_node(api, node_event(options.node, options.driver, "Normal", *event)),
+            tell=self._tell_mig,
         )
         self._scanner = Scanner(
             hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._mig.judge
@@ -98,14 +99,13 @@ class NodeAgent:
             answered=answered,
         )
         self._geometer = Geometer(
-            options.mig_geometry,
-            options.node,
-            api=api,
+            GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
             allocated=self._allocated_names,
             changed=self._scanner.look_now,
+            tell=self._tell_mig,
         )
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
@@ -163,7 +163,7 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
-        if self._options.mig_geometry or not self._has_looked:
+        if self._geometer.is_declared or not self._has_looked:
             self._has_looked = True  # what could not be undone before the hardware was looked at
             self._reaper.look_now()
         self._publish()
@@ -198,10 +198,17 @@ class NodeAgent:
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+        if not self._geometer.is_declared:
+            return 0
+        if not self._publisher.wait_published(VERDICT_SECONDS):
+            self._reaper.look_now()
             return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
+
+    def _tell_mig(self, reason: str, message: str) -> None:
+        options = self._options
+        tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
     def _plain_now(self) -> tuple[Device, ...]:
         """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
