@@ -20,7 +20,6 @@ from dra_driver.agent.options import Options
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
 from dra_driver.kube import credentials
@@ -65,7 +64,7 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, answered = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
@@ -103,7 +102,7 @@ class NodeAgent:
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
-            allocated=self._allocated_names,
+            allocated=self._used_names,
             changed=self._scanner.look_now,
             tell=self._tell_mig,
         )
@@ -214,13 +213,12 @@ class NodeAgent:
         """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
         return self._foreign.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
 
-    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
-        """Give the partitions there are, by UUID, for a ledger that was lost."""
-        try:
-            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
-        except DriverError as error:
-            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
-            return {}
+    def _used_names(self) -> frozenset[str]:
+        """Name the devices that claims were given, under our names or another driver's. Raises: ApiError."""
+        inventory = self._scanner.inventory
+        every = (*inventory.devices, *inventory.plain)
+        free = {device.name for device in self._foreign.offer(every)}
+        return self._allocated_names().union(device.name for device in every if device.name not in free)
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
