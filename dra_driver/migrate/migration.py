@@ -1,0 +1,158 @@
+"""Files migrated: texts in, texts with claims out, and a report of each.
+
+In: texts with where they come from. Out: for each the new text, the changes with reasons, and what is lost. A text that
+needs no change comes back as it is, so that a second run changes nothing. Never: a file written, a cluster asked.
+
+Raises InputError for what is no YAML, for Helm's templates, and for counts that can't be right; then for no file
+anything is given out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migrate.helm import check_no_template
+from dra_driver.migrate.leftovers import say_leftovers
+from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
+from dra_driver.migrate.objects import KubeObject, claim_template, objects_of
+from dra_driver.migrate.placing import Placed, placed
+from dra_driver.migrate.pod_migration import PodMigration
+from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
+from dra_driver.migrate.quotas import migrate_quota
+from dra_driver.migrate.rendering import manner_of
+from dra_driver.migrate.report import Change, Loss, Report, Subject
+from dra_driver.migrate.rewriting import Rewriter, applied
+from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
+from dra_driver.model.errors import InputError
+
+_QUOTA = "ResourceQuota"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text and where it comes from."""
+
+    origin: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """One file after the migration."""
+
+    origin: str
+    old: str
+    new: str
+    changes: tuple[Change, ...]
+    losses: tuple[Loss, ...]
+    templates: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Document:
+    """A document on its way: as written, its value, where its parts came from, templates to be written before it."""
+
+    written: DocumentText
+    value: Any
+    origins: Origins
+    objects: list[KubeObject]
+    before: list[dict[str, Any]] = field(default_factory=list)
+    is_changed: bool = False
+
+
+def migrate(
+    sources: Sequence[Source], *, shared: frozenset[str] = frozenset(), templates: TemplateNames | None = None
+) -> list[Migrated]:
+    """Migrate texts.
+
+    `shared` are resources that stand for shares under a whole GPU's name. `templates` are those that exist elsewhere.
+    Raises: InputError.
+    """
+    names = templates or TemplateNames()
+    files = [_read(source) for source in sources]
+    for documents in files:
+        for document in documents:
+            names.learn(document.objects)
+    return [_migrate_file(source, documents, shared, names) for source, documents in zip(sources, files, strict=True)]
+
+
+def _read(source: Source) -> list[_Document]:
+    check_no_template(source.text, source.origin)
+    found = []
+    for written in documents_of(source.text, source.origin):
+        origins = Origins()
+        value = value_of(written.root, origins)
+        found.append(_Document(written, value, origins, list(objects_of(value))))
+    return found
+
+
+def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[str], names: TemplateNames) -> Migrated:
+    report = Report()
+    made: list[str] = []
+    for document in documents:
+        for one in document.objects:
+            subject = Subject(one.title, report, one.path)
+            try:
+                written = _migrate_object(one, shared, names, subject)
+            except InputError as fault:
+                message = f"{source.origin}: {fault.message}"
+                raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
+            made += [name for name, _ in written]
+            _put(document, one, written)
+    new = _rewritten(source, documents)
+    return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
+
+
+def _migrate_object(
+    one: KubeObject, shared: frozenset[str], names: TemplateNames, subject: Subject
+) -> list[tuple[str, dict[str, Any]]]:
+    """Change an object in place; give the templates that it needs."""
+    wire = one.wire
+    if one.kind == _QUOTA:
+        migrate_quota(wire, shared, subject)
+        return []
+    shapes = list(shapes_of(wire))
+    wanting = sum(any(wants_devices(c.wire.get("resources")) for c in shape.containers) for shape in shapes)
+    reason = refuses_claims(wire)
+    if reason and wanting:
+        subject.lost("refuses-claims", f"it stays as it is: {reason}", "serve it by the extended resource of a class")
+        return []
+    templates = ObjectTemplates(one, names, wanting)
+    for shape in shapes:
+        PodMigration(shared).apply(shape, subject, templates.name)
+    say_leftovers(wire, subject)
+    for name, _ in templates.made:
+        why = "the scheduler allocates devices to claims; each pod gets one of its own from it"
+        subject.changed("template", f"ResourceClaimTemplate {name} was added", why)
+    return templates.made
+
+
+def _put(document: _Document, one: KubeObject, written: list[tuple[str, dict[str, Any]]]) -> None:
+    """Put templates before their object: into its List, or as documents."""
+    for name, spec in written:
+        template = claim_template(name, one.namespace, spec)
+        if one.holder is None:
+            document.before.append(template)
+        else:
+            position = next(number for number, held in enumerate(one.holder) if held is one.wire)
+            one.holder.insert(position, template)
+
+
+def _rewritten(source: Source, documents: list[_Document]) -> str:
+    """Write what changed into the text."""
+    text = source.text
+    whole = manner_of(text, [document.written.root for document in documents])
+    edits = []
+    before: list[Placed] = []
+    for document in documents:
+        manner = whole if whole.is_json else manner_of(text, [document.written.root])
+        edits += Rewriter(text, document.origins, manner).edits(document.written.root, document.value)
+        if document.before:
+            before.append(
+                Placed(document.written.root.start, document.written.root.end, tuple(document.before), manner)
+            )
+    if not before:
+        return applied(text, edits)
+    return placed(text, edits, before, is_single=len(documents) == 1)
