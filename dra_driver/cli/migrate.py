@@ -1,7 +1,7 @@
 """`dra-driver migrate`: manifests written for the device plugin, turned into claims.
 
-In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves); what
-changed, why, and what is lost on standard error; or all of it as one document.
+In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves);
+what changed, why, and what is lost on standard error; or all of it as one document.
 """
 
 from __future__ import annotations

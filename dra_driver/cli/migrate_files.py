@@ -1,6 +1,6 @@
 """Files of `dra-driver migrate`: read all before any is written, each replaced at once.
 
-In: paths. Out: sources, and files written: a reader sees the old file or the new one, with the mode and owner of the old.
+In: paths. Out: sources, and files written: a reader sees the old file or the new one, with mode and owner of the old.
 """
 
 from __future__ import annotations

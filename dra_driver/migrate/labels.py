@@ -125,7 +125,7 @@ def _family(rule: Rule, kind: Kind) -> Said:
 
 
 def _product(rule: Rule, kind: Kind) -> Said:
-    """Say a product: whole GPUs publish the label's text, others the driver's name for it with blanks."""
+    """Say a product: GPUs publish the label's text, partitions only the driver's name for it, with blanks."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
@@ -136,8 +136,9 @@ def _product(rule: Rule, kind: Kind) -> Said:
         return Unsaid("some of the values are products of GPUs that are cut or shared, and some are not")
     if not ours:
         return ""  # NotIn of products that such a device never has
-    if not kind.is_partition and not kind.is_share:
-        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', Rule(rule.label, rule.operator, rule.values))
+    if not kind.is_partition:
+        names = tuple(name for name, _, _ in ours)
+        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', Rule(rule.label, rule.operator, names))
     said = [_of_product(name, profile) for name, profile, _ in ours]
     any_of = " || ".join(f"({one})" if " && " in one and len(said) > 1 else one for one in said)
     asked = f'"productName" in {ATTRIBUTES}'
@@ -284,13 +285,34 @@ def _sharing_strategy(rule: Rule, kind: Kind) -> Said:
     strategies = {"none", "time-slicing", "mps"}
     named = set(rule.values) & strategies
     wanted = named if rule.operator == IN else strategies - named
-    if kind.is_share and wanted >= {"time-slicing", "mps"}:
+    if not kind.is_share:
+        return "" if "none" in wanted else Unsaid("the pod asks for a whole device, the label for a shared one")
+    shared = sorted(_STRATEGIES[one] for one in wanted & set(_STRATEGIES))
+    if len(shared) == 2:
         return ""
-    if not kind.is_share and "none" in wanted:
+    if not shared:
+        return Unsaid("the pod asks for a share, the label for a device that nobody shares")
+    return f'{ATTRIBUTES}.?sharingStrategy.orValue("") == {json.dumps(shared[0])}'
+
+
+_STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
+
+
+def _replicas(rule: Rule, kind: Kind) -> Said:
+    """Say how many replicas a GPU has: shares know; a device that is whole has one."""
+    numbers = _numbers(rule)
+    if rule.operator == EXISTS:
         return ""
-    return Unsaid(
-        "how a device is shared is no attribute that a selector can name on every version", "sharing-strategy"
-    )
+    if numbers is None:
+        return Unsaid("the label is a whole number on every node")
+    if not kind.is_share:
+        is_met = {IN: 1 in numbers, NOT_IN: 1 not in numbers, ABOVE: numbers[0] < 1, BELOW: numbers[0] > 1}
+        return "" if is_met[rule.operator] else Unsaid("a whole device has no replicas", "gpu-replicas")
+    value = f"{ATTRIBUTES}.?replicas.orValue(1)"
+    if rule.operator in {ABOVE, BELOW}:
+        return f"{value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
+    inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
+    return inside if rule.operator == IN else f"!({inside})"
 
 
 _PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]+)*?)\.([a-z]+(?:[-.][a-z]+)?)")
@@ -339,6 +361,7 @@ _TABLE: dict[str, Translate] = {
     "gpu.compute.minor": _version_part("cudaComputeCapability", "minor"),
     "gpu.clique": _text("nvlinkDomain"),
     "gpu.sharing-strategy": _sharing_strategy,
+    "gpu.replicas": _replicas,
     "mig.capable": _mig_capable,
     "cuda.driver-version.full": _full_version("driverVersion"),
     "cuda.driver-version.major": _version_part("driverVersion", "major"),
@@ -357,7 +380,6 @@ _TABLE: dict[str, Translate] = {
 
 _UNSAID: dict[str, tuple[str, str]] = {
     "gpu.count": ("devices don't say how many of them a node has", "gpu-count"),
-    "gpu.replicas": ("devices don't say how many replicas a GPU has", "gpu-replicas"),
     "gpu.machine": ("devices don't say what machine they are in", "label-kept"),
     "gpu.mode": ("devices don't say whether they are for graphics or compute", "label-kept"),
     "mig.strategy": ("partitions and whole GPUs are devices of their own here, there is no strategy", "label-kept"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.migrate.labels import DOMAIN
-from dra_driver.migrate.report import Step, Subject, shown_path
+from dra_driver.migrate.report import Step, Subject
 from dra_driver.migrate.resources import QUOTA, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
@@ -18,20 +18,13 @@ _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 def say_leftovers(wire: dict[str, Any], subject: Subject) -> None:
     """Say what still names a resource or a label of the device plugin and was not spoken of."""
-    known = tuple(row.path for row in subject.report.losses if row.subject == subject.name)
+    known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
         if key in _SKIPPED:
             continue
         for path, text in _mentions(value, (key,)):
-            shown = shown_path((*subject.path, *path))
-            if any(shown.startswith(one) and _covers(one, path) for one in known):
-                continue
-            _say(text, path, subject)
-
-
-def _covers(reported: str, path: tuple[Step, ...]) -> bool:
-    """Tell whether a loss at a place speaks of this mention, not of the pod as a whole."""
-    return any(str(step) in reported for step in path if step in _NODE_RULES) or "resources" in reported
+            if not any(text in one for one in known):
+                _say(text, path, subject)
 
 
 def _mentions(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], str]]:

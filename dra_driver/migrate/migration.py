@@ -9,6 +9,7 @@ anything is given out.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from dra_driver.migrate.helm import check_no_template
 from dra_driver.migrate.leftovers import say_leftovers
 from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
-from dra_driver.migrate.objects import KubeObject, claim_template, objects_of
+from dra_driver.migrate.objects import TEMPLATE, KubeObject, claim_template, objects_of
 from dra_driver.migrate.placing import Placed, placed
 from dra_driver.migrate.pod_migration import PodMigration
 from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
@@ -24,10 +25,11 @@ from dra_driver.migrate.quotas import migrate_quota
 from dra_driver.migrate.rendering import manner_of
 from dra_driver.migrate.report import Change, Loss, Report, Subject
 from dra_driver.migrate.rewriting import Rewriter, applied
+from dra_driver.migrate.sharing_config import plugin_files, rules_beside, rules_name, shared_by
 from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
 from dra_driver.model.errors import InputError
 
-_QUOTA = "ResourceQuota"
+_QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def migrate(
     for documents in files:
         for document in documents:
             names.learn(document.objects)
+            for one in document.objects:
+                shared |= shared_by(plugin_files(one.wire)) if one.kind == _CONFIG else frozenset()
     return [_migrate_file(source, documents, shared, names) for source, documents in zip(sources, files, strict=True)]
 
 
@@ -99,7 +103,7 @@ def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[
             except InputError as fault:
                 message = f"{source.origin}: {fault.message}"
                 raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
-            made += [name for name, _ in written]
+            made += [wire["metadata"]["name"] for wire in written if wire["kind"] == TEMPLATE]
             _put(document, one, written)
     new = _rewritten(source, documents)
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
@@ -107,9 +111,11 @@ def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[
 
 def _migrate_object(
     one: KubeObject, shared: frozenset[str], names: TemplateNames, subject: Subject
-) -> list[tuple[str, dict[str, Any]]]:
-    """Change an object in place; give the templates that it needs."""
+) -> list[dict[str, Any]]:
+    """Change an object in place; give the objects that it needs beside it."""
     wire = one.wire
+    if one.kind == _CONFIG:
+        return _beside_config(one, names, subject)
     if one.kind == _QUOTA:
         migrate_quota(wire, shared, subject)
         return []
@@ -119,25 +125,46 @@ def _migrate_object(
     if reason and wanting:
         subject.lost("refuses-claims", f"it stays as it is: {reason}", "serve it by the extended resource of a class")
         return []
-    templates = ObjectTemplates(one, names, wanting)
+    templates = ObjectTemplates(one, names, has_roles=wanting > 1 and _differ(wire, shared))
     for shape in shapes:
         PodMigration(shared).apply(shape, subject, templates.name)
     say_leftovers(wire, subject)
     for name, _ in templates.made:
         why = "the scheduler allocates devices to claims; each pod gets one of its own from it"
         subject.changed("template", f"ResourceClaimTemplate {name} was added", why)
-    return templates.made
+    return [claim_template(name, one.namespace, spec) for name, spec in templates.made]
 
 
-def _put(document: _Document, one: KubeObject, written: list[tuple[str, dict[str, Any]]]) -> None:
-    """Put templates before their object: into its List, or as documents."""
-    for name, spec in written:
-        template = claim_template(name, one.namespace, spec)
+def _beside_config(one: KubeObject, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
+    """Give the sharing rules of a ConfigMap, unless they are there."""
+    files = plugin_files(one.wire)
+    if not files or names.has_config(rules_name(one), one.namespace):
+        return []
+    rules = rules_beside(one, files, subject)
+    return [rules] if rules else []
+
+
+def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
+    """Tell whether the pods of an object want different things, by migrating a copy of it."""
+    seen: list[Any] = []
+
+    def note(specs: list[dict[str, Any]], _: str) -> list[str]:
+        seen.append(specs)
+        return ["gpu"] * len(specs)
+
+    for shape in shapes_of(copy.deepcopy(wire)):
+        PodMigration(shared).apply(shape, Subject("", Report()), note)
+    return any(specs != seen[0] for specs in seen)
+
+
+def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
+    """Put objects before the one that needs them: into its List, or as documents."""
+    for wire in written:
         if one.holder is None:
-            document.before.append(template)
+            document.before.append(wire)
         else:
             position = next(number for number, held in enumerate(one.holder) if held is one.wire)
-            one.holder.insert(position, template)
+            one.holder.insert(position, wire)
 
 
 def _rewritten(source: Source, documents: list[_Document]) -> str:

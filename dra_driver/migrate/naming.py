@@ -19,17 +19,24 @@ Spec = dict[str, Any]
 
 @dataclass(slots=True)
 class TemplateNames:
-    """Templates that exist, by name: namespace and spec of each."""
+    """Templates that exist, by name: namespace and spec of each; and the names of ConfigMaps."""
 
     known: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    configs: set[tuple[str, str]] = field(default_factory=set)
 
     def learn(self, objects: Iterable[KubeObject]) -> None:
-        """Note the templates among objects."""
+        """Note the templates and ConfigMaps among objects."""
         for one in objects:
+            if one.kind == "ConfigMap":
+                self.configs.add((one.stem, one.namespace))
             if one.kind == TEMPLATE:
                 spec = one.wire.get("spec")
                 inner = spec.get("spec") if isinstance(spec, dict) else None
                 self.add(one.stem, one.namespace, inner if isinstance(inner, dict) else {})
+
+    def has_config(self, name: str, namespace: str) -> bool:
+        """Tell whether a ConfigMap is there."""
+        return (name, namespace) in self.configs
 
     def add(self, name: str, namespace: str, spec: Spec) -> None:
         """Note one template."""
@@ -45,11 +52,11 @@ class TemplateNames:
 
 @dataclass(slots=True)
 class ObjectTemplates:
-    """Names for one object's claim specs; `made` are those that have to be written."""
+    """Names for one object's claim specs, with `has_roles` after its pods too; `made` are those to be written."""
 
     owner: KubeObject
     names: TemplateNames
-    shapes: int
+    has_roles: bool
     made: list[tuple[str, Spec]] = field(default_factory=list)
     _used: dict[str, str] = field(default_factory=dict)
 
@@ -61,7 +68,7 @@ class ObjectTemplates:
         sign = _sign(spec)
         if sign in self._used:
             return self._used[sign]
-        stem = f"{self.owner.stem.strip('-')}-{role}" if role and self.shapes > 1 else self.owner.stem.strip("-")
+        stem = f"{self.owner.stem.strip('-')}-{role}" if role and self.has_roles else self.owner.stem.strip("-")
         stem = f"{label(stem)}-gpu"
         refused: set[str] = set()
         name = stem

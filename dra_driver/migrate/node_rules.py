@@ -166,7 +166,8 @@ def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: Subject) -> No
     if any(split.is_odd for split in splits) or any(rest != rests[0] for rest in rests):
         place.lost(
             "affinity-kept",
-            "the alternatives differ in more than what devices say: taking them apart would change which nodes match",
+            f"the alternatives ({_alternatives_words(splits)}) differ in more than what devices say: taking them apart"
+            " would change which nodes match",
             "it stays on the pod and works as long as GPU feature discovery labels the nodes; or write one object for"
             " each alternative",
         )
@@ -176,11 +177,14 @@ def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: Subject) -> No
         if all(said):
             text = " || ".join(f"({one})" for one in dict.fromkeys(said))
             found.append(text if len(dict.fromkeys(said)) > 1 else said[0])
-    shown = "; or ".join(", ".join(rule.words for _, rule in split.rules) or "anything" for split in splits)
-    place.changed("label", f"the alternatives ({shown}) became a selector", _WHY)
+    place.changed("label", f"the alternatives ({_alternatives_words(splits)}) became a selector", _WHY)
     for term, split in zip(terms, splits, strict=True):
         _take(term, split.moved)
     del terms[1:]
+
+
+def _alternatives_words(splits: list[_Split]) -> str:
+    return "; or ".join(", ".join(rule.words for _, rule in split.rules) or "anything" for split in splits)
 
 
 def _inner(text: str, beside: list[str]) -> str:

@@ -159,14 +159,14 @@ _USUAL = {"spec", "template", "jobTemplate", "podTemplate", "podTemplateSpec", "
 
 def _role(root: dict[str, Any], path: tuple[Step, ...]) -> str:
     """Say which of an object's pods it is: "worker" of spec.pytorchReplicaSpecs.Worker.template.spec."""
-    words: list[str] = []
+    word = ""
     value: Any = root
     for position, step in enumerate(path):
         value = value[step]
         following = path[position + 1] if position + 1 < len(path) else None
         if isinstance(step, int):
             named = value.get("groupName") or value.get("name") if isinstance(value, dict) else None
-            words.append(named if isinstance(named, str) and named else str(step))
+            word = named if isinstance(named, str) and named else f"{path[position - 1]}-{step}"
         elif step not in _USUAL and not isinstance(following, int) and not step.endswith("Specs"):
-            words.append(step.removesuffix("Spec").removesuffix("Template"))
-    return "-".join(words)
+            word = step.removesuffix("Spec").removesuffix("Template").removesuffix("Group")
+    return word

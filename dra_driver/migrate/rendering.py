@@ -111,9 +111,12 @@ def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
     return made.removesuffix("\n...")
 
 
+_LINES = re.compile(r"([!-~][ -~]*[!-~]\n|[!-~]\n)([ -~]*[!-~]\n)*")  # what a block of text keeps without tricks
+
+
 def _prepared(value: Any) -> Any:
     """Quote what some readers take for something else."""
-    from ruamel.yaml.scalarstring import DoubleQuotedScalarString  # noqa: PLC0415
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString  # noqa: PLC0415
 
     if isinstance(value, dict):
         return {_prepared(key): _prepared(one) for key, one in value.items()}
@@ -121,6 +124,8 @@ def _prepared(value: Any) -> Any:
         return [_prepared(one) for one in value]
     if isinstance(value, Verbatim):
         return value
+    if isinstance(value, str) and _LINES.fullmatch(value):
+        return LiteralScalarString(value)
     if isinstance(value, str) and (is_ambiguous(value) or value == ""):
         return DoubleQuotedScalarString(value)
     return value

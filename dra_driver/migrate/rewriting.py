@@ -174,18 +174,44 @@ class Rewriter:
     def _block_pairs(self, node: Mapping, gone: list[Any], added: list[Any]) -> None:
         pairs = node.pairs
         indent = column(self._text, pairs[0][0].start)
-        if len(gone) == len(pairs) or (gone and pairs[0] in gone and self._shares_line(pairs[0][0])):
+        is_first_gone = bool(gone) and pairs[0] in gone and self._shares_line(pairs[0][0])
+        if is_first_gone or (len(gone) == len(pairs) and not self._is_plain(gone, added)):
             kept = [pair for pair in pairs if pair not in gone]
             if not kept or len(gone) > 1:
                 self._restart(node, gone, added, indent)
                 return
             self._lift(pairs, kept)
         else:
+            renamed = self._rename(pairs, gone, added)
             for key, value in gone:
-                self._take_lines(key.start, value.end)
+                if key not in renamed:
+                    self._take_lines(key.start, value.end)
         for before, values in added:
             anchor = self._pair(node, before) if before is not None else None
             self._insert_pairs(pairs[0] if anchor is None else anchor, values, indent, is_first=anchor is None)
+
+    def _is_plain(self, gone: list[Any], added: list[Any]) -> bool:
+        """Tell whether all that is gone has something in its place."""
+        values = [value for _, rows in added for value in rows.values()]
+        is_plain = all(isinstance(value, Scalar) for _, value in gone)
+        return is_plain and len(values) == len(gone) and not any(isinstance(value, dict | list) for value in values)
+
+    def _rename(self, pairs: Any, gone: list[Any], added: list[Any]) -> list[Node]:
+        """Write a scalar that comes in the place of another over it, so that its comment stays beside it."""
+        renamed: list[Node] = []
+        keys = [key_of(key) for key, _ in pairs]
+        for before, values in added:
+            position = keys.index(before) + 1 if before is not None else 0
+            for name in list(values):
+                pair = pairs[position] if position < len(pairs) else None
+                if pair not in gone or not isinstance(pair[1], Scalar) or isinstance(values[name], dict | list):
+                    break
+                self._add(pair[0].start, pair[0].end, flow(name, self._manner, 0, is_wide=False))
+                self._add(pair[1].start, pair[1].end, scalar(values.pop(name), self._manner, pair[1].style))
+                renamed.append(pair[0])
+                position += 1
+        added[:] = [(before, values) for before, values in added if values]
+        return renamed
 
     def _pair(self, node: Mapping, key: str) -> Any:
         return node.own()[key]
