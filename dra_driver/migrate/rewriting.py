@@ -156,7 +156,7 @@ class Rewriter:
         if node.is_flow:
             self._flow_pairs(node, gone, added)
         else:
-            self._block_pairs(node, gone, added)
+            self._block_pairs(node, gone, added, new)
 
     def _brought(self, node: Mapping) -> dict[str, Any]:
         """Give what the merge key will bring."""
@@ -171,14 +171,14 @@ class Rewriter:
 
     # Block mappings.
 
-    def _block_pairs(self, node: Mapping, gone: list[Any], added: list[Any]) -> None:
+    def _block_pairs(self, node: Mapping, gone: list[Any], added: list[Any], new: dict[str, Any]) -> None:
         pairs = node.pairs
         indent = column(self._text, pairs[0][0].start)
         is_first_gone = bool(gone) and pairs[0] in gone and self._shares_line(pairs[0][0])
         if is_first_gone or (len(gone) == len(pairs) and not self._is_plain(gone, added)):
             kept = [pair for pair in pairs if pair not in gone]
             if not kept or len(gone) > 1:
-                self._restart(node, gone, added, indent)
+                self._restart(node, new, indent)
                 return
             self._lift(pairs, kept)
         else:
@@ -187,8 +187,8 @@ class Rewriter:
                 if key not in renamed:
                     self._take_lines(key.start, value.end)
         for before, values in added:
-            anchor = self._pair(node, before) if before is not None else None
-            self._insert_pairs(pairs[0] if anchor is None else anchor, values, indent, is_first=anchor is None)
+            anchor = node.own()[before] if before is not None else pairs[0]
+            self._insert_pairs(anchor, values, indent, is_first=before is None and anchor not in gone)
 
     def _is_plain(self, gone: list[Any], added: list[Any]) -> bool:
         """Tell whether all that is gone has something in its place."""
@@ -203,8 +203,13 @@ class Rewriter:
         for before, values in added:
             position = keys.index(before) + 1 if before is not None else 0
             for name in list(values):
-                pair = pairs[position] if position < len(pairs) else None
-                if pair not in gone or not isinstance(pair[1], Scalar) or isinstance(values[name], dict | list):
+                pair = pairs[min(position, len(pairs) - 1)]
+                if (
+                    position == len(pairs)
+                    or pair not in gone
+                    or not isinstance(pair[1], Scalar)
+                    or isinstance(values[name], dict | list)
+                ):
                     break
                 self._add(pair[0].start, pair[0].end, flow(name, self._manner, 0, is_wide=False))
                 self._add(pair[1].start, pair[1].end, scalar(values.pop(name), self._manner, pair[1].style))
@@ -212,9 +217,6 @@ class Rewriter:
                 position += 1
         added[:] = [(before, values) for before, values in added if values]
         return renamed
-
-    def _pair(self, node: Mapping, key: str) -> Any:
-        return node.own()[key]
 
     def _insert_pairs(self, pair: Any, values: dict[str, Any], indent: int, *, is_first: bool) -> None:
         written = block(values, self._manner, indent)
@@ -258,17 +260,14 @@ class Rewriter:
         kept_notes = "".join(f"{one}{self._manner.newline}{pad}" for one in self._comments(start, following))
         self._add(start, following, kept_notes)
 
-    def _restart(self, node: Mapping, gone: list[Any], added: list[Any], indent: int) -> None:
+    def _restart(self, node: Mapping, new: dict[str, Any], indent: int) -> None:
         """Write a mapping anew of which nothing, or little, stays."""
-        kept = {key_of(key): value_of(value) for key, value in node.pairs if (key, value) not in gone}
-        for _, values in added:
-            kept.update(values)
         notes = "".join(f"{one}{self._manner.newline}{' ' * indent}" for one in self._comments(node.start, node.end))
         start, end = node.pairs[0][0].start, node.end
         tail = self._manner.newline if self._text[:end].endswith("\n") else ""
         inside = [edit for edit in self._edits if start <= edit.start and edit.end <= end]
         self._edits = [edit for edit in self._edits if edit not in inside]
-        self._add(start, end, f"{notes}{block(kept, self._manner, indent)}{tail}")
+        self._add(start, end, f"{notes}{block(new, self._manner, indent)}{tail}")
 
     def _comments(self, start: int, end: int) -> list[str]:
         """Give the comments in a piece of text that is no comment itself."""
@@ -423,30 +422,36 @@ class Rewriter:
 
     def _replace(self, node: Node, new: Any, *, is_flow: bool) -> None:
         """Write another value into a place."""
-        if not isinstance(new, dict | list) or not new or is_flow or self._manner.is_json:
-            style = node.style if isinstance(node, Scalar) else None
-            written = (
-                scalar(new, self._manner, style)
-                if not isinstance(new, dict | list)
-                else flow(new, self._manner, 0, is_wide=False)
-            )
-            blank = " " if node.start == node.end and not self._text[: node.start].endswith(" ") else ""
-            self._add(node.start, node.end, blank + written)
-            return
+        is_block = isinstance(node, Mapping | Sequence) and not node.is_flow
+        is_nested = isinstance(new, dict | list) and bool(new) and not is_flow and not self._manner.is_json
         line = self._text.rfind("\n", 0, node.start) + 1
         before = self._text[line : node.start]
-        margin = len(before) - len(before.lstrip(" "))
-        if re.fullmatch(r"[ -]*", before):  # an item of a list
-            self._add(node.start, node.end, block(new, self._manner, column(self._text, node.start)))
-            return
-        opening = re.match(r"[ -]*", before)
-        assert opening is not None  # noqa: S101  (matches everything)
-        key_column = opening.end()
-        indent = key_column + (self._manner.dash if isinstance(new, list) else self._manner.step)
-        start = node.start - (len(before) - len(before.rstrip(" ")))
-        assert margin <= key_column  # noqa: S101
-        written = block(new, self._manner, indent)
-        self._add(start, node.end, f"{self._manner.newline}{' ' * indent}{written}")
+        if is_block or (is_nested and not before.strip(" -")):
+            self._replace_block(node, new, is_nested=is_nested)
+        elif is_nested:
+            opening = re.match(r"[ -]*", before)
+            assert opening is not None  # noqa: S101  (matches everything)
+            indent = opening.end() + (self._manner.dash if isinstance(new, list) else self._manner.step)
+            start = line + len(before.rstrip(" "))
+            written = block(new, self._manner, indent)
+            self._add(start, node.end, f"{self._manner.newline}{' ' * indent}{written}")
+        else:
+            blank = " " if node.start == node.end and not before.endswith(" ") else ""
+            self._add(node.start, node.end, blank + self._inline(node, new))
+
+    def _replace_block(self, node: Node, new: Any, *, is_nested: bool) -> None:
+        """Write another value where a block begins; the block's comments stay above it."""
+        indent = column(self._text, node.start)
+        pad = self._manner.newline + " " * indent
+        notes = "".join(f"{one}{pad}" for one in self._comments(node.start, node.end))
+        tail = self._manner.newline if self._text[node.start : node.end].endswith("\n") else ""
+        written = block(new, self._manner, indent) if is_nested else f"  {self._inline(node, new)}"
+        self._add(node.start, node.end, f"{notes}{written}{tail}")
+
+    def _inline(self, node: Node, new: Any) -> str:
+        if isinstance(new, dict | list):
+            return flow(new, self._manner, 0, is_wide=False)
+        return scalar(new, self._manner, node.style if isinstance(node, Scalar) else None)
 
     def _add(self, start: int, end: int, new: str) -> None:
         self._rank += 1
