@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.migrate.edits import applied, is_same
 from dra_driver.migrate.helm import check_no_template
 from dra_driver.migrate.leftovers import say_leftovers
 from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
@@ -24,7 +25,7 @@ from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
 from dra_driver.migrate.quotas import migrate_quota
 from dra_driver.migrate.rendering import manner_of
 from dra_driver.migrate.report import Change, Loss, Report, Subject
-from dra_driver.migrate.rewriting import Rewriter, applied
+from dra_driver.migrate.rewriting import Rewriter
 from dra_driver.migrate.sharing_config import plugin_files, rules_beside, rules_name, shared_by
 from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
 from dra_driver.model.errors import InputError
@@ -180,6 +181,16 @@ def _rewritten(source: Source, documents: list[_Document]) -> str:
             before.append(
                 Placed(document.written.root.start, document.written.root.end, tuple(document.before), manner)
             )
-    if not before:
-        return applied(text, edits)
-    return placed(text, edits, before, is_single=len(documents) == 1)
+    new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
+    _check(new, documents, source.origin)
+    return new
+
+
+def _check(new: str, documents: list[_Document], origin: str) -> None:
+    """Make sure that a text holds what it is to hold: better no file than a wrong one."""
+    held = [one.wire for document in documents_of(new, origin) for one in objects_of(value_of(document.root))]
+    wanted = []
+    for document in documents:
+        wanted += [*document.before, *(one.wire for one in objects_of(document.value))]
+    if not is_same(held, wanted):
+        raise AssertionError(f"{origin}: the text that was made does not read back as what it was made of")

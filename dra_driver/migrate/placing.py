@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.migrate.edits import Edit, above_comments, applied
 from dra_driver.migrate.rendering import Manner, block
-from dra_driver.migrate.rewriting import Edit, applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,7 @@ def _edit(text: str, at: int, written: str, manner: Manner) -> Edit:
 
 def _place(text: str, start: int) -> int:
     """Find where a document's first comment begins."""
-    at = text.rfind("\n", 0, start) + 1
-    while at > 0:
-        line = text.rfind("\n", 0, at - 1) + 1
-        if not text[line:at].lstrip().startswith("#"):
-            break
-        at = line
-    return at
+    return above_comments(text, text.rfind("\n", 0, start) + 1, 0)
 
 
 def _listed(text: str, edits: list[Edit], one: Placed) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.migrate.edits import Edit, above_comments, after_comments, comments_in, is_same, line_end
 from dra_driver.migrate.rendering import Manner, block, column, dash_before, flow, scalar
 from dra_driver.migrate.written import (
     Alias,
@@ -27,36 +27,6 @@ from dra_driver.migrate.written import (
 )
 
 _GONE = object()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Edit:
-    """`text[start:end]` becomes `new`. Edits at one place apply by `rank`."""
-
-    start: int
-    end: int
-    rank: int
-    new: str = field(compare=False)
-
-
-def applied(text: str, edits: list[Edit]) -> str:
-    """Apply edits, which don't overlap."""
-    parts, at = [], 0
-    for edit in sorted(edits):
-        parts += [text[at : edit.start], edit.new]
-        at = max(at, edit.end)
-    return "".join([*parts, text[at:]])
-
-
-def is_same(old: Any, new: Any) -> bool:
-    """Compare values as JSON does: types and the order of keys count."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return list(old) == list(new) and all(is_same(one, new[key]) for key, one in old.items())
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(is_same, old, new))
-    if isinstance(old, str) and isinstance(new, str):
-        return str(old) == str(new)
-    return type(old) is type(new) and bool(old == new)
 
 
 class Rewriter:
@@ -224,23 +194,9 @@ class Rewriter:
         if is_first:
             self._add(pair[0].start, pair[0].start, f"{written}{line_break}{' ' * indent}")
             return
-        at = self._after(pair[1].end, indent)
+        at = after_comments(self._text, pair[1].end, indent)
         lead = "" if self._text[:at].endswith("\n") else line_break
         self._add(at, at, f"{lead}{' ' * indent}{written}{'' if lead else line_break}")
-
-    def _after(self, end: int, indent: int) -> int:
-        """Find the line after a value, comments that belong to it passed over."""
-        at = self._line_end(end)
-        while (found := re.compile(r"( *)#[^\n]*(\n|\Z)").match(self._text, at)) and len(found[1]) > indent:
-            at = found.end()
-        return at
-
-    def _line_end(self, at: int) -> int:
-        """Give the start of the next line, or of this one where a value ended with its line."""
-        if at > 0 and self._text[at - 1] == "\n":
-            return at
-        found = self._text.find("\n", at)
-        return len(self._text) if found < 0 else found + 1
 
     def _shares_line(self, key: Node) -> bool:
         """Tell whether something stands before a key on its line: the dash of an item."""
@@ -249,29 +205,29 @@ class Rewriter:
     def _take_lines(self, start: int, end: int) -> None:
         """Take whole lines out; their comments stay."""
         first = self._text.rfind("\n", 0, start) + 1
-        last = self._line_end(end)
+        last = line_end(self._text, end)
         pad = self._text[first:start]
-        self._add(first, last, "".join(f"{pad}{one}{self._manner.newline}" for one in self._comments(start, last)))
+        self._add(
+            first, last, "".join(f"{pad}{one}{self._manner.newline}" for one in comments_in(self._text, start, last))
+        )
 
     def _lift(self, pairs: Any, kept: Any) -> None:
         """Take out the first pair of an item; the next one goes up to the dash."""
         start, following = pairs[0][0].start, kept[0][0].start
         pad = " " * column(self._text, start)
-        kept_notes = "".join(f"{one}{self._manner.newline}{pad}" for one in self._comments(start, following))
+        kept_notes = "".join(f"{one}{self._manner.newline}{pad}" for one in comments_in(self._text, start, following))
         self._add(start, following, kept_notes)
 
     def _restart(self, node: Mapping, new: dict[str, Any], indent: int) -> None:
         """Write a mapping anew of which nothing, or little, stays."""
-        notes = "".join(f"{one}{self._manner.newline}{' ' * indent}" for one in self._comments(node.start, node.end))
+        notes = "".join(
+            f"{one}{self._manner.newline}{' ' * indent}" for one in comments_in(self._text, node.start, node.end)
+        )
         start, end = node.pairs[0][0].start, node.end
         tail = self._manner.newline if self._text[:end].endswith("\n") else ""
         inside = [edit for edit in self._edits if start <= edit.start and edit.end <= end]
         self._edits = [edit for edit in self._edits if edit not in inside]
         self._add(start, end, f"{notes}{block(new, self._manner, indent)}{tail}")
-
-    def _comments(self, start: int, end: int) -> list[str]:
-        """Give the comments in a piece of text that is no comment itself."""
-        return [found["note"].rstrip() for found in _PIECES.finditer(self._text, start, end) if found["note"]]
 
     # Lists.
 
@@ -310,23 +266,13 @@ class Rewriter:
         rows = [f"{pad}- {block(value, self._manner, dash + 2)}" for value in values]
         if after is None and before is not None:
             at = self._text.rfind("\n", 0, dash_before(self._text, before.start)) + 1
-            at = self._above_comments(at, dash)
+            at = above_comments(self._text, at, dash)
             self._add(at, at, "".join(row + line_break for row in rows))
             return
         assert after is not None  # noqa: S101  (a block list has an item)
-        at = self._after(after.end, dash)
+        at = after_comments(self._text, after.end, dash)
         lead = "" if self._text[:at].endswith("\n") else line_break
         self._add(at, at, lead + line_break.join(rows) + ("" if lead else line_break))
-
-    def _above_comments(self, at: int, dash: int) -> int:
-        """Go up over the comments that belong to an item."""
-        while at > 0:
-            line = self._text.rfind("\n", 0, at - 1) + 1
-            words = self._text[line:at]
-            if not words.strip().startswith("#") or len(words) - len(words.lstrip(" ")) < dash:
-                return at
-            at = line
-        return at
 
     # Braces and brackets.
 
@@ -412,10 +358,10 @@ class Rewriter:
             if index < len(spans):
                 start, end = spans[first][0], spans[index][0]
                 pad = " " * column(self._text, start)
-                notes = "".join(f"{one}{self._manner.newline}{pad}" for one in self._comments(start, end))
+                notes = "".join(f"{one}{self._manner.newline}{pad}" for one in comments_in(self._text, start, end))
             else:
                 start, end = spans[first - 1][1], spans[-1][1]
-                notes = "".join(f" {one}{self._manner.newline}" for one in self._comments(start, end))
+                notes = "".join(f" {one}{self._manner.newline}" for one in comments_in(self._text, start, end))
             self._add(start, end, notes)
 
     # Whole values.
@@ -443,7 +389,7 @@ class Rewriter:
         """Write another value where a block begins; the block's comments stay above it."""
         indent = column(self._text, node.start)
         pad = self._manner.newline + " " * indent
-        notes = "".join(f"{one}{pad}" for one in self._comments(node.start, node.end))
+        notes = "".join(f"{one}{pad}" for one in comments_in(self._text, node.start, node.end))
         tail = self._manner.newline if self._text[node.start : node.end].endswith("\n") else ""
         written = block(new, self._manner, indent) if is_nested else f"  {self._inline(node, new)}"
         self._add(node.start, node.end, f"{notes}{written}{tail}")
@@ -456,7 +402,3 @@ class Rewriter:
     def _add(self, start: int, end: int, new: str) -> None:
         self._rank += 1
         self._edits.append(Edit(start, end, self._rank, new))
-
-
-# Quoted texts are passed over, so that a number sign in them is no comment.
-_PIECES = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'|(?:(?<=\s)|^)(?P<note>#[^\n]*)', re.MULTILINE)
