@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
+    "migrate": Entry("migrate", "Manifests written for the device plugin, turned into claims."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }
 _AGENT = ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help).")
