@@ -102,6 +102,7 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
         )
