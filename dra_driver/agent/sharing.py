@@ -86,13 +86,11 @@ class Sharing:
         if self._must_ask:
             self._held = self._allocated()
             self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
-        self._held = frozenset(one for one in self._held if one[0] not in ownership.held)
+        known = {name for name, _ in ownership.forms}
+        self._held = frozenset(one for one in self._held if one[0] not in known)
         if not self._held or self._clock() > self._held_until:
             return ownership
-        held = ownership.held | {name for name, _ in self._held}
-        return replace(
-            ownership, held=held, shared=ownership.shared | {name for name, is_share in self._held if is_share}
-        )
+        return replace(ownership, forms=ownership.forms | self._held)
 
     def _read_again(self, path: Path) -> None:
         try:

@@ -45,7 +45,7 @@ class EmbeddedNode:
         *,
         classes: Sequence[Wire],
         version: str = "1.36",
-        mig: str = "static",
+        mig: str = "dynamic",
         sharing: Path | None = None,
         command: Sequence[str] = (),
     ) -> None:

@@ -83,10 +83,11 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--mig",
-        "static",
-        "static: partitions as they stand; dynamic: made on demand where the API server keeps shared counters",
+        "dynamic",
+        "dynamic: partitions are made on demand where the API server keeps shared counters; static: as they stand",
         "MODE",
-        choices=("static", "dynamic"),
+        choices=("dynamic", "static"),
+        is_hardware=True,
     ),
     Flag(
         "--mig-profiles",
@@ -94,6 +95,7 @@ FLAGS: tuple[Flag, ...] = (
         "usual, or all: with graphics and with other media engines too",
         "WHICH",
         choices=("usual", "all"),
+        is_hardware=True,
     ),
     Flag(
         "--mig-geometry",
