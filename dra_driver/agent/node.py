@@ -24,7 +24,7 @@ from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.agent.sharing import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
 from dra_driver.inventory.partitions import MigPolicy
@@ -35,6 +35,7 @@ from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.geometer import Geometer
+from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -70,7 +71,7 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, self._count = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
@@ -80,7 +81,7 @@ class NodeAgent:
             with_all=options.has_all_profiles,
             published=self._publisher.status,
             allocated=self._allocated_names,
-            tell=lambda *event: tell_node(api, node_event(options.node, options.driver, "Normal", *event)),
+            tell=self._tell_mig,
         )
         self._sharing = Sharing(
             options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
@@ -112,14 +113,13 @@ class NodeAgent:
             answered=self._claim_answered,
         )
         self._geometer = Geometer(
-            options.mig_geometry,
-            options.node,
-            api=api,
+            GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
-            allocated=self._allocated_names,
+            allocated=self._used_names,
             changed=self._scanner.look_now,
+            tell=self._tell_mig,
         )
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
@@ -175,7 +175,7 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
-        if self._options.mig_geometry or not self._has_looked:
+        if self._geometer.is_declared or not self._has_looked:
             self._has_looked = True  # what could not be undone before the hardware was looked at
             self._reaper.look_now()
         self._publish()
@@ -226,7 +226,10 @@ class NodeAgent:
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+        if not self._geometer.is_declared:
+            return 0
+        if not self._publisher.wait_published(VERDICT_SECONDS):
+            self._reaper.look_now()
             return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
@@ -237,17 +240,20 @@ class NodeAgent:
         facts, policy = self._mig.judge(facts)
         return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
+    def _tell_mig(self, reason: str, message: str) -> None:
+        options = self._options
+        tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
+
     def _plain_now(self) -> tuple[Device, ...]:
         """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
         return self._others.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
 
-    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
-        """Give the partitions there are, by UUID, for a ledger that was lost."""
-        try:
-            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
-        except DriverError as error:
-            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
-            return {}
+    def _used_names(self) -> frozenset[str]:
+        """Name the devices that claims were given, under our names or another driver's. Raises: ApiError."""
+        inventory = self._scanner.inventory
+        every = (*inventory.devices, *inventory.plain)
+        free = {device.name for device in self._others.offer(every)}
+        return self._allocated_names().union(device.name for device in every if device.name not in free)
 
     def _driver_changed(self) -> None:
         self._must_restart.set()

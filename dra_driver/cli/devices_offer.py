@@ -74,7 +74,7 @@ def _ownership(selected: Chosen) -> Ownership:
 
     ledger = Ledger(selected.data / "ledger.db", reads_only=True)
     try:
-        node = this_node(selected.node, selected.driver, selected.proc)
+        node = this_node(selected.node, selected.driver, selected.roots.proc)
         return Owners(selected.hardware, ledger, NodeLocks(selected.data / "locks"), node.boot_id).of_ledger()
     except DriverError:
         return Ownership()

@@ -15,12 +15,12 @@ from typing import Any
 import click
 
 from dra_driver.hardware.choose import choose, roots_of
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 
-_PLACES = {"driver_name", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
+_PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
 
 
@@ -34,7 +34,8 @@ class Chosen:
     device_plugins: Path | None  # the kubelet's folder of them; None where they are ignored
     registrar: Path  # the kubelet's folder of registration sockets
     data: Path  # the agent's own folder
-    proc: str
+    cdi: Path
+    roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
     sharing_config: Path | None = None
@@ -71,4 +72,5 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     hardware = choose(values["hardware"], roots, node_name=node, state_dir=state)
     mig = {"is_mig_dynamic": values["mig"] == "dynamic", "has_all_profiles": values["mig_profiles"] == "all"}
     sharing = Path(values["sharing_config"]) if values["sharing_config"] else None
-    return Chosen(node, driver, hardware, plugins, registrar, data, roots.proc, **mig, sharing_config=sharing)
+    cdi = Path(values["cdi_root"])
+    return Chosen(node, driver, hardware, plugins, registrar, data, cdi, roots, **mig, sharing_config=sharing)

@@ -101,7 +101,8 @@ FLAGS: tuple[Flag, ...] = (
         "--mig-geometry",
         "",
         "how unused GPUs are cut where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a list "
-        "(1g.10gb=4,3g.40gb=1), or label: as the node's label nvidia.com/mig.config says",
+        "(1g.10gb=4,3g.40gb=1), a name of --mig-config, or label: as the node's label nvidia.com/mig.config says; by "
+        "node: PATTERN:GEOMETRY or KEY=VALUE:GEOMETRY; several with semicolons",
         "GEOMETRY",
     ),
     Flag(
@@ -111,6 +112,7 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
         is_hardware=True,
     ),
+    Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 
