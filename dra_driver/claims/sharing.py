@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import DeviceConfig, Fault, refuse
@@ -24,6 +24,7 @@ from dra_driver.model.sharing import (
     SharingSettings,
     TimeSlicingSettings,
     record_of_settings,
+    settings_of_record,
     strategy_of,
 )
 from dra_driver.model.wire import Wire
@@ -60,7 +61,27 @@ class SharingStep:
             "key": self.key,
             "device": asdict(self.device),
             "settings": record_of_settings(self.settings),
+            "inFile": list(self.in_file),
+            "clients": {name: asdict(limits) for name, limits in self.clients.items()},
+            "made": self.made,
         }
+
+
+def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
+    """Give the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
+
+    Raises: KeyError, TypeError, ValueError for anything else.
+    """
+    return SharingStep(
+        device=SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__}),
+        settings=settings_of_record(record["settings"]),
+        in_file=tuple(record["inFile"]),
+        clients={
+            name: ClientLimits(**{limit: limits[limit] for limit in ClientLimits.__slots__})
+            for name, limits in record["clients"].items()
+        },
+        made=record["made"],
+    )
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:

@@ -21,6 +21,8 @@ _HINT = (
 )
 _SLACK_S = 1.0  # what the supervisor may take beyond the deadline that it was given, to undo what it began
 _LEAST_S = 0.05
+_RESTART_S = 5.0
+_POLL_S = 0.1
 
 
 def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
     extra = {} if command == "list" else {"deadlineS": deadline_s}
     line = wire.line_of({"version": wire.VERSION, "command": command, **asked, **extra})
     try:
-        answer = wire.object_of(_exchange(path, line, time.monotonic() + deadline_s + _SLACK_S))
+        answer = wire.object_of(_exchange_patiently(path, line, time.monotonic() + deadline_s))
     except TimeoutError as exc:
         text = f"the MPS supervisor did not answer {command!r} within {deadline_s:g} s"
         raise SharingError("mps-not-ready", text, retry=Retry.LATER) from exc
@@ -44,6 +46,23 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
         raise wire.error_of(answer["error"])
     result = answer.get("result")
     return result if isinstance(result, dict) else {}
+
+
+def _exchange_patiently(path: Path, line: bytes, deadline: float) -> bytes:
+    """Exchange lines; where a supervisor has been before, wait a little for the next one: it may be restarting.
+
+    Every command may be repeated, so one that was cut off is given again.
+    """
+    gives_up = min(deadline, time.monotonic() + _RESTART_S)
+    while True:
+        try:
+            return _exchange(path, line, deadline + _SLACK_S)
+        except TimeoutError:
+            raise
+        except OSError:
+            if time.monotonic() + _POLL_S > gives_up or not path.parent.is_dir():
+                raise
+        time.sleep(_POLL_S)
 
 
 def _exchange(path: Path, line: bytes, deadline: float) -> bytes:

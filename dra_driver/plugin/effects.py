@@ -20,7 +20,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.partitioner import US, Partitioner
-from dra_driver.plugin.sharer import Sharer, with_sharing
+from dra_driver.plugin.sharer import Sharer, in_force, with_sharing
 
 OWNER_ENV = "DRA_DRIVER_PARTITION"
 
@@ -70,7 +70,7 @@ class Effects:
         Raises: ClaimError, HardwareError, PrepareError, SharingError.
         """
         changed = False
-        steps = tuple(steps)
+        steps = in_force(tuple(steps), recorded)
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, CdiFileStep):
@@ -98,7 +98,7 @@ class Effects:
 
         Raises: HardwareError, PrepareError.
         """
-        steps = tuple(steps)
+        steps = in_force(tuple(steps), recorded)
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, MigPartitionStep):
@@ -117,14 +117,18 @@ class Effects:
         """
         unknown: list[str] = []
         fault: DriverError | None = None
+        shared: set[str] = set()
         for step in reversed(tuple(steps)):
             try:
                 if step.get("kind") == CdiFileStep.kind:
                     self._store.remove(step["file"])
-                elif step.get("kind") == MigPartitionStep.kind:
-                    self._partitioner.unmake(uid, step, deadline)
                 elif step.get("kind") == SharingStep.kind:
+                    shared.add(step["key"])
                     self._sharer.unmake(uid, step, deadline)
+                    shared.remove(step["key"])
+                elif step.get("kind") == MigPartitionStep.kind:
+                    if step["key"] not in shared:  # else its daemon still runs, and the next call ends that first
+                        self._partitioner.unmake(uid, step, deadline)
                 elif step.get("kind") == MigModeStep.kind:
                     self._partitioner.restore(step, deadline)
                 else:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dra_driver.claims.sharing import SharingStep
+from dra_driver.claims.plan import Step
+from dra_driver.claims.sharing import SharingStep, sharing_step_of_record
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import ClaimError, DriverError, Retry
@@ -173,6 +174,14 @@ def with_sharing(edits: Edits, step: SharingStep, recorded: Wire, name: str) -> 
         text = json.dumps(recorded[_EFFECT], separators=(",", ":"), sort_keys=True)
         parts.append(Edits(env=(f"{EFFECT_ENV}={text}",)))
     return merge(parts)
+
+
+def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...]:
+    """Give the steps of a plan with sharing as the claim was prepared with: the configuration may differ now."""
+    known = [r for r in recorded if r.get("kind") == SharingStep.kind and _EFFECT in r and r.get("inFile")]
+    made = {record["key"]: sharing_step_of_record(record) for record in known}
+    *others, last = [made.pop(s.key, s) if isinstance(s, SharingStep) else s for s in steps]
+    return (*others, *made.values(), last)
 
 
 def step_of_env(value: str) -> Wire:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -55,6 +56,19 @@ def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, 
     supervisor.client.stop(device(), deadline_s=10)
     assert not client.works()
     assert processes_below(supervisor.folder) == []
+
+
+def test_a_call_that_meets_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.end()
+    answers: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: answers.extend(one.is_ready for one in supervisor.client.running(deadline_s=30))
+    )
+    thread.start()
+    supervisor.begin()
+    thread.join()
+    assert answers == [True]
 
 
 def test_after_an_upgrade_the_new_supervisor_repairs_what_the_old_one_started(supervisor: Supervisor):

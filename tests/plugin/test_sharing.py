@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
@@ -276,6 +277,37 @@ def test_a_claim_that_holds_a_device_keeps_its_settings_when_the_configuration_c
     sliced.allocate("u2", replica(1))
     with pytest.raises(ClaimError, match="interval Long by claim ns/claim-u1"):
         sliced.prepare("u2")
+
+
+def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.allocate_share("u2", "s1", memory="10Gi")
+    served.prepare("u1")
+    served.prepare("u2")
+    files = served.files()
+    served.settings = None
+    served.look()
+    served.inventory = Inventory(served.inventory.devices)  # no replica, nothing that may be allocated many times
+    assert [device.device for device in served.prepare("u1")] == [replica(0)]
+    served.prepare("u2")
+    assert served.preparer.refresh_cdi() == 0
+    assert served.files() == files
+    assert served.effects() == {WHOLE: ["u1"], OTHER: ["u2"]}
+    served.unprepare("u1")
+    served.unprepare("u2")
+    served.assert_unshared()
+
+
+def test_a_partition_stays_while_its_daemon_does(rig: SharingRig) -> None:
+    rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
+    rig.supervisor.is_there = False
+    with pytest.raises(SharingError):
+        rig.unprepare("u1")
+    assert len(rig.partitions(0)) == 1
+    rig.supervisor.is_there = True
+    rig.unprepare("u1")
+    assert rig.partitions(0) == []
+    rig.assert_unshared()
 
 
 # Reboot, lost ledger, other agents
