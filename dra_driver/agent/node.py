@@ -234,15 +234,15 @@ class NodeAgent:
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
 
-    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
-        """Say how MIG is offered, and what is shared. Raises: ApiError while that can't be known."""
-        rules = self._sharing.look()
-        facts, policy = self._mig.judge(facts)
-        return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
-
     def _tell_mig(self, reason: str, message: str) -> None:
         options = self._options
         tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
+
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
+        """Say how MIG is offered, and what is shared."""
+        rules = self._sharing.look()
+        facts, policy = self._mig.judge(facts)
+        return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
     def _plain_now(self) -> tuple[Device, ...]:
         """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""

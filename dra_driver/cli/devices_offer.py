@@ -17,7 +17,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, DeviceType, Inventory
 from dra_driver.inventory.offering import ON_DEMAND, how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership
-from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
+from dra_driver.inventory.rules import SharingRules
 from dra_driver.model.errors import DriverError
 
 SHARED = "whole, and shared"
@@ -46,7 +46,7 @@ class Offer:
         return bool(self.inventory.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules = NOTHING_SHARED) -> Offer:
+def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> Offer:
     """Work out what the agent would publish of these facts."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)

@@ -69,8 +69,16 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
     roots = roots_of(values)
     state = data if (data / "ledger.db").exists() else None  # what an agent has made of simulated hardware
-    hardware = choose(values["hardware"], roots, node_name=node, state_dir=state)
-    mig = {"is_mig_dynamic": values["mig"] == "dynamic", "has_all_profiles": values["mig_profiles"] == "all"}
-    sharing = Path(values["sharing_config"]) if values["sharing_config"] else None
-    cdi = Path(values["cdi_root"])
-    return Chosen(node, driver, hardware, plugins, registrar, data, cdi, roots, **mig, sharing_config=sharing)
+    return Chosen(
+        node=node,
+        driver=driver,
+        hardware=choose(values["hardware"], roots, node_name=node, state_dir=state),
+        device_plugins=plugins,
+        registrar=registrar,
+        data=data,
+        cdi=Path(values["cdi_root"]),
+        roots=roots,
+        is_mig_dynamic=values["mig"] == "dynamic",
+        has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]) if values["sharing_config"] else None,
+    )

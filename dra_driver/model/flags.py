@@ -105,6 +105,7 @@ FLAGS: tuple[Flag, ...] = (
         "node: PATTERN:GEOMETRY or KEY=VALUE:GEOMETRY; several with semicolons",
         "GEOMETRY",
     ),
+    Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
     Flag(
         "--sharing-config",
         "",
@@ -112,7 +113,6 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
         is_hardware=True,
     ),
-    Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 
