@@ -406,6 +406,15 @@ def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: Sh
     assert served.compute_modes() == ("DEFAULT", "EXCLUSIVE_PROCESS")
 
 
+def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    sliced.ledger._write(lambda c: c.execute("DELETE FROM claims"))
+    assert not sliced.ledger.is_empty()
+    assert sliced.preparer.settle_sharing() == 1
+    assert sliced.ledger.is_empty()
+
+
 # Many at once
 
 
