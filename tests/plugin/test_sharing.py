@@ -8,12 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.mig_parts import OTHER, WHOLE, small
+from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.plugin.parts import DRIVER, in_thread
 from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
@@ -286,8 +285,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     served.prepare("u2")
     files = served.files()
     served.settings = None
-    served.look()
-    served.inventory = Inventory(served.inventory.devices)  # no replica, nothing that may be allocated many times
+    MigRig.look(served)  # no replica, nothing that may be allocated many times
     assert [device.device for device in served.prepare("u1")] == [replica(0)]
     served.prepare("u2")
     assert served.preparer.refresh_cdi() == 0
