@@ -90,7 +90,7 @@ def prepared(machine, claim):
             pytest.skip(f"mounts are not permitted here: {answers}")
         return not isinstance(answers[0], str)
 
-    until(ask, f"prepared: {answers}", 30)
+    until(ask, "prepared", 30)
     (file,) = (path for path in machine.here.kubelet.cdi_dir.glob("*.json") if claim.uid in path.name)
     return [edit for one in json.loads(file.read_text())["devices"] for edit in one["containerEdits"].get("mounts", [])]
 

@@ -451,6 +451,24 @@ def test_one_that_leaves_while_another_comes_leaves_the_device_shared(served: Sh
         assert list(served.supervisor.daemons()) == [WHOLE]
 
 
+def test_two_agents_on_one_node_make_one_effect_and_undo_it_once(sliced: SharingRig) -> None:
+    older = sliced.preparer
+    newer = sliced.restart()
+    for round_ in range(3):
+        uids = [sliced.allocate(f"{round_}-{i}", replica(i)) for i in range(4)]
+        threads = [in_thread(sliced.prepare, uid, 5.0, (older, newer)[i % 2]) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert not isinstance(outcome[0], Exception), outcome
+        assert sliced.effects() == {WHOLE: uids}
+        threads = [in_thread((newer, older)[i % 2].unprepare, uid, Deadline.after(5)) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert outcome == [None]
+        sliced.assert_unshared()
+    assert sliced.sets == [(WHOLE, "Long"), (WHOLE, "Default")] * 3
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["prepare", "unprepare", "restart", "reap"]), st.integers(0, 3)), max_size=12
 )
