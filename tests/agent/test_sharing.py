@@ -33,7 +33,7 @@ class World:
     def __init__(self, tmp_path):
         self.path, self.node = tmp_path / "sharing.yaml", Node()
         self.now, self.looks = 100.0, 0
-        self.allocated = frozenset()
+        self.allocated, self.refusal = frozenset(), None
 
     def write(self, text):
         self.path.with_suffix(".new").write_text(text)
@@ -45,6 +45,8 @@ class World:
 
     def look(self):
         self.looks += 1
+        if self.refusal:
+            raise self.refusal
         return self.allocated
 
 
@@ -125,6 +127,17 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     sharing.look()
     sharing.with_allocated(Ownership())
     assert world.looks == 2, "new rules, new question"
+
+
+def test_an_agent_that_may_not_list_claims_goes_on_without_and_one_that_gets_no_answer_waits(world):
+    sharing = world.sharing()
+    sharing.look()
+    for status in (0, 500):
+        world.refusal = ApiError("refused", "no answer", status=status)
+        with pytest.raises(ApiError):
+            sharing.with_allocated(Ownership())
+    world.refusal = ApiError("forbidden", "no", status=403)
+    assert sharing.with_allocated(Ownership()) == Ownership()
 
 
 def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
