@@ -151,7 +151,7 @@ class Ledger:
         """Say whether nothing would be lost with the file. Raises: LedgerError."""
         if self.is_read_only or self.count():
             return False
-        return not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+        return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
 
     # Writing
 
