@@ -142,8 +142,9 @@ class Agent:
         return until(f"slices of {self.driver} on {self.node.name}", whole, seconds)
 
     def sockets(self) -> list[str]:
-        """Return the names of the sockets in the kubelet's folders."""
-        return sorted(path.name for folder in (self.node.registry, self.data) for path in folder.glob("*.sock"))
+        """Return the names of this driver's sockets in the kubelet's folders."""
+        own = [*self.node.registry.glob(f"{self.driver}*.sock"), *self.data.glob("*.sock")]
+        return sorted(path.name for path in own)
 
     def cdi_files(self) -> list[Path]:
         """Return this driver's CDI files, whatever their stage."""
