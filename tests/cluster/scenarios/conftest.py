@@ -19,6 +19,7 @@ import pytest
 
 from tests.cluster.agent import ACCOUNT, NAMESPACE, Agent
 from tests.cluster.api import Refused
+from tests.cluster.balance import spread
 from tests.cluster.cluster import REPOSITORY, Cluster
 from tests.cluster.hardware import KINDS, machine
 from tests.cluster.node import Node
@@ -113,7 +114,8 @@ def either_agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agen
     return started
 
 
-@pytest.fixture(params=KINDS)
+# In the core lane the long scenarios take turns: one kind with the gates on, the other with the defaults.
+@pytest.fixture(params=KINDS if SOAK else KINDS[:1] if os.environ.get("GATES") == "default" else KINDS[1:])
 def either_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Make machines of either kind: `start_agent(**either_machine("name", cut=…))`."""
     return lambda name, **variant: machine(request.param, tmp_path / name, **variant)
@@ -157,9 +159,12 @@ def stage(cluster: Cluster, namespace: str) -> Stage:
     return Stage(cluster, cluster.nodes[0], namespace)
 
 
+@pytest.hookimpl(trylast=True)  # when it is known what runs
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the long scenarios: with two workers (two clusters) none is left over at the end."""
-    items.sort(key=lambda item: "robustness" not in item.nodeid)
+    """Give each worker (each has a cluster of its own) as much to do as the others."""
+    order = spread([item.nodeid for item in items], int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    places = {nodeid: place for place, nodeid in enumerate(order)}
+    items.sort(key=lambda item: places[item.nodeid])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
