@@ -167,6 +167,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places[item.nodeid])
 
 
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str]:
+    """Count as usual, but print no letters: each scenario has a line of its own."""
+    is_call = report.when == "call"
+    words = {"passed": "passed" if is_call else "", "failed": "failed" if is_call else "error"}
+    return words.get(report.outcome, report.outcome), "", ""
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print each scenario by name with its time, set-up and clean-up included."""
     times = _TIMES.setdefault(report.nodeid, [0.0])
@@ -176,7 +183,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown":
         name = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
         verdict = "FAILED" if report.nodeid in _FAILED else "skipped" if report.nodeid in _SKIPPED else "ok"
-        print(f"\n{times[0]:7.1f} s  {verdict:7}  {name}", end="", flush=True)
+        print(f"{times[0]:7.1f} s  {verdict:7}  {name}", flush=True)
     elif report.skipped:
         _SKIPPED.add(report.nodeid)
 
