@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra_driver.controller.publishing_status import PublisherStatus
+from dra_driver.controller.status import PublisherStatus
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.offering import how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership

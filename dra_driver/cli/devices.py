@@ -89,9 +89,12 @@ def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str,
 
 
 def _withheld(selected: Chosen) -> str:
-    """Say why the agent publishes none of this, as far as the node itself shows it: a device plugin's socket."""
+    """Say why the agent publishes none of this, as far as the node's own sockets show it."""
     from dra_driver.plugin.device_plugin import live_sockets
+    from dra_driver.plugin.namesakes import NamesakeWatch
 
+    if other := NamesakeWatch(selected.registrar, selected.data, driver=selected.driver).find():
+        return other
     sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
     return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
 

@@ -19,9 +19,9 @@ from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_w
 from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.probe import find_losses
-from dra_driver.controller.publishing_status import PublisherStatus
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import Server
+from dra_driver.controller.status import PublisherStatus
 from dra_driver.controller.stored import StoredSlices
 from dra_driver.controller.validity import find_faults, without_dropped
 from dra_driver.controller.writer import SliceWriter
@@ -76,6 +76,7 @@ class Publisher:
         self._schedule = Schedule(settle_s=settle_s)
         self._stored = StoredSlices(driver=driver, node=node)
         self._content: PoolContent | None = None
+        self._is_withdrawn = False
         self._revision = 0
         self._is_published = False
         self._is_writing = False
@@ -127,9 +128,19 @@ class Publisher:
             tuple(counter_set_wire(name, counters) for name, counters in (counter_sets or {}).items()),
             tuple(device_wire(device) for device in plain) if counter_sets else None,
         )
+        self._want(content, is_withdrawn=False)
+
+    def withdraw(self) -> None:
+        """Delete the pool's slices, soon, and write nothing more until the next `publish`.
+
+        For a node where another driver of our name publishes: each would delete the other's slices for ever.
+        """
+        self._want(PoolContent((), (), None), is_withdrawn=True)
+
+    def _want(self, content: PoolContent, *, is_withdrawn: bool) -> None:
         with self._changed:
-            if content != self._content:
-                self._content = content
+            if (content, is_withdrawn) != (self._content, self._is_withdrawn):
+                self._content, self._is_withdrawn = content, is_withdrawn
                 self._revision += 1
                 self._losses.forget_harmless()
                 self._is_published = False
@@ -249,16 +260,22 @@ class Publisher:
         while True:
             with self._changed:
                 content, revision, is_doubtful = self._content, self._revision, self._is_doubtful
+                is_withdrawn = self._is_withdrawn
             if content is None:
                 raise _StoppedError
             if is_doubtful:
                 self._list_again()
-            plan = self._plan(content)
+            plan = self._withdrawal() if is_withdrawn else self._plan(content)
             try:
                 self._carry_out(plan)
             except _LookAgainError:
                 continue
             return revision, plan
+
+    def _withdrawal(self) -> WritePlan:
+        with self._changed:
+            own = tuple(s for s in self._stored.all() if pool_of(s) == self._pool)
+        return WritePlan(self._highest_generation, deletes=own)
 
     def _plan(self, content: PoolContent) -> WritePlan:
         owner, minor = self._server.owner(), self._server.minor()

@@ -140,6 +140,11 @@ def owner_env(recorded: Wire) -> tuple[str, ...]:
     return (f"{OWNER_ENV}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
 
 
+def is_only_file(recorded: Sequence[Wire]) -> bool:
+    """Say whether recorded steps wrote a CDI file and did nothing else to the node."""
+    return all(step.get("kind") == CdiFileStep.kind for step in recorded)
+
+
 def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:
     """Give the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
     known = {_key(step): step for step in recorded}

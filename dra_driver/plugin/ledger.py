@@ -142,10 +142,21 @@ class Ledger:
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
 
+    def is_empty(self) -> bool:
+        """Say whether nothing would be lost with the file. Raises: LedgerError."""
+        if self.is_read_only or self.count():
+            return False
+        return not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+
     # Writing
 
-    def intend(self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> tuple[Rival, ...]:
-        """Record the intent and take hold of the claim's devices; or give the rivals, and write nothing."""
+    def intend(
+        self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
+    ) -> tuple[Rival, ...]:
+        """Record the intent and take hold of the claim's devices; or give the rivals, and write nothing.
+
+        An intent need not be synced where a power failure takes all its effects away.
+        """
         wanted = _wanted(claim, occupied)
         sql, values = _rivals_query(claim.uid, wanted)
 
@@ -155,7 +166,7 @@ class Ledger:
                 _insert(connection, record, wanted)
             return rivals
 
-        return self._write(job)
+        return self._write(job, is_synced=is_synced)
 
     def set_state(self, uid: str, state: State) -> None:
         """Move a claim on."""
@@ -213,9 +224,9 @@ class Ledger:
     def _execute(self, sql: str, values: tuple[object, ...]) -> None:
         self._write(lambda connection: connection.execute(sql, values))
 
-    def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def _write(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
         self.require_writable()
-        return self._with_database(lambda database: database.write(job))
+        return self._with_database(lambda database: database.write(job, is_synced=is_synced))
 
     def _with_database(self, use: Callable[[Database], T]) -> T:
         """Use the open file; when it turns out broken, or is no longer the one at `path`, open it again first."""

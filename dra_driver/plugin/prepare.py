@@ -24,7 +24,7 @@ from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
-from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over
+from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
 from dra_driver.plugin.ledger import Ledger, Rival
 from dra_driver.plugin.locks import NodeLocks
@@ -231,7 +231,7 @@ class Preparer:
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
         steps = list(self._effects.look(plan.steps))
         intent = record_of_plan(plan, self._node.boot_id, steps)
-        rivals = self.ledger.intend(intent, plan.claim, plan.occupied)
+        rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not is_only_file(steps))
         if not rivals:
             self._finish(intent, plan, steps, deadline)
         return rivals
@@ -248,11 +248,15 @@ class Preparer:
             raise
 
     def _undo(self, record: Record, deadline: Deadline) -> None:
-        """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm."""
+        """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm.
+
+        What is only a file needs no mark: killed before it is forgotten, the claim is prepared with its file missing,
+        which `refresh_cdi` makes good; the kubelet has no answer and asks again.
+        """
         if self.ledger.is_read_only:
             self._effects.undo(record.uid, record.steps, deadline)
             return
-        if record.state not in UNFINISHED:
+        if record.state not in UNFINISHED and not is_only_file(record.steps):
             self.ledger.set_state(record.uid, State.UNPREPARING)
         self._effects.undo(record.uid, record.steps, deadline)
         self.ledger.forget(record.uid)

@@ -17,6 +17,7 @@ import grpc
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
+from dra_driver.plugin.namesakes import MARK
 from dra_driver.plugin.sockets import Identity, bind_privately, free_path, identity, make_folder
 from dra_driver.telemetry.logs import fields
 
@@ -55,8 +56,9 @@ class Registration:
 
     # What the kubelet calls
 
-    def get_info(self, _request: messages.InfoRequest, _context: Context) -> messages.PluginInfo:
-        """Tell who we are and where we serve."""
+    def get_info(self, _request: messages.InfoRequest, context: Context) -> messages.PluginInfo:
+        """Tell who we are and where we serve; and another instance of ours that it is one."""
+        context.set_trailing_metadata((MARK,))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=list(VERSIONS)
         )

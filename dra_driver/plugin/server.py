@@ -105,7 +105,10 @@ class PluginServer:
 
         def answer(claim: Any) -> Any:
             devices, error = self._guard(
-                "prepare", claim, lambda: self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
+                "prepare",
+                claim,
+                lambda: self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline),
+                context,
             )
             encoded = [_encode(messages, device, with_shares=version == "v1.DRAPlugin") for device in devices or ()]
             return messages.NodePrepareResourceResponse(devices=encoded, error=error)
@@ -117,13 +120,13 @@ class PluginServer:
         deadline = Deadline.of_call(context.time_remaining())
 
         def answer(claim: Any) -> Any:
-            _, error = self._guard("unprepare", claim, lambda: self._preparer.unprepare(claim.uid, deadline))
+            _, error = self._guard("unprepare", claim, lambda: self._preparer.unprepare(claim.uid, deadline), context)
             return messages.NodeUnprepareResourceResponse(error=error)
 
         return messages.NodeUnprepareResourcesResponse(claims=_for_each(request.claims, answer))
 
     def _guard(
-        self, rpc: str, claim: Any, work: Callable[[], tuple[PreparedDevice, ...] | None]
+        self, rpc: str, claim: Any, work: Callable[[], tuple[PreparedDevice, ...] | None], context: Context
     ) -> tuple[tuple[PreparedDevice, ...] | None, str]:
         """Run the work for one claim; give its result, and its error as text for the kubelet's event."""
         started = time.monotonic()
@@ -136,17 +139,26 @@ class PluginServer:
             log.exception("bug: an error that nobody foresaw", extra=fields(rpc=rpc, claim_uid=claim.uid))
             code, text = "driver.bug", f"{type(error).__name__}: {error} [driver.bug]"
         seconds = time.monotonic() - started
-        self._answered(rpc, seconds, code)
-        record = {
-            "claim": f"{claim.namespace}/{claim.name}",
-            "claim_uid": claim.uid,
-            "took_ms": round(seconds * 1000, 1),
-        }
-        if text:
-            log.warning("claim refused", extra=fields(rpc=rpc, code=code, err=text, **record))
-        else:
-            log.info("claim answered", extra=fields(rpc=rpc, devices=len(result or ()), **record))
+
+        def note() -> None:
+            self._answered(rpc, seconds, code)
+            _log(rpc, claim, seconds, devices=len(result or ()), code=code, text=text)
+
+        if not context.add_callback(note):  # the kubelet waits for the answer, nobody for the log
+            note()
         return result, text
+
+
+def _log(rpc: str, claim: Any, seconds: float, *, devices: int, code: str, text: str) -> None:
+    record = {
+        "claim": f"{claim.namespace}/{claim.name}",
+        "claim_uid": claim.uid,
+        "took_ms": round(seconds * 1000, 1),
+    }
+    if text:
+        log.warning("claim refused", extra=fields(rpc=rpc, code=code, err=text, **record))
+    else:
+        log.info("claim answered", extra=fields(rpc=rpc, devices=devices, **record))
 
 
 def _for_each(claims: Any, answer: Callable[[Any], Any]) -> dict[str, Any]:

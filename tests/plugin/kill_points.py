@@ -92,9 +92,10 @@ def call(root: Path, what: str, line: int) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair, look, and go on."""
+    """Be the next agent: repair, write files again once the hardware was looked at, and go on."""
     rig = rig_at(root)
     rig.preparer.repair()
+    rig.preparer.refresh_cdi()
     states = rig.states()
     expect(states.pop("bystander", ""), "prepared")
     expect(set(states.values()) - {"prepared"}, set())

@@ -1,4 +1,4 @@
-"""PublisherStatus: where publishing stands, for readiness, metrics and whoever decides what to offer."""
+"""Status: where publishing stands, for readiness, metrics and people."""
 
 from __future__ import annotations
 
