@@ -136,8 +136,12 @@ class Effects:
 
 
 def owner_env(recorded: Wire) -> tuple[str, ...]:
-    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's."""
-    return (f"{OWNER_ENV}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
+    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's.
+
+    Each partition has a name of its own: a container that has several would see only the last.
+    """
+    name = f"{OWNER_ENV}_{recorded['key'].upper().replace('-', '_')}"
+    return (f"{name}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
 
 
 def is_only_file(recorded: Sequence[Wire]) -> bool:

@@ -14,7 +14,7 @@ from dra_driver.model.errors import DriverError
 from tests.plugin.mig_parts import WHOLE, MigRig, small
 from tests.plugin.parts import in_thread
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - syncs may cost nothing here
+MEMORY = Path("/dev/shm")
 PLACES = [
     *(f"{WHOLE}-mig-1g10gb-19-{start}" for start in range(7)),
     *(f"{WHOLE}-mig-1g10gb-me-20-{start}" for start in (0, 6)),

@@ -30,7 +30,7 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
     assert len(edits["deviceNodes"]) == 3
     uuid = rig.partitions()[0].uuid
-    assert edits["env"] == [f"{OWNER_ENV}={uuid}/boot-1"]
+    assert edits["env"] == [f"{OWNER_ENV}_{small(3).upper().replace('-', '_')}={uuid}/boot-1"]
     rig.unprepare("u1")
     rig.assert_untouched()
 

@@ -46,8 +46,8 @@ class Cutter:
 
 def _simulated(agent: Agent) -> Any:
     path = agent.data / "simulated-mig.json"
-    changes = json.loads(path.read_text()) if path.exists() else {}
-    return {pci: it for pci, it in changes.items() if it.get("made") or it.get("destroyed") or it.get("mode")}
+    changes = json.loads(path.read_text())["gpus"] if path.exists() else {}
+    return {pci: it for pci, it in changes.items() if it["made"] or it["destroyed"] or it["mode"]}
 
 
 def _instances(machine: NvmlMachine) -> Any:
@@ -139,7 +139,7 @@ def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(cu
     assert "-mig-4g40gb-5-0" in device
     seen = stage.seen("user")
     assert len([path for path in seen.nodes if path.startswith("/dev/nvidia-caps/")]) == 2
-    assert seen.environment["DRA_DRIVER_PARTITION"].startswith("MIG-")
+    assert [value[:4] for name, value in seen.environment.items() if "DRA_DRIVER_PARTITION" in name] == ["MIG-"]
     stage.delete_pod("user")
     cutter.agent.wait_empty(1)
 
