@@ -5,6 +5,7 @@ The only place where `claims` (what to do) and `cdi` (how a file is written) mee
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep, Step
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
+from dra_driver.model.edits import Edits
 from dra_driver.model.errors import DriverError, HardwareError, PrepareError, Retry
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
@@ -21,6 +23,8 @@ from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.partitioner import US, Partitioner
 
 OWNER_ENV = "DRA_DRIVER_PARTITION"
+NODE_SECONDS = 2.0  # how long the nodes of a new partition are waited for
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Effects:
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, CdiFileStep):
-                changed |= self._write(step, made)
+                changed |= self._write(step, made, deadline.sooner(NODE_SECONDS))
                 continue
             index = _index_of(step, recorded)
             if isinstance(step, MigModeStep):
@@ -94,7 +98,7 @@ class Effects:
                 if partition is None:
                     raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
                 made[step.device] = (step.gpu, partition, recorded[_index_of(step, list(recorded))])
-        return any(self._write(step, made) for step in steps if isinstance(step, CdiFileStep))
+        return any(self._write(step, made, Deadline.after(0)) for step in steps if isinstance(step, CdiFileStep))
 
     def undo(self, uid: str, steps: Iterable[Wire], deadline: Deadline) -> None:
         """Undo recorded steps, last first.
@@ -126,13 +130,28 @@ class Effects:
                 retry=Retry.LATER,
             )
 
-    def _write(self, step: CdiFileStep, made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]]) -> bool:
+    def _write(
+        self, step: CdiFileStep, made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]], patience: Deadline
+    ) -> bool:
         edits = dict(step.devices)
         for name, device in step.made.items():
             gpu, partition, recorded = made[device]
-            found = self._hardware.device_edits(gpu, partition)
+            found = self._edits_of(gpu, partition, patience)
             edits[name] = replace(found, env=(*found.env, *owner_env(recorded)))
         return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
+
+    def _edits_of(self, gpu: GpuFacts, partition: PartitionFacts, patience: Deadline) -> Edits:
+        """Give what a partition that was just made needs; its nodes may come a moment after it.
+
+        Raises: HardwareError.
+        """
+        while True:
+            try:
+                return self._hardware.device_edits(gpu, partition)
+            except HardwareError as error:
+                if error.code != "hardware.node-missing" or patience.has_passed():
+                    raise
+            time.sleep(_POLL_SECONDS)
 
 
 def owner_env(recorded: Wire) -> tuple[str, ...]:
