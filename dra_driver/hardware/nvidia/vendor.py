@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,9 @@ class NvidiaHardware:
         """Give what one device needs. Raises: HardwareError("hardware.node-missing")."""
         from dra_driver.hardware.nvidia.edits import device_edits  # noqa: PLC0415 - only where claims are prepared
 
-        return device_edits(self._roots, gpu, partition)
+        minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have given it another
+        now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
+        return device_edits(self._roots, now, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Say what the common edits leave out now and why; nothing where there is no GPU."""
