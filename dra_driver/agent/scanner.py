@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
@@ -57,6 +58,7 @@ class Scanner:
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
+        self._judged: tuple[Facts, MigPolicy] | None = None  # what the newest inventory was built from
         self.inventory: Inventory = FIRST_LOOK
         self.scans = 0
         self.scan_seconds = 0.0
@@ -75,6 +77,18 @@ class Scanner:
         """Make a full discovery now rather than at the next probe."""
         self._fingerprint = None
         self._wake.set()
+
+    def look_again(self) -> None:
+        """Make a full discovery at the next probe, whatever it says."""
+        self._fingerprint = None
+
+    def inventory_holding(self, names: Collection[str]) -> Inventory:
+        """Give the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
+        if self._judged is None:
+            return self.inventory
+        facts, policy = self._judged
+        held = policy.ownership.held.union(names)
+        return build_inventory(facts, replace(policy, ownership=replace(policy.ownership, held=held)))
 
     def let_go(self) -> None:
         """Release the vendor's library, so that the driver can be unloaded, until `look_now`."""
@@ -113,7 +127,8 @@ class Scanner:
         now = time.monotonic()
         if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
             return
-        inventory = build_inventory(*self._judge(self._hardware.discover()))
+        self._judged = self._judge(self._hardware.discover())
+        inventory = build_inventory(*self._judged)
         is_seen = fingerprint != self._fingerprint  # device nodes may have changed where no device did
         self._fingerprint, self._scanned_at = fingerprint, now
         self.scans += 1

@@ -21,7 +21,10 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
-_SHIPPED = (("resourceclaims", "static"), ("partitions-on-demand", "dynamic"))  # folder of examples, agent's --mig
+_SHIPPED = {  # folders of examples by the agent's --mig
+    "dynamic": ("resourceclaims", "partitions-on-demand"),
+    "static": ("resourceclaims",),
+}
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 
 
@@ -34,12 +37,19 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     help="folder with example files [default: those of the checkout]",
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
-def command(examples: Path | None, profile: str) -> int:
+@click.option(
+    "--mig",
+    type=click.Choice(list(_SHIPPED)),
+    default="dynamic",
+    show_default=True,
+    help="the agent's flag of that name",
+)
+def command(examples: Path | None, profile: str, mig: str) -> int:
     """Run the main job from end to end, without a GPU and without a cluster.
 
-    A simulated node (8 x H100, two of them cut by MIG) whose real agent publishes ResourceSlices to an in-process
-    Kubernetes API and prepares claims for an embedded kubelet over unix sockets. Every file of the folder is run, and
-    held against the `# expect:` lines in its comments:
+    A simulated node (8 x H100: an administrator has cut two of them by MIG, the agent cuts the others on demand) whose
+    real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded kubelet over
+    unix sockets. Every file of the folder is run, and held against the `# expect:` lines in its comments:
 
     \b
       pod NAME runs
@@ -57,24 +67,20 @@ def command(examples: Path | None, profile: str) -> int:
 
     signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
-    given = [(examples, "static")] if examples else [(_folder(f"examples/{name}"), mig) for name, mig in _SHIPPED]
-    files = [(load_examples(folder), mig) for folder, mig in given]
+    folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
+    files = [example for folder in folders for example in load_examples(folder)]
     out = console()
-    good, left = 0, ""
-    for group, mig in files:
-        node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
-        about = "" if mig == "static" else ", GPUs cut on demand"
-        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}{about}")
-        status: int | None = None
-        try:
-            good += _run(out, node, group)
-        finally:
-            status = node.stop()
-        if status != 0:
-            left = f"; the agent ended with status {status}"
-    count = sum(len(group) for group, _ in files)
-    out.print(f"{good} of {count} examples came out as their files say{left}. {time.monotonic() - started:.1f} s")
-    return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
+    node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
+    out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
+    status: int | None = None
+    try:
+        good = _run(out, node, files)
+    finally:
+        status = node.stop()
+    left = f"; the agent ended with status {status}" if status else ""
+    took = time.monotonic() - started
+    out.print(f"{good} of {len(files)} examples came out as their files say{left}. {took:.1f} s")
+    return ExitCode.OK if good == len(files) and not left else ExitCode.NO_MATCH
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> int:

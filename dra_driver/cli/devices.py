@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import click
 
+from dra_driver.cli.devices_offer import Offer, offer_of
 from dra_driver.cli.hardware_options import Chosen, chosen, hardware_options
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import pool_name
 from dra_driver.model.wire import Wire
@@ -19,37 +20,49 @@ from dra_driver.model.wire import Wire
 
 @click.command(name="devices")
 @hardware_options
+@click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    metavar="FILE",
+    default=None,
+    help="the cluster whose API server is asked whether it keeps shared counters [default: the pod's own]",
+)
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(output: str, **given: str | None) -> int:
+def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
     """Show what this node would publish.
 
+    Where GPUs are cut on demand this depends on the API server: it is asked, and what it would not keep is left out.
+    Without an answer both are shown.
+
     \b
-    Each GPU or static MIG partition as the scheduler sees it, then:
+    Each GPU and MIG partition as the scheduler sees it, then:
+      not cut on demand   which GPUs, and why
       problems   what could not be read (it is left out, never guessed)
       left out   what containers will not get on this node, and why
 
     Exit status 1: nothing to publish; 5: the hardware is there but does not answer.
     """  # noqa: D301
-    from dra_driver.inventory.build import build_inventory
-
     selected = chosen(given)
     try:
         facts = selected.hardware.discover()
-        inventory = build_inventory(facts)
+        offer = offer_of(selected, facts, kubeconfig)
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
     if output == "table":
-        _show(selected, facts, inventory, left_out)
+        _show(selected, facts, offer, left_out)
     else:
-        write_document(_document(selected, facts, inventory, left_out), output)
-    if inventory.waiting_for:
+        write_document(_document(selected, facts, offer, left_out), output)
+    if offer.inventory.waiting_for:
         return ExitCode.ENVIRONMENT
-    return ExitCode.OK if inventory.devices else ExitCode.NO_MATCH
+    return ExitCode.OK if offer.devices else ExitCode.NO_MATCH
 
 
-def _document(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[str, ...]) -> Wire:
-    from dra_driver.inventory.wire import device_wire
+def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> Wire:
+    from dra_driver.inventory.wire import counter_set_wire, device_wire
+
+    inventory = offer.inventory
+    with_counters = offer.is_on_demand and offer.is_counting is not False
 
     return {
         "node": selected.node,
@@ -60,7 +73,15 @@ def _document(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tu
         "cudaDriverVersion": facts.cuda_driver_version,
         "waitingFor": inventory.waiting_for,
         "withheld": _withheld(selected),
-        "devices": [device_wire(device) for device in inventory.devices],
+        "mig": {
+            "onDemand": offer.is_on_demand,
+            "countersKept": offer.is_counting,
+            "server": offer.server,
+            "notOnDemand": dict(offer.exceptions),
+        },
+        "sharedCounters": [counter_set_wire(*item) for item in inventory.counter_sets.items()] if with_counters else [],
+        "devices": [device_wire(device) for device in offer.devices],
+        "devicesWithoutCounters": [device_wire(device) for device in inventory.plain],
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(left_out),
@@ -89,22 +110,24 @@ def _gpu_document(gpu: GpuFacts) -> Wire:
     }
 
 
-def _show(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[str, ...]) -> None:
-    out = console()
-    if inventory.devices:
+def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> None:
+    out, inventory = console(), offer.inventory
+    if offer.devices:
         title = f"pool {pool_name(selected.node, selected.driver)}"
-        show_table(out, title, _COLUMNS, map(device_row, inventory.devices))
+        show_table(out, title, _COLUMNS, map(device_row, offer.devices))
     else:
         say(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
     in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
     gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
-    say(out, f"{len(inventory.devices)} devices from {gpus}, {driver}")
+    say(out, f"{len(offer.devices)} devices from {gpus}, {driver}")
+    _show_counting(out, offer)
     if withheld := _withheld(selected):
         say(out, f"the agent publishes none of them: {withheld}", style="yellow")
     if inventory.waiting_for:
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
+        ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(left_out)),
     ):
@@ -112,6 +135,20 @@ def _show(selected: Chosen, facts: Facts, inventory: Inventory, left_out: tuple[
             say(out, f"{title}:", style="bold")
             for line in lines:
                 say(out, line, indent=2)
+
+
+def _show_counting(out: object, offer: Offer) -> None:
+    """Say on what it depends that this is published, and what is published instead."""
+    if not offer.is_on_demand:
+        return
+    if offer.is_counting is not None:
+        verb = "keeps" if offer.is_counting else "drops"
+        say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
+        return
+    plain = offer.inventory.plain
+    say(out, f"This is where the API server keeps shared counters ({offer.server}).")
+    title = f"where it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
+    show_table(out, title, _COLUMNS, map(device_row, plain))
 
 
 _COLUMNS = (
@@ -129,15 +166,16 @@ _COLUMNS = (
 def device_row(device: Device) -> tuple[str, ...]:
     """Give one device as the cells of the table."""
     gpu, partition = device.gpu, device.partition
+    part = partition.profile if partition else device.cut.profile.name if device.cut else ""
     memory = device.capacity.get("memory")
     product = gpu.product_name or "?"
     return (
         device.name,
         str(device.type),
-        f"{product} {partition.profile}" if partition else product,
+        f"{product} {part}".rstrip(),
         f"{memory / 2**30:.1f} GiB" if memory is not None else "-",
         gpu.compute_capability or "-",
         "-" if gpu.numa_node is None else str(gpu.numa_node),
         gpu.nvlink_domain or "-",
-        partition.uuid if partition else gpu.uuid,
+        partition.uuid if partition else "-" if part else gpu.uuid,
     )

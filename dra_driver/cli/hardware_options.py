@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 from dra_driver.hardware.choose import choose, roots_of
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 
-_PLACES = {"driver_name", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
+_PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
 
 
@@ -33,6 +33,10 @@ class Chosen:
     device_plugins: Path | None  # the kubelet's folder of them; None where they are ignored
     registrar: Path  # the kubelet's folder of registration sockets
     data: Path  # the agent's own folder
+    cdi: Path
+    roots: Roots
+    is_mig_dynamic: bool
+    has_all_profiles: bool
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,5 +56,8 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     plugins = Path(values["device_plugins_directory_path"]) if values["device_plugin"] == "yield" else None
     registrar = Path(values["kubelet_registrar_directory_path"]).absolute()
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
-    hardware = choose(values["hardware"], roots_of(values), node_name=node)
-    return Chosen(node, driver, hardware, plugins, registrar, data)
+    roots = roots_of(values)
+    state = data if (data / "ledger.db").exists() else None  # what an agent has made of simulated hardware
+    hardware = choose(values["hardware"], roots, node_name=node, state_dir=state)
+    mig = {"is_mig_dynamic": values["mig"] == "dynamic", "has_all_profiles": values["mig_profiles"] == "all"}
+    return Chosen(node, driver, hardware, plugins, registrar, data, Path(values["cdi_root"]), roots, **mig)

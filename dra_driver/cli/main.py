@@ -33,6 +33,7 @@ class Entry:
 
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
+    "doctor": Entry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
     "in-use": Entry(
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.compare import COUNTER_FIELDS, differing_fields
 from dra_driver.controller.diff import created
 from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent, SliceSpec
 from dra_driver.controller.losses import Losses
@@ -44,6 +44,12 @@ def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty
             losses.assume(frozenset(COUNTER_FIELDS), version=f"1.{minor}")
         return
     losses.note(sent, answer, version=f"1.{minor}" if minor else "unknown")
+
+
+def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, *, minor: int) -> bool:
+    """Ask once, for somebody who only wants to know. Raises: ApiError, also where the server refuses to be asked."""
+    sent = _question(content, empty, is_old=0 < minor < COUNTERS_APART_MINOR)
+    return not differing_fields(sent["spec"], writer.try_create(sent)["spec"]).intersection(COUNTER_FIELDS)
 
 
 def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceWire:

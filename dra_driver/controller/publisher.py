@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dra_driver.controller.compare import COUNTER_FIELDS
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
@@ -49,10 +50,23 @@ class _LookAgainError(Exception):
 
 
 class Publisher:
-    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread."""
+    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
-    def __init__(self, api: KubeApi, *, node: str, driver: str, settle_s: float = SETTLE_SECONDS) -> None:
+    `plain_now` is asked, by the writing thread, what is offered where counters are not kept, right before it is: what
+    a scheduler has handed out a moment ago must stay. It may raise ApiError: nothing is withdrawn then.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        driver: str,
+        settle_s: float = SETTLE_SECONDS,
+        plain_now: Callable[[], Sequence[Device]] | None = None,
+    ) -> None:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
+        self._plain_now = plain_now
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._writer = SliceWriter(api)
@@ -272,7 +286,10 @@ class Publisher:
         if content.counter_sets and not self._is_probed:
             self._probe(content, minor)
         with self._changed:
-            offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
+            unsafe, stored = self._losses.unsafe, self._stored.all()
+        if self._plain_now and content.plain is not None and unsafe.intersection(COUNTER_FIELDS):
+            content = replace(content, plain=tuple(map(device_wire, self._plain_now())))
+        offered = without_dropped(content, unsafe)
         if faults := find_faults(offered, server_minor=minor):
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
         own = [s for s in stored if pool_of(s) == self._pool]
@@ -338,9 +355,9 @@ class Publisher:
             self._stored.wrote(answer, instead=instead)
             if self._echoes.get(answer["metadata"]["name"]) == answer["metadata"]["resourceVersion"]:
                 del self._echoes[answer["metadata"]["name"]]
-            own = self._stored.all()
+            own = sorted(self._stored.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            self._delete(own)  # at once: without counters the scheduler hands out overlapping devices
+            self._delete(own)  # at once, this one first: without counters the scheduler hands out overlapping devices
         if unsafe:
             raise _LookAgainError
 

@@ -40,7 +40,7 @@ class EmbeddedNode:
         *,
         classes: Sequence[Wire],
         version: str = "1.36",
-        mig: str = "static",
+        mig: str = "dynamic",
         command: Sequence[str] = (),
     ) -> None:
         self.profile = load_profile(profile)

@@ -92,8 +92,8 @@ class _Collected:
             name = names.partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
             if _SHARES_AN_INSTANCE.match(partition.profile):
                 name += f"-{partition.ci_id}"
-            elif policy.is_dynamic and name not in owner.held and owner.owns(gpu, partition):
-                continue  # about to be destroyed
+            elif owner.owns(gpu, partition):
+                continue  # of a claim that holds it (below), or about to be destroyed
             standing.add(name)
             yield self._make(name, gpu, partition)
         for name, cut in held.items():

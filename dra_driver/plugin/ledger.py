@@ -60,12 +60,15 @@ class Rival:
 class Ledger:
     """The ledger at `path`; any number of threads and two agents may use it.
 
-    `recover` gives records for claims whose effects are on the node when the ledger itself is lost.
+    `recover` gives records for claims whose effects are on the node when the ledger itself is lost. One that
+    `reads_only` belongs to somebody who looks at another process's ledger.
     """
 
-    def __init__(self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple) -> None:
+    def __init__(
+        self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple, reads_only: bool = False
+    ) -> None:
         self.path = Path(path)
-        self._recover = recover
+        self._recover, self._reads_only = recover, reads_only
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
@@ -134,7 +137,7 @@ class Ledger:
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
-        if not self.is_read_only:
+        if not self.is_read_only or self._reads_only:
             rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
@@ -173,6 +176,13 @@ class Ledger:
         """Note that all effects are done, and what the steps made."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
         self._execute(sql, (str(State.PREPARED), steps_text(steps), uid))
+
+    def hold(self, uid: str, occupied: Sequence[str]) -> None:
+        """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
+        known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
+        if missing := [(name, uid) for name in occupied if name not in known]:
+            sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
+            self._write(lambda connection: connection.executemany(sql, missing))
 
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note what the steps found or made."""
@@ -248,6 +258,9 @@ class Ledger:
             return self._database
 
     def _open(self) -> Database:
+        if self._reads_only:
+            self.is_read_only = True
+            return Database(self.path, is_read_only=True)
         with _opening(self.path):
             try:
                 return self._checked()

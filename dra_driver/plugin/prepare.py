@@ -32,6 +32,7 @@ from dra_driver.plugin.node import Node
 from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
+from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.waiting import Waiting
 from dra_driver.telemetry.logs import fields
 
@@ -131,6 +132,7 @@ class Preparer:
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
                         plan = self._planner.plan(record.claim())
+                        self.ledger.hold(record.uid, plan.occupied)
                         changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
             except DriverError as error:
                 log.warning(
@@ -160,9 +162,19 @@ class Preparer:
         return True
 
     def remove_orphan(self, uid: str) -> bool:
-        """Remove the CDI file of a claim that the ledger does not know. Raises: DriverError."""
+        """Remove the CDI file of a claim that the ledger does not know, and the partitions that it says we made for it.
+
+        Raises: DriverError; the file then stays, for it alone knows of them.
+        """
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
-            return self.ledger.get(uid) is None and self._store.remove(self._names.file(uid))
+            if self.ledger.get(uid) is not None:
+                return False
+            file = self._names.file(uid)
+            made = tuple(made_partitions(self._store, file, uid))
+            if made and self._abandonment.exists(uid):
+                return False  # somebody may be using them
+            self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
+            return self._store.remove(file)
 
     def settle_modes(self) -> None:
         """Switch MIG mode off where it is on for partitions of ours that are all gone."""
@@ -206,6 +218,7 @@ class Preparer:
             new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
             self.ledger.complete(new, claim, plan.occupied)
             return True
+        self.ledger.hold(record.uid, plan.occupied)
         if tuple(steps) != record.steps:
             self.ledger.set_steps(record.uid, steps)
         if record.boot_id != self._node.boot_id:

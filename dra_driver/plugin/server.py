@@ -66,8 +66,8 @@ class PluginServer:
 
     @property
     def is_reachable(self) -> bool:
-        """Say whether the service's socket is still ours: a kubelet that starts anew could not call us otherwise."""
-        return self._made is not None and identity(self.paths.service) == self._made
+        """Say whether both sockets are still ours: a kubelet that starts anew could not call us otherwise."""
+        return self._is_ours() and self._registration.is_reachable
 
     def start(self) -> None:
         """Serve, then register. Raises: NodeError."""
@@ -77,12 +77,15 @@ class PluginServer:
         free_path(self.paths.service)
         server = grpc.server(self._pool)
         server.add_generic_rpc_handlers(
-            tuple(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS)
+            (
+                *(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS),
+                self._registration.methods(),
+            )
         )
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
+        self._registration.bind(server)
         server.start()
         self._server, self._made = server, identity(self.paths.service)
-        self._registration.start()
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
     def stop(self, drain_s: float) -> None:
@@ -96,8 +99,11 @@ class PluginServer:
         done.wait(2.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._server = None
-        if self.is_reachable:
+        if self._is_ours():
             self.paths.service.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        return self._made is not None and identity(self.paths.service) == self._made
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
