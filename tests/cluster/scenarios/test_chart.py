@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster import binaries, device_plugin, workload
 from tests.cluster.api import Refused
@@ -300,8 +301,10 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
     stage.delete_pod("plain")
 
     # Two of a class, and not one more.
-    quota = REPOSITORY / "examples" / "workloads" / "resource-quota.yaml"
-    chart.cluster.kubectl("apply", "-n", "default", "-f", str(quota))
+    example = REPOSITORY / "examples" / "resourceclaims" / "25-resource-quota.yaml"
+    (quota,) = [c for c in yaml.safe_load_all(example.read_text()) if c["kind"] == "ResourceQuota"]
+    quota["metadata"]["namespace"] = "default"
+    stage.create(quota)
     large = workload.devices(workload.request("gpu", "gpu-at-least-40gi.nvidia.com"))
     try:
         until(
@@ -313,5 +316,5 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
         with pytest.raises(Refused, match="exceeded quota: large-gpus"):
             stage.create(workload.claim("default", "third", large))
     finally:
-        chart.cluster.kubectl("delete", "-n", "default", "-f", str(quota))
+        chart.cluster.api.delete("ResourceQuota", "large-gpus", "default")
         chart.cluster.kubectl("delete", "-n", "default", "resourceclaims", "first", "second", "--ignore-not-found")
