@@ -31,6 +31,7 @@ class Options:
     has_all_profiles: bool
     mig_geometry: tuple[Rule, ...]
     mig_config: Path | None
+    sharing_config: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -57,4 +58,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
     )

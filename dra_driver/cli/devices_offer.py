@@ -17,6 +17,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, Inventory
 from dra_driver.inventory.offering import ON_DEMAND, how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.rules import SharingRules
 from dra_driver.model.errors import DriverError
 
 
@@ -43,10 +44,10 @@ class Offer:
         return bool(self.inventory.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None) -> Offer:
+def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> Offer:
     """Work out what the agent would publish of these facts."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
-    inventory = build_inventory(facts, policy)
+    inventory = build_inventory(facts, policy, rules)
     said = {gpu.pci_address: how_offered(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
     is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.counter_sets else (None, "")

@@ -1,6 +1,6 @@
 """Hardware options: the flags that commands on this node's hardware share with the agent, with the same twins.
 
-In: click's parameters and the environment. Out: the chosen hardware.
+In: click's parameters and the environment. Out: the chosen hardware, and what of it is shared.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 
 from dra_driver.hardware.choose import choose, roots_of
 from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 
@@ -37,6 +38,16 @@ class Chosen:
     roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
+    sharing_config: Path | None = None
+
+    def rules(self) -> SharingRules:
+        """Read what is shared; labels of the node are not known here. Raises: InputError with every fault."""
+        if self.sharing_config is None:
+            return NOTHING_SHARED
+        from dra_driver.claims.node_settings import read_sharing_config
+
+        rules = read_sharing_config(self.sharing_config)
+        return replace(rules, node=self.node, labels=None if rules.need_labels else {})
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,6 +69,16 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
     roots = roots_of(values)
     state = data if (data / "ledger.db").exists() else None  # what an agent has made of simulated hardware
-    hardware = choose(values["hardware"], roots, node_name=node, state_dir=state)
-    mig = {"is_mig_dynamic": values["mig"] == "dynamic", "has_all_profiles": values["mig_profiles"] == "all"}
-    return Chosen(node, driver, hardware, plugins, registrar, data, Path(values["cdi_root"]), roots, **mig)
+    return Chosen(
+        node=node,
+        driver=driver,
+        hardware=choose(values["hardware"], roots, node_name=node, state_dir=state),
+        device_plugins=plugins,
+        registrar=registrar,
+        data=data,
+        cdi=Path(values["cdi_root"]),
+        roots=roots,
+        is_mig_dynamic=values["mig"] == "dynamic",
+        has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]) if values["sharing_config"] else None,
+    )

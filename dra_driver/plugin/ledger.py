@@ -21,7 +21,9 @@ from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
+from dra_driver.plugin import device_effects
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_row, row_of_record, steps_text
 from dra_driver.telemetry.logs import fields
@@ -30,9 +32,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 _GROWN = (  # since 1.1
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
+    *device_effects.SCHEMA,
 )
 _SCHEMA = (
     """CREATE TABLE claims (
@@ -71,6 +74,7 @@ class Ledger:
         self._recover, self._reads_only = recover, reads_only
         self._reopening = threading.Lock()
         self._database: Database | None = None
+        self.effects = device_effects.DeviceEffects(self._read, self._write)
         self.is_read_only = False
         self.problem = ""  # why the agent isn't ready, for people
         try:
@@ -316,6 +320,7 @@ class Ledger:
                 connection.execute(line)
             for record in records:
                 _insert(connection, record, _wanted(record.claim(), ()))
+                device_effects.insert_recovered(connection, record.uid, record.steps)
 
         database.write(job)
         if records:
@@ -366,19 +371,24 @@ def _wanted(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    names = sorted({device for device, _ in wanted})
+    """Ask who holds what is wanted; of a replica also the device itself, of a device also its replicas."""
+    devices = {device for device, _ in wanted}
+    names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
     marks = ", ".join("?" for _ in names)
+    whole = sorted(device for device in devices if "/" not in device)
+    replicas = " ".join("OR holds.device BETWEEN ? AND ?" for _ in whole)
     sql = (
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
-        f"WHERE holds.device IN ({marks}) AND holds.claim_uid <> ?"
+        f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
     )
-    return sql, (*names, uid)
+    bounds = (f"{device}{end}" for device in whole for end in ("-share-", "-share-~"))
+    return sql, (*names, *bounds, uid)
 
 
 def _rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
-    whole = {device for device, share_id in wanted if not share_id}
+    shares = {device for device, share_id in wanted if share_id}
     return tuple(
-        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] in whole
+        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
     )
 
 

@@ -33,7 +33,10 @@ from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
+from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.waiting import Waiting
+from dra_driver.sharing.effects import SharingEffects
+from dra_driver.sharing.settings import MpsSupervisor
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -59,11 +62,13 @@ class Preparer:
         inventory: Callable[[], Inventory],
         abandonment: Abandonment | None = None,
         mode_changed: Callable[[], None] = lambda: None,
+        supervisor: MpsSupervisor | None = None,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
-        self._effects = Effects(store, hardware, self._partitioner, ledger)
+        self._sharer = Sharer(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
+        self._effects = Effects(store, hardware, self._partitioner, self._sharer, ledger)
         self._inventory = inventory
         self._waiting = Waiting()
         self._planner = Planner(
@@ -184,6 +189,10 @@ class Preparer:
                 self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:
                 log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle_sharing(self) -> int:
+        """Undo sharing that no claim holds any more, and end MPS daemons that nobody asked for. Gives the count."""
+        return self._sharer.tidy()
 
     def close(self) -> None:
         """Let calls that wait give up now."""

@@ -35,6 +35,9 @@ CASES = {
         "agent.mig.mode=static",
         "agent.mig.geometry=gpu-*:all-balanced;label",
         "agent.mig.configMap=mig-configs",
+        "sharing.config.version=rules/v1",
+        "sharing.config.rules[0].replicas=4",
+        "sharing.config.rules[0].sharing.strategy=MPS",
         "driverName=gpu.example.com",
     ],
 }
