@@ -78,6 +78,21 @@ def run_on(stage: Stage, *names: str) -> None:
         assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])
 
 
+def run_out_of_memory(chart: Chart) -> None:
+    """Let the kernel kill the agent for memory that another process of its container takes, and wait for the next."""
+    (pod,) = chart.pods()
+    name = pod["metadata"]["name"]
+    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
+    with pytest.raises(subprocess.SubprocessError):
+        chart.run(name, "/usr/bin/python3", "-c", greedy)
+
+    def killed() -> bool:
+        (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
+        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
+
+    until("the agent killed and ready again", killed, 60)
+
+
 def objects_left(cluster: Cluster) -> list[str]:
     kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,clusterrole,clusterrolebinding,deviceclass"
     kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
@@ -227,18 +242,7 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
     use_one_gpu(stage, *parts, request="mig.nvidia.com")
     run_on(stage, *whole, *parts)
 
-    # The kernel kills the agent for memory that another process of its container takes.
-    (pod,) = chart.pods()
-    name = pod["metadata"]["name"]
-    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
-    with pytest.raises(subprocess.SubprocessError):
-        chart.run(name, "/usr/bin/python3", "-c", greedy)
-
-    def killed() -> bool:
-        (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
-        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
-
-    until("the agent killed and ready again", killed, 60)
+    run_out_of_memory(chart)
     run_on(stage, *whole, *parts)
     stage.delete_pod(whole.pop())
     stage.delete_pod(parts.pop())
@@ -255,6 +259,42 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
         chart.cluster.api.delete("Pod", each, "default")
     for each in (*whole, *parts):
         chart.cluster.api.wait_gone("Pod", each, "default", seconds=90)
+    chart.uninstall()
+    nothing_is_left(chart)
+
+
+@pytest.mark.soak
+def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(chart: Chart, stage: Stage) -> None:
+    rule = {"match": {"types": ["gpu"]}, "replicas": 2, "sharing": {"strategy": "MPS"}}
+    shared = ["--set-json", f"sharing.config={json.dumps({'version': 'rules/v1', 'rules': [rule]})}"]
+
+    def install(version: str) -> None:
+        values = chart.values(stage.node, agent__podAnnotations__version=version, agent__mig__mode="static")
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *values, *shared]
+        chart.helm("upgrade", "dra-driver", str(CHART), *options)
+
+    def kept() -> dict[str, int]:
+        (found,) = chart.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=mps")
+        said = json.loads(chart.run(found["metadata"]["name"], "/usr/bin/dra-driver", "mps", "--show"))
+        return {found["metadata"]["uid"]: 0, **{daemon["device"]: daemon["pid"] for daemon in said["daemons"]}}
+
+    install("first")
+    chart.published(stage.node)
+    tenants = ["tenant-0", "tenant-1"]
+    use_one_gpu(stage, *tenants, request="gpu-share-mps.nvidia.com")
+    run_on(stage, *tenants)
+    assert "CUDA_MPS_PIPE_DIRECTORY" in stage.seen("tenant-0").environment
+    before = kept()
+    assert len(before) > 1
+    run_out_of_memory(chart)
+    assert kept() == before
+    install("second")
+    until("one agent", lambda: len(chart.pods()) == 1, 60)
+    assert kept() == before, "the upgrade touched the supervisor or its daemons"
+    run_on(stage, *tenants)
+    for name in tenants:
+        stage.delete_pod(name)
+    until("no daemon", lambda: len(kept()) == 1, 90)
     chart.uninstall()
     nothing_is_left(chart)
 
