@@ -75,8 +75,9 @@ class NodeAgent:
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
-            Owners(hardware, self._ledger, locks, node.boot_id),
+            self._owners,
             is_dynamic=options.is_mig_dynamic,
             with_all=options.has_all_profiles,
             published=self._publisher.status,
@@ -242,6 +243,8 @@ class NodeAgent:
         """Say how MIG is offered, and what is shared."""
         rules = self._sharing.look()
         facts, policy = self._mig.judge(facts)
+        if not self._owners.is_settled:
+            self._scanner.look_again()
         return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
     def _plain_now(self) -> tuple[Device, ...]:

@@ -57,8 +57,9 @@ class Sharer:
         self._indices = {device.name: index for device, index in candidates}
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Say whether a rule shares a GPU as a whole: it is not cut on demand then."""
-        return gpu_name(gpu.pci_address) in self._rules
+        """Say whether a GPU is shared as a whole, by a rule or by claims of before: it is not cut on demand then."""
+        name = gpu_name(gpu.pci_address)
+        return name in self._rules or name in self._ownership.shared or name in self._replicated
 
     def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
         """Say which rules mean partitions that Prepare is to make: those are handed out whole."""
