@@ -53,9 +53,14 @@ def shared_by(files: dict[str, dict[str, Any]]) -> frozenset[str]:
     found = set()
     for file in files.values():
         for section, row in _rows(file):
-            if not (section.get("renameByDefault") or row.get("rename")) and row.get("devices") in {None, "all"}:
+            if not (section.get("renameByDefault") or row.get("rename")) and _is_every(row):
                 found.add(str(row.get("name")).removesuffix(SHARED))
     return frozenset(name for name in found if kind_of(name))
+
+
+def _is_every(row: dict[str, Any]) -> bool:
+    """Tell whether a row is about all devices of its kind."""
+    return row.get("devices") is None or row["devices"] == "all"
 
 
 def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -113,7 +118,7 @@ def _rules(
         if kind is None or not isinstance(replicas, int) or replicas < 2:
             spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
             continue
-        if row.get("devices") not in {None, "all"}:
+        if not _is_every(row):
             _say_devices(row, spot)
             continue
         if row.get("rename"):
