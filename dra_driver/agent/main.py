@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
+from dra_driver.agent.lean import lean_imports
 from dra_driver.agent.options import Options, options_of
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
@@ -101,7 +102,8 @@ def _run(options: Options, hardware: Hardware) -> int:
     )
     if not _await_work(options, hardware, signals):
         return ExitCode.OK
-    from dra_driver.agent.node import NodeAgent
+    with lean_imports():
+        from dra_driver.agent.node import NodeAgent
 
     agent = NodeAgent(options, hardware)
     signals.on_library(let_go=agent.let_go, resume=agent.resume)

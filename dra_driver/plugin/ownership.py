@@ -40,7 +40,9 @@ class Owners:
     def of_ledger(self) -> Ownership:
         """Read what the ledger knows. Raises: LedgerError."""
         uuids, places = set(), set()
+        shared: set[str] = set()
         for record in self._ledger.records():
+            shared.update(d["device"] for d in record.allocation.get("devices") or () if d.get("shareID"))
             for step in record.steps:
                 is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
                 if not is_ours or step.get("bootId") != self._boot_id:
@@ -50,7 +52,8 @@ class Owners:
                 else:
                     places.add((step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]))
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
-        return Ownership(frozenset(uuids), frozenset(places), held, self._ledger.modes(self._boot_id))
+        modes = self._ledger.modes(self._boot_id)
+        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(shared))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again with nobody at work on it."""

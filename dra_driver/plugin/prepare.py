@@ -24,7 +24,7 @@ from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
-from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over
+from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
 from dra_driver.plugin.ledger import Ledger, Rival
 from dra_driver.plugin.locks import NodeLocks
@@ -32,7 +32,11 @@ from dra_driver.plugin.node import Node
 from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
+from dra_driver.plugin.recovery import made_partitions
+from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.waiting import Waiting
+from dra_driver.sharing.effects import SharingEffects
+from dra_driver.sharing.settings import MpsSupervisor
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -58,11 +62,13 @@ class Preparer:
         inventory: Callable[[], Inventory],
         abandonment: Abandonment | None = None,
         mode_changed: Callable[[], None] = lambda: None,
+        supervisor: MpsSupervisor | None = None,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
-        self._effects = Effects(store, hardware, self._partitioner, ledger)
+        self._sharer = Sharer(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
+        self._effects = Effects(store, hardware, self._partitioner, self._sharer, ledger)
         self._inventory = inventory
         self._waiting = Waiting()
         self._planner = Planner(
@@ -131,6 +137,7 @@ class Preparer:
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
                         plan = self._planner.plan(record.claim())
+                        self.ledger.hold(record.uid, plan.occupied)
                         changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
             except DriverError as error:
                 log.warning(
@@ -160,9 +167,19 @@ class Preparer:
         return True
 
     def remove_orphan(self, uid: str) -> bool:
-        """Remove the CDI file of a claim that the ledger does not know. Raises: DriverError."""
+        """Remove the CDI file of a claim that the ledger does not know, and the partitions that it says we made for it.
+
+        Raises: DriverError; the file then stays, for it alone knows of them.
+        """
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
-            return self.ledger.get(uid) is None and self._store.remove(self._names.file(uid))
+            if self.ledger.get(uid) is not None:
+                return False
+            file = self._names.file(uid)
+            made = tuple(made_partitions(self._store, file, uid))
+            if made and self._abandonment.exists(uid):
+                return False  # somebody may be using them
+            self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
+            return self._store.remove(file)
 
     def settle_modes(self) -> None:
         """Switch MIG mode off where it is on for partitions of ours that are all gone."""
@@ -172,6 +189,10 @@ class Preparer:
                 self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:
                 log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle_sharing(self) -> int:
+        """Undo sharing that no claim holds any more, and end MPS daemons that nobody asked for. Gives the count."""
+        return self._sharer.tidy()
 
     def close(self) -> None:
         """Let calls that wait give up now."""
@@ -206,6 +227,7 @@ class Preparer:
             new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
             self.ledger.complete(new, claim, plan.occupied)
             return True
+        self.ledger.hold(record.uid, plan.occupied)
         if tuple(steps) != record.steps:
             self.ledger.set_steps(record.uid, steps)
         if record.boot_id != self._node.boot_id:
@@ -218,7 +240,7 @@ class Preparer:
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
         steps = list(self._effects.look(plan.steps))
         intent = record_of_plan(plan, self._node.boot_id, steps)
-        rivals = self.ledger.intend(intent, plan.claim, plan.occupied)
+        rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not is_only_file(steps))
         if not rivals:
             self._finish(intent, plan, steps, deadline)
         return rivals
@@ -235,11 +257,15 @@ class Preparer:
             raise
 
     def _undo(self, record: Record, deadline: Deadline) -> None:
-        """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm."""
+        """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm.
+
+        What is only a file needs no mark: killed before it is forgotten, the claim is prepared with its file missing,
+        which `refresh_cdi` makes good; the kubelet has no answer and asks again.
+        """
         if self.ledger.is_read_only:
             self._effects.undo(record.uid, record.steps, deadline)
             return
-        if record.state not in UNFINISHED:
+        if record.state not in UNFINISHED and not is_only_file(record.steps):
             self.ledger.set_state(record.uid, State.UNPREPARING)
         self._effects.undo(record.uid, record.steps, deadline)
         self.ledger.forget(record.uid)

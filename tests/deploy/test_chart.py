@@ -32,6 +32,9 @@ CASES = {
         "driverManager.enabled=true",
         "agent.driverRoot=/run/nvidia/driver",
         "agent.publishBesideDevicePlugin=true",
+        "agent.mig.mode=static",
+        "agent.mig.geometry=gpu-*:all-balanced;label",
+        "agent.mig.configMap=mig-configs",
         "driverName=gpu.example.com",
     ],
 }
@@ -81,6 +84,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
     "wrong",
     [
         "agent.colour=red",
+        "agent.mig.mode=often",
         "agent.hardware=amd",
         "image.digest=sha256:12",
         "agent.metricsPort=70000",
@@ -98,14 +102,18 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
     assert name in done.stderr
 
 
-def test_every_flag_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
-    known = {flag.name for flag in FLAGS}
+def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
+    known = {flag.twin: flag for flag in FLAGS}
+    runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
     for case in CASES.values():
         for content in objects(render(helm, *case)):
             if content["kind"] == "DaemonSet":
                 (container,) = content["spec"]["template"]["spec"]["containers"]
-                assert container["args"][0] == "agent"
-                assert {arg.partition("=")[0] for arg in container["args"][1:]} <= known
+                assert container["args"] == ["agent"]
+                given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+                assert given.keys() - runtime <= known.keys()
+                for name in given.keys() - runtime:
+                    assert not known[name].choices or given[name] in known[name].choices
 
 
 def test_the_agent_is_privileged_only_without_a_runtime_class_and_nothing_else_ever_is(helm: str) -> None:

@@ -135,6 +135,8 @@ class Clock:
 class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
+    supervisor: Any = None
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.api, self.hardware, self.clock = FakeApi(), FakeHardware(), Clock()
@@ -158,6 +160,7 @@ class Rig:
             locks=self.locks,
             hardware=self.hardware,
             inventory=lambda: self.inventory,
+            supervisor=self.supervisor,
             abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
         )
         return self.preparer

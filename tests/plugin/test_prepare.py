@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, PrepareError, Retry
+from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, LedgerError, PrepareError, Retry
 from tests.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
 
@@ -228,6 +228,27 @@ def test_cdi_files_follow_a_changed_major(rig: Rig) -> None:
     node = json.loads(rig.files()[rig.file_of("u2")])["devices"][0]["containerEdits"]["deviceNodes"][0]
     assert (node["major"], node["minor"]) == (234, 1)
     assert rig.preparer.refresh_cdi() == 0
+
+
+def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig: Rig, monkeypatch) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    before = rig.files()
+
+    def full(_uid: str) -> None:
+        raise LedgerError("full", "no space")
+
+    monkeypatch.setattr(rig.ledger, "forget", full)
+    with pytest.raises(LedgerError):
+        rig.unprepare("u1")
+    assert rig.files() == {}
+    rig.restart()
+    assert rig.preparer.repair() == 0
+    assert rig.preparer.refresh_cdi() == 1
+    assert rig.files() == before
+    assert rig.holders() == {("gpu-0", "u1")}
+    rig.unprepare("u1")
+    rig.assert_empty()
 
 
 def test_cdi_files_of_an_earlier_boot_are_not_refreshed(rig: Rig) -> None:

@@ -1,0 +1,28 @@
+"""The `sharing` section of the agent's configuration, read by the code that reads one in a claim.
+
+In: a section at a path. Out: settings, or faults with their paths. The same words mean the same in a claim, in a device
+class and in the agent's file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dra_driver.claims.config import API_VERSION, Fault, read_config
+from dra_driver.inventory.rules import SharingRules
+from dra_driver.inventory.rules_file import read_rules
+from dra_driver.model.sharing import SharingSettings
+
+
+def read_settings(section: object, path: str, faults: list[str]) -> SharingSettings | None:
+    """Read one section; adds `path: message` to the faults."""
+    found: list[Fault] = []
+    parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": section}
+    config = read_config(parameters, path.removesuffix(".sharing"), found)
+    faults.extend(map(str, found))
+    return config.settings if config else None
+
+
+def read_sharing_config(path: Path) -> SharingRules:
+    """Read the agent's sharing configuration. Raises: InputError with every fault, its line and its path."""
+    return read_rules(path, read_settings)
