@@ -19,7 +19,7 @@ from dra_driver.migrate.resources import SHARED, kind_of
 from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
 
-FILE = "sharing.yaml"
+FILE = "rules.yaml"
 _SUFFIX = "-sharing"
 _NODE_LABEL = "nvidia.com/device-plugin.config"
 _WAYS = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
