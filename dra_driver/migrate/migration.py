@@ -171,9 +171,9 @@ def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
 
 
 def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
-    """Put objects before the one that needs them: into its List, or as documents."""
+    """Put objects before the one that needs them: into its List, or as documents; a typed list takes no others."""
     for wire in written:
-        if one.holder is None:
+        if one.holder is None or one.list_kind:
             document.before.append(wire)
         else:
             position = next(number for number, held in enumerate(one.holder) if held is one.wire)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import SHARED, kind_of
+from dra_driver.migrate.resources import SHARED, kind_of, rows_of
 from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
 
@@ -68,7 +68,7 @@ def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     for way in _WAYS:
         section = file["sharing"].get(way)
         if isinstance(section, dict) and isinstance(section.get("resources"), list):
-            found += [(section, row) for row in section["resources"] if isinstance(row, dict)]
+            found += [(section, row) for _, row in rows_of(section["resources"])]
     return found
 
 
@@ -111,10 +111,10 @@ def _rules(
     _say_section(section, place)
     flags = file.get("flags")
     is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
-    for number, row in enumerate(section.get("resources") or ()):
+    for number, row in rows_of(section.get("resources")):
         spot = place.below("resources", number)
-        kind = kind_of(str(row.get("name"))) if isinstance(row, dict) else None
-        replicas = row.get("replicas") if isinstance(row, dict) else None
+        kind = kind_of(str(row.get("name")))
+        replicas = row.get("replicas")
         if kind is None or not isinstance(replicas, int) or replicas < 2:
             spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cli.inputs_devices import fleet_of_profile
@@ -91,6 +91,7 @@ def rules(draw):
     return Rule(label, operator, () if operator == "Exists" else tuple(draw(st.lists(value, min_size=1, max_size=3))))
 
 
+@settings(max_examples=60, deadline=None)
 @given(rules())
 def test_a_rule_that_can_be_said_matches_the_devices_of_the_nodes_it_matched(rule):
     said = expressed(rule, GPU)
@@ -100,6 +101,7 @@ def test_a_rule_that_can_be_said_matches_the_devices_of_the_nodes_it_matched(rul
             assert holds(said, wire) == matches(rule, labels), (said, labels)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(rules(), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(terms):
     listed = [
@@ -115,6 +117,7 @@ def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(term
             assert all(holds(text, wire) for text in rows[GPU]) == wanted
 
 
+@settings(max_examples=60, deadline=None)
 @given(rules(), st.booleans())
 def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_partition):
     said = expressed(rule, PART if is_partition else GPU)

@@ -132,7 +132,18 @@ def test_every_migrated_shape_is_accepted_and_its_pods_are_scheduled(
     try:
         _apply_and_schedule(stage)
     finally:
-        stage.cluster.kubectl("delete", WORKLOADS, "--all", "-n", stage.namespace, "--cascade=foreground", timeout=120)
+        _clean(stage)
+
+
+def _clean(stage: Stage) -> None:
+    """Take the workloads, then their pods by force: nodes without a kubelet let none end."""
+    stage.cluster.kubectl("delete", WORKLOADS, "--all", "-n", stage.namespace, "--wait=false")
+
+    def gone() -> bool:
+        stage.cluster.kubectl("delete", "pods", "--all", "-n", stage.namespace, "--force", "--grace-period=0")
+        return not stage.cluster.api.list("Pod", stage.namespace)
+
+    until("every pod of the workloads gone", gone, 60)
 
 
 def _apply_and_schedule(stage: Stage) -> None:
