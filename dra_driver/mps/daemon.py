@@ -62,15 +62,15 @@ def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surro
     if process is not None and before is not None:
         _check_change(before, device, settings)
     state = State(device, settings, around.boot_id, was_ready=bool(before and before.was_ready), process=process)
+    speaker = Control(program, at, deadline)
     try:
         at.make(with_tmpfs=program.is_private)
         try:
-            state = _make_ready(at, state, before, around, Control(program, at, deadline))
+            state = _make_ready(at, state, before, around, speaker)
         except SharingError:
             if process is None or process.is_alive():
                 raise
-            # It ended while we spoke to it.
-            state = _make_ready(at, replace(state, process=None), before, around, Control(program, at, deadline))
+            state = _make_ready(at, replace(state, process=None), before, around, speaker)  # it ended under our words
     except BaseException:
         if not state.was_ready:
             _undo(at, around)
@@ -134,20 +134,32 @@ def orphans(at: Folder, state: State) -> list[Identity]:
 
 def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, speaker: Control) -> State:
     """Have a daemon run at the wanted limits; one that had others keeps those when it refuses the new."""
-    process = state.process
-    if process is None:
-        at.write(state)
-        process = _launch(at, state, speaker)
-        state = replace(state, process=process)
-        at.write(state)
-    _move(process, around)
-    speaker.wait_ready(process)
+    if state.process is None:
+        return _make_new(at, state, around, speaker)
+    _move(state.process, around)
+    speaker.wait_ready(state.process)
     try:
         speaker.set_limits(state.device, state.settings)
     except DriverError:
         if before is not None and before.was_ready:
             with suppress(DriverError):
                 speaker.set_limits(before.device, before.settings)
+        raise
+    return state
+
+
+def _make_new(at: Folder, state: State, around: Surroundings, speaker: Control) -> State:
+    """Start a daemon; one that does not take its limits is ended, for without them it would give clients everything."""
+    at.write(state)
+    process = _launch(at, state, speaker)
+    state = replace(state, process=process)
+    at.write(state)
+    try:
+        _move(process, around)
+        speaker.wait_ready(process)
+        speaker.set_limits(state.device, state.settings)
+    except BaseException:
+        processes.end([process], END_S)
         raise
     return state
 

@@ -35,6 +35,7 @@ CASES = {
         "agent.mig.mode=static",
         "agent.mig.geometry=gpu-*:all-balanced;label",
         "agent.mig.configMap=mig-configs",
+        "agent.sharing.configMap=sharing",
         "driverName=gpu.example.com",
     ],
 }

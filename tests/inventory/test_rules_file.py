@@ -64,9 +64,19 @@ def test_every_field_is_read(read):
     assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
     assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)
     assert second.portion == Portion(2 * GIB, GIB, GIB // 2, 8 * GIB)
-    assert second.settings == MpsSettings(active_thread_percentage=50, across_namespaces=True)
+    assert second.settings == MpsSettings(active_thread_percentage=50, multi_user=True, across_namespaces=True)
     assert (third.mode, third.replicas, third.portion) == (None, None, None)
     assert (fourth.mode, fourth.portion, fourth.match) == (ShareMode.COMPUTE, Portion(25, 5, 5), Match())
+
+
+@pytest.mark.parametrize(
+    ("section", "several"),
+    [("{strategy: MPS}", True), ("{strategy: MPS, mpsConfig: {multiUser: false}}", False)],
+    ids=["not said", "said"],
+)
+def test_mps_is_for_several_users_unless_the_file_says_no(read, section, several):
+    (rule,) = read(f"version: rules/v1\nrules: [{{replicas: 4, sharing: {section}}}]\n").rules
+    assert rule.settings == MpsSettings(multi_user=several)
 
 
 def test_all_faults_are_told_at_once_with_line_and_path(faults_of):

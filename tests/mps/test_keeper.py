@@ -63,6 +63,31 @@ def test_a_daemon_that_cannot_be_started_again_is_told_of_until_it_can(rig: Rig,
     assert rig.keeper.reports()[0].error == ""
 
 
+def test_a_daemon_that_refuses_its_limits_is_not_left_without_them(rig: Rig, fake: FakeMps):
+    rig.start()
+    fake.break_("set_default_active_thread_percentage refuse Invalid")
+    kill(rig)
+    until(lambda: "Invalid" in rig.keeper.reports()[0].error)
+    until(lambda: processes_below(rig.root) == [])
+    assert not rig.keeper.reports()[0].is_ready
+    fake.heal()
+    until(lambda: rig.keeper.reports()[0].is_ready)
+    assert rig.ask("get_default_active_thread_percentage") == "50.0"
+
+
+def test_a_daemon_that_hung_is_ready_again_once_it_answers(rig: Rig):
+    rig.start()
+    os.kill(rig.pid(), signal.SIGSTOP)
+    with pytest.raises(DriverError):
+        rig.start(seconds=0.3)
+    (report,) = rig.keeper.reports()
+    assert not report.is_ready
+    assert "in time" in report.error
+    os.kill(rig.pid(), signal.SIGCONT)
+    until(lambda: rig.keeper.reports()[0].is_ready)
+    assert rig.keeper.reports()[0].restarts == 0
+
+
 def test_asking_for_a_daemon_that_just_ended_gives_a_new_one(rig: Rig):
     rig.start()
     was = kill(rig)

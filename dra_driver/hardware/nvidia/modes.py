@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -99,6 +100,10 @@ class Modes:
         return said
 
     def _program(self) -> str:
+        """Find nvidia-smi below the driver root; where that is our own root, on our path."""
+        own = None if library.has_own_mount(self._roots) else shutil.which(PROGRAM)
+        if own is not None:
+            return own
         root = DriverRoot(self._roots.driver_mount, self._roots.driver)
         path = find_program(root, PROGRAM, BINARY_FOLDERS)
         resolved = root.resolve(path) if path else None

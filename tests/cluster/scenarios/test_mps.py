@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from dra_driver.model.errors import DriverError
 from dra_driver.sharing.mps import MpsClient, socket_path
 from tests.cluster.agent import Agent
 from tests.cluster.cluster import REPOSITORY
@@ -49,7 +51,13 @@ class Party:
     def begin(self) -> None:
         self.supervisor.mount = self.agent.node.mounts
         self.supervisor.start()
-        self.supervisor.until("answers", lambda: self.daemons() is not None, 30)
+        self.supervisor.until("answers", self.answers, 30)
+
+    def answers(self) -> bool:
+        with suppress(DriverError):
+            self.daemons()
+            return True
+        return False
 
     def daemons(self) -> list[str]:
         return [one.device for one in MpsClient(socket_path(self.agent.data)).running(deadline_s=5)]
