@@ -1,6 +1,6 @@
 """The driver's image: one root file system, as a folder, as an OCI archive, with a bill of materials beside it.
 
-    python deploy/image/build.py --output build/image [--reference dra-driver:0.1.0]
+    python deploy/image/build.py --output build/image [--reference YOUR-REGISTRY/dra-driver:0.1.0]
 
 In: Debian's Python as .deb files (names, versions and hashes in debian.lock), the wheels of requirements.lock that the
 package needs, the package itself. Out: `rootfs/`, `image.tar` (OCI layout), `digest` (of the tree's content) and
@@ -85,7 +85,9 @@ def main() -> int:
     """Build everything; print where it is, its size and its digest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "image")
-    parser.add_argument("--reference", default="", help="name of the image in the archive (default dra-driver:VERSION)")
+    parser.add_argument(
+        "--reference", default="", help="name of the image in the archive (default localhost/dra-driver:VERSION)"
+    )
     parser.add_argument("--relock", action="store_true", help="take Debian's newest packages and write debian.lock")
     options = parser.parse_args()
     version = importlib.metadata.version("dra-driver")
@@ -99,7 +101,7 @@ def main() -> int:
     _install_driver(tree)
     _finish(tree)
     digest = oci.tree_digest(tree)
-    reference = options.reference or f"dra-driver:{version}"
+    reference = options.reference or f"localhost/dra-driver:{version}"
     manifest = oci.write(options.output / "image.tar", tree, reference, _configuration(version))
     (options.output / "digest").write_text(digest + "\n")
     (options.output / "sbom.json").write_text(json.dumps(_sbom(version, digest, debs, wheels), indent=1) + "\n")

@@ -3,7 +3,8 @@
     scanner ──inventory──► publisher   (only in the instance that holds the node's role)
        └────inventory──► preparer ◄──kubelet── plugin server
 
-The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits.
+The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits. Beside
+another driver of our name it is not registered at all unless claims of ours need it: the kubelet calls the newest one.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
+from dra_driver.agent.mig_offer import MigOffer
 from dra_driver.agent.options import Options
+from dra_driver.agent.others import Others
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.agent.sharing import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Inventory
-from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.partitions import MigPolicy
 from dra_driver.inventory.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
-from dra_driver.plugin.device_plugin import DevicePluginWatch
-from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.geometer import Geometer
+from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -43,7 +45,8 @@ from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
-from dra_driver.plugin.sockets import make_folder
+from dra_driver.plugin.tenancy import Tenancy
+from dra_driver.sharing.mps import MpsClient, socket_path
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -63,13 +66,24 @@ class NodeAgent:
     def __init__(self, options: Options, hardware: Hardware) -> None:
         self._options, self._hardware = options, hardware
         data = options.data_dir
-        make_folder(data)
+        self._tenancy = Tenancy(data)
+        self._tenancy.enter()
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
-        self._page, answered = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        self._page, self._count = self._open_page(options.metrics_address)
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
-        self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
+        self._allocated_names = partial(allocated_names, api, node)
+        self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
+        self._mig = MigOffer(
+            self._owners,
+            is_dynamic=options.is_mig_dynamic,
+            with_all=options.has_all_profiles,
+            published=self._publisher.status,
+            allocated=self._allocated_names,
+            tell=self._tell_mig,
+        )
         self._sharing = Sharing(
             options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
         )
@@ -88,7 +102,9 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
+            supervisor=MpsClient(socket_path(data)),
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -96,66 +112,60 @@ class NodeAgent:
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
             preparer=self._preparer,
-            answered=answered,
+            answered=self._claim_answered,
         )
-        self._publisher = Publisher(api, node=options.node, driver=options.driver)
-        self._allocated_names = partial(allocated_names, api, node)
-        self._allocated: frozenset[str] = frozenset()  # as last seen, while placements are withdrawn
         self._geometer = Geometer(
-            options.mig_geometry,
-            options.node,
-            api=api,
+            GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
-            allocated=self._allocated_names,
+            allocated=self._used_names,
             changed=self._scanner.look_now,
+            tell=self._tell_mig,
         )
-        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._apply_geometry)
+        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # the newest of two reasons to publish is the last
-        folder = options.device_plugins_dir
-        self._device_plugin = (
-            DevicePluginWatch(api, node=options.node, folder=folder, changed=self._device_plugin_changed)
-            if folder
-            else None
-        )
         self._has_looked = False
-        self._foreign = ForeignClaims(api, node=options.node, driver=options.driver, changed=self._publish)
+        self._others = Others(
+            options, api, self._ledger, store, boot_id=node.boot_id, changed=self._publish, alone=self._take_over
+        )
+        self._is_serving = False
 
     def start(self) -> None:
         """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
         if self._page:
             self._page.start()
+        self._others.start()
         self._scanner.start()
-        if self._device_plugin:
-            self._device_plugin.start()
-        self._foreign.start()
         self._role.start()
-        self._server.start()
+        if self._others.has_namesake and not self._count_claims():
+            log.info("not registered beside another driver", extra=fields(driver=self._options.driver))
+        else:
+            self._serve()
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until asked to stop, or until this process is of no more use here. Says whether it was the latter."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():
                 return True
-            if not self._server.is_reachable:
+            if self._is_serving and not self._server.is_reachable:
                 log.error("service socket taken away", extra=fields(driver=self._options.driver))
                 return True
         return False
 
     def stop(self) -> None:
-        """End in the order in which nothing is lost: sockets, role, hardware, ledger."""
+        """End in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
+        self._others.stop()
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
         self._scanner.stop()
-        if self._device_plugin:
-            self._device_plugin.stop()
-        self._foreign.stop()
         if self._page:
             self._page.stop()
+        is_needed = not self._is_ledger_empty()
         self._ledger.close()
+        self._tenancy.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
 
     def let_go(self) -> None:
@@ -167,7 +177,7 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
-        if self._options.mig_geometry or not self._has_looked:
+        if self._geometer.is_declared or not self._has_looked:
             self._has_looked = True  # what could not be undone before the hardware was looked at
             self._reaper.look_now()
         self._publish()
@@ -179,58 +189,83 @@ class NodeAgent:
     def _publish(self) -> None:
         """Offer what there is, but for what others hand out or hold: a device plugin, claims of another driver."""
         with self._offering:
-            plugin, inventory = self._device_plugin, self._scanner.inventory
-            if inventory is FIRST_LOOK or not self._foreign.is_known or (plugin and not plugin.is_known):
+            others, inventory = self._others, self._scanner.inventory
+            if inventory is FIRST_LOOK or not (others.is_known or others.is_serving):
                 return
-            if plugin and plugin.reason:
+            if others.has_namesake:
+                self._publisher.withdraw()
+                return
+            if others.is_serving:
                 self._publisher.publish(())
                 return
-            offer = self._foreign.offer
+            if self._mig.is_unsure:  # nothing is withdrawn that a claim may have been given
+                self._scanner.look_again()
+                return
+            others.meet(inventory)
             self._publisher.publish(
-                offer(inventory.devices),
+                others.offer(inventory.devices),
                 counter_sets=inventory.counter_sets,
-                plain=offer(inventory.plain),
-                instead={name: offer(others) for name, others in inventory.instead.items()},
+                plain=others.offer(inventory.plain),
+                instead={name: others.offer(forms) for name, forms in inventory.instead.items()},
             )
 
-    def _device_plugin_changed(self) -> None:
-        self._publish()
-        if self._device_plugin and (reason := self._device_plugin.reason):
-            options = self._options
-            message = f"{options.driver} publishes no device: {reason}"
-            tell_node(self._api, node_event(options.node, options.driver, "Warning", "DevicePluginServesGPUs", message))
+    def _take_over(self) -> None:
+        try:
+            self._serve()
+        except DriverError as error:
+            log.warning("starting afresh to be registered", extra=fields(code=error.code, err=str(error)))
+            self._must_restart.set()
+
+    def _serve(self) -> None:
+        """Serve and register, once. Raises: NodeError."""
+        if not self._is_serving:
+            self._server.start()
+            self._is_serving = True
+
+    def _tidy(self) -> int:
+        self._others.look()
+        return self._apply_geometry()
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+        if not self._geometer.is_declared or self._others.is_serving:
+            return 0
+        if not self._publisher.wait_published(VERDICT_SECONDS):
+            self._reaper.look_now()
             return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
 
-    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
-        """Say how MIG is offered, and what is shared. While the ledger can't be read, owners are those of before."""
-        rules = self._sharing.look()
-        try:
-            facts, self._ownership = self._owners.judge(facts)
-            is_withdrawn = any(self._ownership.foreign(gpu) for gpu in facts.gpus)
-            if self._options.is_mig_dynamic and (is_withdrawn or not self._publisher.status().is_counting):
-                self._allocated = self._allocated_names()
-        except DriverError as error:
-            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
-        self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
-        ownership = self._sharing.with_allocated(self._ownership)
-        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, ownership), rules
+    def _tell_mig(self, reason: str, message: str) -> None:
+        options = self._options
+        tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
-    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
-        """Give the partitions there are, by UUID, for a ledger that was lost."""
-        try:
-            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
-        except DriverError as error:
-            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
-            return {}
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
+        """Say how MIG is offered, and what is shared."""
+        rules = self._sharing.look()
+        facts, policy = self._mig.judge(facts)
+        if not self._owners.is_settled:
+            self._scanner.look_again()
+        return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
+
+    def _plain_now(self) -> tuple[Device, ...]:
+        """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
+        return self._others.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
+
+    def _used_names(self) -> frozenset[str]:
+        """Name the devices that claims were given, under our names or another driver's. Raises: ApiError."""
+        inventory = self._scanner.inventory
+        every = (*inventory.devices, *inventory.plain)
+        free = {device.name for device in self._others.offer(every)}
+        return self._allocated_names().union(device.name for device in every if device.name not in free)
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
+
+    def _claim_answered(self, rpc: str, seconds: float, code: str) -> None:
+        self._count(rpc, seconds, code)
+        if self._scanner.inventory.waits_for_claims and rpc == "unprepare":
+            self._scanner.look_now()
 
     def _role_gained(self) -> None:
         self._publisher.start()
@@ -250,9 +285,21 @@ class NodeAgent:
         metrics = Metrics(self._snapshot)
         return StatusPage(address, metrics=metrics.render, readiness=self._unready), metrics.claim_answered
 
+    def _is_ledger_empty(self) -> bool:
+        try:
+            return self._ledger.is_empty()
+        except DriverError:
+            return False
+
+    def _count_claims(self) -> int:
+        try:
+            return self._ledger.count()
+        except DriverError:
+            return 0
+
     def _unready(self) -> tuple[str, ...]:
         reasons = []
-        if not self._server.registered:
+        if self._is_serving and not self._server.registered:
             reasons.append(f"not registered with the kubelet {self._server.last_error}".rstrip())
         if self._ledger.problem:
             reasons.append(self._ledger.problem)
@@ -266,11 +313,6 @@ class NodeAgent:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         inventory, status = self._scanner.inventory, self._publisher.status()
-        yielding = (*(self._device_plugin.problems() if self._device_plugin else ()), *self._foreign.problems())
-        try:
-            claims = self._ledger.count()
-        except DriverError:
-            claims = 0
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
@@ -282,11 +324,11 @@ class NodeAgent:
                     *status.problems,
                     *self._geometer.problems,
                     *self._sharing.problems,
-                    *yielding,
+                    *self._others.problems(),
                 )
             ),
             slice_writes=status.writes,
-            prepared_claims=claims,
+            prepared_claims=self._count_claims(),
             is_registered=self._server.registered,
             holds_role=self._role.is_held,
             scans=self._scanner.scans,

@@ -68,15 +68,11 @@ class CdiStore:
         Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
         """
         path = self._path(file_name)
-        was_there = False
         try:
-            for name in (_unfinished(path), path):
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    name.unlink()
-                    was_there = name is path
+            _unlink(_unfinished(path))
+            return _unlink(path)
         except OSError as exc:
             raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
-        return was_there
 
     def list(self, prefix: str = "") -> tuple[str, ...]:
         """Name the specification files that begin with `prefix`, in order. A missing folder holds none."""
@@ -169,6 +165,14 @@ class CdiStore:
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}{_UNFINISHED}")
+
+
+def _unlink(path: Path) -> bool:
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts, MigProfile
-from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory
+from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
 from dra_driver.inventory.partitions import occupied
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 
 
@@ -156,7 +157,7 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
     Raises: ClaimError("claim.hardware-waiting") while the hardware does not answer at all, or ("claim.device-unknown")
     naming every device that this node does not have now; both retry LATER.
     """
-    found = {d.device: inventory.find(d.device, d.share_id) for d in claim.devices}
+    found = {d.device: _find(inventory, d) for d in claim.devices}
     missing = sorted(name for name, device in found.items() if device is None)
     if not missing:
         return {name: device for name, device in found.items() if device is not None}
@@ -172,6 +173,19 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
         hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
         retry=Retry.LATER,
     )
+
+
+def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
+    """Find an allocated device; of a replica that is not configured any more at least the device behind it."""
+    device = inventory.find(result.device, result.share_id)
+    parent = replicated_name(result.device)
+    if device is not None or parent is None:
+        return device
+    whole = inventory.find(parent, None)
+    if whole is None or whole.share is not None:
+        return None
+    share = Share(parent, ShareMode.REPLICAS, int(result.device.rpartition("-")[2]))
+    return Device(result.device, DeviceType(f"{whole.type}-share"), {}, {}, whole.gpu, whole.partition, share=share)
 
 
 def is_made(claim: AllocatedClaim, device: Device) -> bool:

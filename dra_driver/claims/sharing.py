@@ -24,6 +24,7 @@ from dra_driver.model.sharing import (
     SharingSettings,
     TimeSlicingSettings,
     record_of_settings,
+    settings_of_record,
     strategy_of,
 )
 from dra_driver.model.wire import Wire
@@ -36,14 +37,15 @@ _MIB = 1 << 20
 class SharingStep:
     """Share one physical device as its settings say; undone by the last claim that holds it.
 
-    `clients` are limits by device name in the CDI file. `made` names the device whose partition an earlier step makes:
-    only then is its UUID known.
+    `in_file` names the claim's shares of it in the CDI file, `clients` the limits of those that are MPS clients. `made`
+    names the device whose partition an earlier step makes: only then is its UUID known.
     """
 
     kind: ClassVar[str] = "sharing"
 
     device: SharedDevice
     settings: SharingSettings
+    in_file: tuple[str, ...] = ()
     clients: Mapping[str, ClientLimits] = field(default_factory=dict)
     made: str = ""
 
@@ -59,12 +61,27 @@ class SharingStep:
             "key": self.key,
             "device": asdict(self.device),
             "settings": record_of_settings(self.settings),
+            "inFile": list(self.in_file),
+            "clients": {name: asdict(limits) for name, limits in self.clients.items()},
+            "made": self.made,
         }
 
 
-def shared_device_of_record(record: Mapping[str, Any]) -> SharedDevice:
-    """Give the device of a recorded step; keys that a newer agent added are ignored."""
-    return SharedDevice(**{name: record.get(name) for name in SharedDevice.__slots__})  # type: ignore[arg-type]
+def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
+    """Give the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
+
+    Raises: KeyError, TypeError, ValueError for anything else.
+    """
+    return SharingStep(
+        device=SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__}),
+        settings=settings_of_record(record["settings"]),
+        in_file=tuple(record["inFile"]),
+        clients={
+            name: ClientLimits(**{limit: limits[limit] for limit in ClientLimits.__slots__})
+            for name, limits in record["clients"].items()
+        },
+        made=record["made"],
+    )
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:
@@ -298,7 +315,8 @@ def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mappin
     clients: dict[str, ClientLimits] = {}
     if isinstance(settings, MpsSettings):
         clients = {in_file[wish.result]: _together(group, wish, settings) for wish in group}
-    return SharingStep(shared, settings, clients, made=device.name if is_made else "")
+    names = tuple(in_file[wish.result] for wish in group)
+    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "")
 
 
 def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:

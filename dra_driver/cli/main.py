@@ -33,6 +33,7 @@ class Entry:
 
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
+    "doctor": Entry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
     "in-use": Entry(
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Entry] = {
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
     "webhook": Entry("webhook", "The admission webhook: refuses wrong configs, warns of selectors that will hurt."),
+    "migrate": Entry("migrate", "Manifests written for the device plugin, turned into claims."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }
 _DAEMONS = (

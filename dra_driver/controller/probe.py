@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, differing_fields
 from dra_driver.controller.diff import created
 from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent, SliceSpec
 from dra_driver.controller.losses import Losses
@@ -37,14 +37,16 @@ class Probe:
         """Ask anew: it may be another server now."""
         self._knows_counters = self._knows_shares = False
 
-    def ask(self, found: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
-        """Note in `found` what of this content the server would drop. Raises: ApiError without an answer."""
+    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int) -> Losses:
+        """Give what of this content the server would drop, if it was not asked yet. Raises: ApiError: no answer."""
+        found = Losses(empty.pool)
         if content.counter_sets and not self._knows_counters:
             find_losses(self._writer, found, content, empty, minor=minor)
             self._knows_counters = True
         if content.instead and not self._knows_shares:
             find_share_losses(self._writer, found, content, empty, minor=minor)
             self._knows_shares = True
+        return found
 
 
 def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
@@ -65,6 +67,12 @@ def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty
             losses.assume(frozenset(COUNTER_FIELDS), version=f"1.{minor}")
         return
     losses.note(sent, answer, version=f"1.{minor}" if minor else "unknown")
+
+
+def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, *, minor: int) -> bool:
+    """Ask once, for somebody who only wants to know. Raises: ApiError, also where the server refuses to be asked."""
+    sent = _question(content, empty, is_old=0 < minor < COUNTERS_APART_MINOR)
+    return not differing_fields(sent["spec"], writer.try_create(sent)["spec"]).intersection(COUNTER_FIELDS)
 
 
 def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceWire:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
@@ -21,6 +21,7 @@ from dra_driver.controller.losses import Losses
 from dra_driver.controller.probe import Probe
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import Server
+from dra_driver.controller.status import PublisherStatus
 from dra_driver.controller.stored import StoredSlices
 from dra_driver.controller.validity import find_faults, without_dropped
 from dra_driver.controller.writer import SliceWriter
@@ -40,31 +41,6 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherStatus:
-    """Where publishing stands. `slices`, `devices` and `generation` are what the API server holds of our pool.
-
-    `is_published` says that this is what was last asked for. `is_counting` is false once the server has shown that it
-    drops shared counters: what overlaps is then withheld. `is_sharing` is false once it has shown that it drops that a
-    device may be allocated many times: replicas or whole devices are then offered. `dropped` names fields that the
-    server did not keep.
-    `writes` counts accepted writes by verb since the process started.
-    """
-
-    pool: str
-    is_published: bool = False
-    generation: int = 0
-    slices: int = 0
-    devices: int = 0
-    is_counting: bool = True
-    is_sharing: bool = True
-    server: str = ""
-    last_error: str = ""
-    dropped: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    writes: Mapping[str, int] = field(default_factory=dict)
-
-
 class _StoppedError(Exception):
     """The publisher is stopping: no further write."""
 
@@ -74,10 +50,23 @@ class _LookAgainError(Exception):
 
 
 class Publisher:
-    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread."""
+    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
-    def __init__(self, api: KubeApi, *, node: str, driver: str, settle_s: float = SETTLE_SECONDS) -> None:
+    `plain_now` is asked, by the writing thread, what is offered where counters are not kept, right before it is: what
+    a scheduler has handed out a moment ago must stay. It may raise ApiError: nothing is withdrawn then.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        driver: str,
+        settle_s: float = SETTLE_SECONDS,
+        plain_now: Callable[[], Sequence[Device]] | None = None,
+    ) -> None:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
+        self._plain_now = plain_now
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._writer = SliceWriter(api)
@@ -87,6 +76,7 @@ class Publisher:
         self._schedule = Schedule(settle_s=settle_s)
         self._stored = StoredSlices(driver=driver, node=node)
         self._content: PoolContent | None = None
+        self._is_withdrawn = False
         self._revision = 0
         self._is_published = False
         self._is_writing = False
@@ -142,9 +132,19 @@ class Publisher:
             tuple(device_wire(device) for device in plain) if counter_sets else None,
             {name: tuple(map(device_wire, others)) for name, others in (instead or {}).items()},
         )
+        self._want(content, is_withdrawn=False)
+
+    def withdraw(self) -> None:
+        """Delete the pool's slices, soon, and write nothing more until the next `publish`.
+
+        For a node where another driver of our name publishes: each would delete the other's slices for ever.
+        """
+        self._want(PoolContent((), (), None), is_withdrawn=True)
+
+    def _want(self, content: PoolContent, *, is_withdrawn: bool) -> None:
         with self._changed:
-            if content != self._content:
-                self._content = content
+            if (content, is_withdrawn) != (self._content, self._is_withdrawn):
+                self._content, self._is_withdrawn = content, is_withdrawn
                 self._revision += 1
                 self._losses.forget_harmless()
                 self._is_published = False
@@ -177,6 +177,7 @@ class Publisher:
         with self._changed:
             slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
+            problems = (Problem(fault.code, self._pool, str(fault)),) if fault else ()
             return PublisherStatus(
                 pool=self._pool,
                 is_published=self._is_published,
@@ -188,7 +189,7 @@ class Publisher:
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
                 dropped=tuple(sorted(self._losses.fields)),
-                problems=self._problems(fault) + self._losses.problems(),
+                problems=problems + self._losses.problems(),
                 writes=dict(self._writer.counts),
             )
 
@@ -265,16 +266,22 @@ class Publisher:
         while True:
             with self._changed:
                 content, revision, is_doubtful = self._content, self._revision, self._is_doubtful
+                is_withdrawn = self._is_withdrawn
             if content is None:
                 raise _StoppedError
             if is_doubtful:
                 self._list_again()
-            plan = self._plan(content)
+            plan = self._withdrawal() if is_withdrawn else self._plan(content)
             try:
                 self._carry_out(plan)
             except _LookAgainError:
                 continue
             return revision, plan
+
+    def _withdrawal(self) -> WritePlan:
+        with self._changed:
+            own = tuple(s for s in self._stored.all() if pool_of(s) == self._pool)
+        return WritePlan(self._highest_generation, deletes=own)
 
     def _plan(self, content: PoolContent) -> WritePlan:
         owner, minor = self._server.owner(), self._server.minor()
@@ -282,11 +289,13 @@ class Publisher:
             if self._server.is_changed():
                 self._losses.forget()
                 self._probe.forget()
-        found = Losses(self._pool)
-        self._probe.ask(found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
+        found = self._probe.ask(content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
         with self._changed:
             self._losses.add(found)
-            offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
+            unsafe, stored = self._losses.unsafe, self._stored.all()
+        if self._plain_now and content.plain is not None and unsafe.intersection(COUNTER_FIELDS):
+            content = replace(content, plain=tuple(map(device_wire, self._plain_now())))
+        offered = without_dropped(content, unsafe)
         if faults := find_faults(offered, server_minor=minor):
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
         own = [s for s in stored if pool_of(s) == self._pool]
@@ -344,9 +353,9 @@ class Publisher:
             self._stored.wrote(answer, instead=instead)
             if self._echoes.get(answer["metadata"]["name"]) == answer["metadata"]["resourceVersion"]:
                 del self._echoes[answer["metadata"]["name"]]
-            own = self._stored.all()
+            own = sorted(self._stored.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            self._delete(own)  # at once: without counters the scheduler hands out overlapping devices
+            self._delete(own)  # at once, this one first: without counters the scheduler hands out overlapping devices
         if unsafe:
             raise _LookAgainError
 
@@ -384,10 +393,6 @@ class Publisher:
             took_ms=took_ms,
         )
         log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)
-
-    def _problems(self, fault: ApiError | None) -> tuple[Problem, ...]:
-        """Put what is wrong in the words of the inventory's problems."""
-        return (Problem(fault.code, self._pool, str(fault)),) if fault else ()
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:

@@ -49,6 +49,7 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
         plain=tuple(collected.plain[name] for name in sorted(collected.plain)) if counter_sets else (),
         instead=dict(sorted(collected.instead.items())),
         hidden=tuple(collected.hidden[name] for name in sorted(collected.hidden)),
+        waits_for_claims=collected.sharer.waits_for_claims,
         driver_version=facts.driver_version,
     )
 
@@ -63,8 +64,8 @@ class _Collected:
         self.plain: dict[str, Device] = {}
         self.instead: dict[str, tuple[Device, ...]] = {}
         self.hidden: dict[str, Device] = {}
-        self._held = {gpu.uuid: _held_cuts(gpu, policy) for gpu in facts.gpus}
-        self._standing = {gpu.uuid: tuple(self._as_it_stands(gpu)) for gpu in facts.gpus}
+        self._held = {gpu: _held_cuts(gpu, policy) for gpu in facts.gpus}
+        self._standing = {gpu: tuple(self._as_it_stands(gpu)) for gpu in facts.gpus}
         self.sharer = Sharer(sharing, policy.ownership, self._make_share)
         self.sharer.choose(facts.gpus, self._standing)
 
@@ -75,7 +76,7 @@ class _Collected:
         cuts = partitions.cuts_of(gpu, with_all=self._policy.with_all)
         self.sharer.note_on_demand(gpu, cuts)
         known = {partitions.cut_name(gpu, cut) for cut in cuts}
-        return cuts + tuple(cut for name, cut in self._held[gpu.uuid].items() if name not in known)
+        return cuts + tuple(cut for name, cut in self._held[gpu].items() if name not in known)
 
     def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
         """Add a GPU that Prepare may cut: whole, and every placement."""
@@ -91,7 +92,7 @@ class _Collected:
 
     def add_standing(self, gpu: GpuFacts, offered: dict[str, Device]) -> None:
         """Add a GPU as it stands, and the partitions that claims hold; what a rule shares, as shares."""
-        for device in self._standing[gpu.uuid]:
+        for device in self._standing[gpu]:
             offer = self.sharer.offer(device)
             for one in offer.devices:
                 self._add(offered, one)
@@ -101,7 +102,7 @@ class _Collected:
 
     def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
         owner, whole_name = self._policy.ownership, names.gpu_name(gpu.pci_address)
-        held = self._held[gpu.uuid]
+        held = self._held[gpu]
         is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
         is_cut = bool(gpu.partitions or held) or is_administrators
         if not is_cut or whole_name in owner.held:
@@ -111,8 +112,8 @@ class _Collected:
             name = names.partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
             if _SHARES_AN_INSTANCE.match(partition.profile):
                 name += f"-{partition.ci_id}"
-            elif self._policy.is_dynamic and name not in owner.held and owner.owns(gpu, partition):
-                continue  # about to be destroyed
+            elif owner.owns(gpu, partition):
+                continue  # of a claim that holds it (below), or about to be destroyed
             standing.add(name)
             yield self._make(name, gpu, partition)
         for name, cut in held.items():

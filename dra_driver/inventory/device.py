@@ -139,8 +139,9 @@ class Inventory:
     `counter_sets` is what devices that overlap share, by name of set and counter. `plain` is what is offered in place
     of `devices` to a scheduler that does not count: nothing in it overlaps. `instead` is what is offered in place of a
     device that may be allocated many times, by its name, to a scheduler that would not do that: replicas, or the whole
-    device. `hidden` are devices that are not offered, but may stand in the allocation of a claim. `waiting_for` is
-    non-empty while the hardware does not answer at all.
+    device. `hidden` are devices that are not offered, but may stand in the allocation of a claim. `waits_for_claims`
+    says that some device is offered otherwise once claims let go of it. `waiting_for` is non-empty while the hardware
+    does not answer at all.
     """
 
     devices: tuple[Device, ...] = ()
@@ -150,6 +151,7 @@ class Inventory:
     plain: tuple[Device, ...] = ()
     instead: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     hidden: tuple[Device, ...] = ()
+    waits_for_claims: bool = False
     driver_version: str | None = field(default=None, compare=False)
 
     @cached_property

@@ -51,7 +51,7 @@ class Match:
         """Say whether a node is meant, or may be while its labels are not known."""
         if self.nodes and not _is_one_of(node, self.nodes):
             return False
-        return labels is None or all(fnmatchcase(labels.get(key, ""), value) for key, value in self.labels)
+        return labels is None or all(key in labels and fnmatchcase(labels[key], value) for key, value in self.labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,20 +35,21 @@ class Sharer:
     """Decides for the devices of one node. `problems` are found on the way."""
 
     def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
-        self._sharing, self._ownership, self._make = sharing, ownership, make
+        self._sharing, self._forms, self._make = sharing, ownership.forms, make
         self._rules: dict[str, Rule] = {}
         self._indices: dict[str, str] = {}
         self._whole: set[str] = set()
-        self._replicated = frozenset(filter(None, map(replicated_name, ownership.held)))
+        self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
         self.problems: list[Problem] = []
+        self.waits_for_claims = False
 
-    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[str, Iterable[Device]]) -> None:
+    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
         """Find the rule of each device that stands, and of each GPU whole, cut or not."""
         if not self._sharing.rules:
             return
         candidates = []
         for number, gpu in enumerate(gpus):
-            devices = tuple(standing[gpu.uuid])
+            devices = tuple(standing[gpu])
             whole = Device(gpu_name(gpu.pci_address), DeviceType.GPU, {}, {}, gpu)
             parts = [device for device in devices if device.type is DeviceType.MIG]
             candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]
@@ -56,8 +57,12 @@ class Sharer:
         self._indices = {device.name: index for device, index in candidates}
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Say whether a rule shares a GPU as a whole: it is not cut on demand then."""
-        return gpu_name(gpu.pci_address) in self._rules
+        """Say whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
+        name = gpu_name(gpu.pci_address)
+        return name in self._rules or self._is_held_in_shares(name)
+
+    def _is_held_in_shares(self, name: str) -> bool:
+        return name in self._replicated or (name, True) in self._forms
 
     def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
         """Say which rules mean partitions that Prepare is to make: those are handed out whole."""
@@ -73,7 +78,7 @@ class Sharer:
         if device.cut is not None:
             return Offer((device,))
         rule = self._rules.get(device.name)
-        is_shared = device.name in self._ownership.shared
+        is_shared = (device.name, True) in self._forms
         is_replicated = device.name in self._replicated
         if rule is None:
             return self._hide(device) if is_shared or is_replicated else Offer((device,))
@@ -86,11 +91,13 @@ class Sharer:
             return Offer((shared,), (), (device, *replicas))
         if is_replicated:
             return Offer(replicas, (), (device,)) if replicas else self._hide(device)
-        if device.name in self._ownership.held:
+        if (device.name, False) in self._forms:
+            self.waits_for_claims = True
             return Offer((device,), (), (shared, *replicas))
         return Offer((shared,), replicas or (device,), (device,) if replicas else ())
 
     def _hide(self, device: Device) -> Offer:
+        self.waits_for_claims = True
         self._problem(
             device,
             "share-held",

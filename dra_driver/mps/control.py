@@ -15,13 +15,16 @@ from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import launch
 from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import Outcome, Program
+from dra_driver.mps.processes import Identity
 
 COMMAND_S = 5.0  # one command; the real daemon answers in milliseconds
 _POLL_S = 0.02
+_LEAST_S = 0.05  # for one run of the program, at a deadline that has passed
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID were seen to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
-_SIZE = re.compile(r"(\d+)\s*([MG])B?", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
 _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not supported|denied|refus", re.IGNORECASE)
 
 
@@ -29,7 +32,11 @@ class Control:
     """Speaks to the daemon of one folder. `deadline` is the monotonic time at which to give up."""
 
     def __init__(self, program: Program, folder: Folder, deadline: float) -> None:
-        self._program, self._folder, self._deadline = program, folder, deadline
+        self.program, self._folder, self._deadline = program, folder, deadline
+
+    def left(self) -> float:
+        """Give the seconds that are left until the deadline, 0 when it has passed."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def ask(self, command: str) -> str:
         """Give the daemon's answer to one command.
@@ -52,13 +59,13 @@ class Control:
             )
         return outcome.words
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, process: Identity) -> None:
         """Wait until the daemon answers at all. Raises: SharingError("sharing.mps-not-ready", LATER)."""
         while True:
             outcome = self._try("get_default_active_thread_percentage")
             if outcome.status == 0:
                 return
-            if time.monotonic() + _POLL_S >= self._deadline:
+            if self.left() <= _POLL_S or not process.is_alive():
                 said = f" ({outcome.words[:200]})" if outcome.words else ""
                 raise SharingError(
                     "mps-not-ready",
@@ -87,31 +94,33 @@ class Control:
         """Give what the daemon says of one of its servers. Raises: SharingError."""
         return self.ask(f"get_server_status {pid}")
 
-    def quit(self, seconds: int) -> None:
-        """Ask the daemon to end, its servers with it after so many seconds; whether it did shows in the process."""
-        if self._try(f"quit -t {seconds}").status != 0:
-            self._try("quit")
+    def quit(self, seconds: int) -> bool:
+        """Ask the daemon to end, its servers with it after so many seconds. Says whether it will."""
+        outcome = self._try(f"quit -t {seconds}")
+        if outcome.status is not None and outcome.status != 0:
+            outcome = self._try("quit")
+        return outcome.status == 0
 
     def _set_percentage(self, percentage: int, servers: list[int]) -> None:
         self.ask(f"set_default_active_thread_percentage {percentage}")
-        found = self.ask("get_default_active_thread_percentage")
-        if not _is_number(found, percentage):
-            raise _ignored("a default active thread percentage", str(percentage), found)
+        said = self.ask("get_default_active_thread_percentage")
+        if (found := _NUMBER.search(said)) and float(found[0]) != percentage:
+            raise _ignored("a default active thread percentage", str(percentage), said)
         for pid in servers:
             self.ask(f"set_active_thread_percentage {pid} {percentage}")
 
     def _set_memory(self, limit: int, servers: list[int]) -> None:
         text = f"{limit // _MIB}M"
         self.ask(f"set_default_device_pinned_mem_limit {_DEVICE} {text}")
-        found = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
-        if not _is_size(found, limit):
-            raise _ignored("a default pinned memory limit", text, found)
+        said = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
+        if not may_be(limit, said):
+            raise _ignored("a default pinned memory limit", text, said)
         for pid in servers:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
     def _try(self, command: str) -> Outcome:
-        left = max(0.05, min(COMMAND_S, self._deadline - time.monotonic()))
-        return launch.ask(self._program, self._folder, command, seconds=left)
+        seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
+        return launch.ask(self.program, self._folder, command, seconds=seconds)
 
 
 def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
@@ -123,20 +132,20 @@ def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
     return settings.pinned_memory_limit
 
 
-def _is_number(words: str, wanted: int) -> bool:
-    try:
-        return float(words.rsplit(maxsplit=1)[-1]) == wanted
-    except (ValueError, IndexError):
-        return False
+def may_be(limit: int, words: str) -> bool:
+    """Say whether a size that was read back can be the limit, in bytes.
 
+    Drivers show it in their own ways, newer ones in whole GiB, rounded down; words without a size say nothing.
 
-def _is_size(words: str, limit: int) -> bool:
-    """Say whether a size read back can be the limit: newer drivers show whole GiB, rounded down."""
+    >>> may_be(6 << 30, "6G"), may_be(4606 << 20, "4G"), may_be(512 << 20, "512M"), may_be(6 << 30, "0M")
+    (True, True, True, False)
+    """
     found = _SIZE.search(words)
     if not found:
-        return False
-    number, mib = int(found[1]), limit // _MIB
-    return number == mib if found[2].upper() == "M" else number == mib * _MIB // _GIB
+        return True
+    shown = float(found[1]) * (_GIB if found[2].upper() == "G" else _MIB)
+    rounding = _GIB if found[2].upper() == "G" else _MIB
+    return shown <= limit < shown + rounding
 
 
 def _ignored(what: str, wanted: str, found: str) -> SharingError:

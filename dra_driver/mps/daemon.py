@@ -26,9 +26,10 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 MULTI_USER = "-multiuser-server"
-QUIT_S = 2  # what servers get to end after `quit`
+QUIT_S = 1  # what servers get to end after `quit`
 END_S = 1.0  # what a process gets after SIGTERM, and again after SIGKILL
 _SETTLE_S = 2.0  # for a daemon whose start was interrupted between fork and pid file
+_PID_FILE_S = 0.5  # for the daemon's pid file, which says which of two processes of a start is the one that stays
 _POLL_S = 0.02
 
 
@@ -61,13 +62,15 @@ def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surro
     if process is not None and before is not None:
         _check_change(before, device, settings)
     state = State(device, settings, around.boot_id, was_ready=bool(before and before.was_ready), process=process)
+    speaker = Control(program, at, deadline)
     try:
         at.make(with_tmpfs=program.is_private)
-        if process is None:
-            at.write(state)
-            state = replace(state, process=_launch(at, state, program, deadline))
-            at.write(state)
-        _make_ready(at, state, before, around, Control(program, at, deadline))
+        try:
+            state = _make_ready(at, state, before, around, speaker)
+        except SharingError:
+            if process is None or process.is_alive():
+                raise
+            state = _make_ready(at, replace(state, process=None), before, around, speaker)  # it ended under our words
     except BaseException:
         if not state.was_ready:
             _undo(at, around)
@@ -77,18 +80,19 @@ def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surro
     return state
 
 
-def stop(at: Folder, around: Surroundings, deadline: float) -> None:
+def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool = True) -> None:
     """End a device's daemon and its servers, and remove its folder; what is gone already is fine.
+
+    A daemon that was never handed out needs no gentleness: it has no clients.
 
     Raises: SharingError("sharing.mps-stuck", LATER) when a process does not even end by SIGKILL; NodeError.
     """
     state = at.read()
     if state is not None and state.is_wanted:
         at.write(replace(state, is_wanted=False))
-    process = running(at, state)
-    if process is not None and around.program is not None:
-        Control(around.program, at, deadline).quit(QUIT_S)
-        processes.wait_gone([process], min(QUIT_S + END_S, max(END_S, deadline - time.monotonic())))
+    process = running(at, state) if is_gentle and around.program is not None else None
+    if process is not None and around.program is not None and Control(around.program, at, deadline).quit(QUIT_S):
+        processes.wait_gone([process], QUIT_S + END_S)
     left = processes.end(processes.marked(str(at.path)), END_S)
     if left:
         raise SharingError(
@@ -110,13 +114,11 @@ def running(at: Folder, state: State | None) -> Identity | None:
     """Find the folder's control daemon: by the record, else by our mark and its arguments (a start was interrupted)."""
     if state is not None and state.process is not None and state.process.is_alive():
         return state.process
-    ends = time.monotonic() + _SETTLE_S
-    while daemons := [one for one in processes.marked(str(at.path)) if "-d" in processes.arguments(one)]:
-        pid = at.pid()
-        for one in daemons:
-            if one.pid == pid:
-                return one
-        if time.monotonic() > ends:
+    began = time.monotonic()
+    while daemons := _daemons(at):
+        if one := _find(at, began):
+            return one
+        if time.monotonic() > began + _SETTLE_S:
             log.warning("interrupted start ended", extra=fields(file=str(at.path), count=len(daemons)))
             processes.end(daemons, END_S)
             return None
@@ -126,14 +128,16 @@ def running(at: Folder, state: State | None) -> Identity | None:
 
 def orphans(at: Folder, state: State) -> list[Identity]:
     """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
-    return [one for one in processes.marked(str(at.path)) if one != state.process]
+    daemons = [state.process, *_daemons(at)]
+    return [one for one in processes.marked(str(at.path)) if one not in daemons]
 
 
-def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, speaker: Control) -> None:
-    """Bring a running daemon to the wanted limits; one that had others keeps those when it refuses the new."""
-    assert state.process is not None  # noqa: S101 - the caller has launched it
+def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, speaker: Control) -> State:
+    """Have a daemon run at the wanted limits; one that had others keeps those when it refuses the new."""
+    if state.process is None:
+        return _make_new(at, state, around, speaker)
     _move(state.process, around)
-    speaker.wait_ready()
+    speaker.wait_ready(state.process)
     try:
         speaker.set_limits(state.device, state.settings)
     except DriverError:
@@ -141,13 +145,29 @@ def _make_ready(at: Folder, state: State, before: State | None, around: Surround
             with suppress(DriverError):
                 speaker.set_limits(before.device, before.settings)
         raise
-    log.info("MPS daemon ready", extra=fields(device=state.device.name, pid=state.process.pid, file=str(at.path)))
+    return state
 
 
-def _launch(at: Folder, state: State, program: Program, deadline: float) -> Identity:
+def _make_new(at: Folder, state: State, around: Surroundings, speaker: Control) -> State:
+    """Start a daemon; one that does not take its limits is ended, for without them it would give clients everything."""
+    at.write(state)
+    process = _launch(at, state, speaker)
+    state = replace(state, process=process)
+    at.write(state)
+    try:
+        _move(process, around)
+        speaker.wait_ready(process)
+        speaker.set_limits(state.device, state.settings)
+    except BaseException:
+        processes.end([process], END_S)
+        raise
+    return state
+
+
+def _launch(at: Folder, state: State, speaker: Control) -> Identity:
     at.forget_pid()
     words = ["-d", *([MULTI_USER] if state.settings.multi_user else [])]
-    seconds = max(0.05, deadline - time.monotonic())
+    program, seconds = speaker.program, max(_POLL_S, speaker.left())
     outcome = launch.start_daemon(program, at, words, uuid=state.device.uuid, seconds=seconds)
     if outcome.status is None:
         text = f"the MPS control daemon for {state.device.name} does not start in time"
@@ -156,17 +176,28 @@ def _launch(at: Folder, state: State, program: Program, deadline: float) -> Iden
         said = outcome.words[:300] or f"status {outcome.status}"
         text = f"the MPS control daemon for {state.device.name} does not start: {said}"
         raise SharingError("mps-refused", text, hint=_last_line(at), retry=Retry.LATER)
-    while (process := _by_pid_file(at)) is None:
-        if time.monotonic() > deadline:
+    began = time.monotonic()
+    while (process := _find(at, began)) is None:
+        if speaker.left() <= 0:
             text = f"the MPS control daemon for {state.device.name} ended at once"
             raise SharingError("mps-not-ready", text, hint=_last_line(at), retry=Retry.LATER)
         time.sleep(_POLL_S)
     return process
 
 
-def _by_pid_file(at: Folder) -> Identity | None:
-    pid = at.pid()
-    return next((one for one in processes.marked(str(at.path)) if one.pid == pid), None) if pid else None
+def _daemons(at: Folder) -> list[Identity]:
+    """List control daemons of the folder, and what is on the way to become one."""
+    return [one for one in processes.marked(str(at.path)) if "-d" in processes.arguments(one)]
+
+
+def _find(at: Folder, began: float) -> Identity | None:
+    """Give the daemon that was started at `began` at the latest: by its pid file; in time, the only one there is."""
+    named = processes.identify_marked(at.pid(), str(at.path))
+    if named is not None and "-d" in processes.arguments(named):
+        return named
+    if time.monotonic() > began + _PID_FILE_S and len(daemons := _daemons(at)) == 1:
+        return daemons[0]
+    return None
 
 
 def _move(process: Identity, around: Surroundings) -> None:
@@ -206,7 +237,7 @@ def _check_change(before: State, device: SharedDevice, settings: MpsSettings) ->
 
 def _undo(at: Folder, around: Surroundings) -> None:
     with suppress(DriverError):  # what could not be undone now is by the next start, stop or recovery
-        stop(at, around, time.monotonic() + QUIT_S)
+        stop(at, around, time.monotonic(), is_gentle=False)
 
 
 def _last_line(at: Folder) -> str:

@@ -34,6 +34,7 @@ STEADY_S = 60.0  # a daemon that ran for so long begins at the first delay again
 LOG_BYTES = 4 << 20  # of one log file; half of it is kept
 _LOGS_S = 60.0
 _AGAIN_S = 0.2
+_NOT_READY = "sharing.mps-not-ready"
 
 
 @dataclass(slots=True)
@@ -125,8 +126,8 @@ class Keeper:
             entry.due = None
             try:
                 self._start(entry, device, settings, deadline)
-            except DriverError:
-                self._note_state(entry)
+            except DriverError as error:
+                self._note_failure(entry, error)
                 raise
             entry.error = ""
             return entry.at
@@ -134,13 +135,15 @@ class Keeper:
     def stop(self, device: SharedDevice, deadline: float) -> None:
         """End a device's daemon and remove its folder. Raises: SharingError, NodeError."""
         with self._held(folder.key_of(device.uuid), deadline) as entry:
-            self._stop(entry, deadline)
+            try:
+                self._stop(entry, deadline)
+            except DriverError:
+                self._retry_later(entry)
+                raise
 
     def reports(self) -> tuple[Report, ...]:
         """Tell of every daemon, without waiting for any."""
-        with self._lock:
-            entries = [self._entries[key] for key in sorted(self._entries)]
-        return tuple(_report(entry.state, entry) for entry in entries if entry.state is not None)
+        return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
 
     def ask(self, device: SharedDevice, deadline: float) -> tuple[Report, dict[int, str]]:
         """Tell of one daemon and of its servers (state by pid), as the daemon itself says. Raises: SharingError."""
@@ -170,7 +173,6 @@ class Keeper:
             daemon.stop(entry.at, self._around(), deadline)
         except DriverError as error:
             entry.state, entry.error = entry.at.read(), str(error)
-            self._retry_later(entry)
             raise
         if had is not None:
             log.info("MPS daemon stopped", extra=fields(device=had.device.name))
@@ -178,33 +180,47 @@ class Keeper:
 
     def _repair(self, key: str) -> None:
         """Start a daemon that ended, end one that is not wanted. A failure is tried again later."""
-        with self._held(key, time.monotonic() + REPAIR_S) as entry:
-            state = daemon.current(entry.at, self._around())
-            deadline = time.monotonic() + REPAIR_S
-            try:
-                if state is None or not state.is_wanted:
-                    self._stop(entry, deadline)
-                    return
-                entry.state = state
-                if left := daemon.orphans(entry.at, state):
-                    log.warning(
-                        "MPS servers without their daemon go on for their clients",
-                        extra=fields(device=state.device.name, count=len(left)),
-                    )
-                self._start(entry, state.device, state.settings, deadline)
-                entry.restarts += 1 if state.process != entry.state.process else 0
-                entry.error = ""
-            except DriverError as error:
-                name = state.device.name if state else entry.at.key
-                log.warning("MPS daemon not repaired", extra=fields(device=name, code=error.code, err=str(error)))
-                entry.error = str(error)
-                self._note_state(entry)
-                self._retry_later(entry)
+        try:
+            with self._held(key, float("inf")) as entry:
+                deadline = time.monotonic() + REPAIR_S
+                try:
+                    state = daemon.current(entry.at, self._around())
+                    if state is None or not state.is_wanted:
+                        self._stop(entry, deadline)
+                    else:
+                        self._start_again(entry, state, deadline)
+                except DriverError as error:
+                    log.warning("MPS daemon not repaired", extra=fields(file=key, code=error.code, err=str(error)))
+                    entry.error = str(error)
+                    self._retry_later(entry)
+        except Exception:
+            log.exception("MPS daemon not repaired", extra=fields(file=key))
 
-    def _note_state(self, entry: _Entry) -> None:
-        entry.state = daemon.current(entry.at, self._around())
-        if entry.state is not None and entry.state.process is not None and entry.watched is None:
-            self._look_after(entry, entry.state.process)
+    def _start_again(self, entry: _Entry, state: State, deadline: float) -> None:
+        entry.state = state
+        if left := daemon.orphans(entry.at, state):
+            log.warning(
+                "MPS servers without their daemon go on for their clients",
+                extra=fields(device=state.device.name, count=len(left)),
+            )
+        try:
+            self._start(entry, state.device, state.settings, deadline)
+        except DriverError:
+            entry.state = daemon.current(entry.at, self._around())
+            raise
+        entry.restarts += 1 if state.process != entry.state.process else 0
+        entry.error = ""
+
+    def _note_failure(self, entry: _Entry, error: DriverError) -> None:
+        """See what a start that failed has left: nothing, a daemon that goes on as before, or one to look after."""
+        entry.state = state = daemon.current(entry.at, self._around())
+        if state is None:
+            return
+        if state.process is not None and state.process.is_alive() and error.code != _NOT_READY:
+            self._look_after(entry, state.process)
+            return
+        entry.error = str(error)
+        self._retry_later(entry)
 
     def _look_after(self, entry: _Entry, process: Identity) -> None:
         """Have the kernel say when a process ends."""
@@ -238,25 +254,34 @@ class Keeper:
     def _watch(self) -> None:
         logs_due = time.monotonic() + _LOGS_S
         while not self._is_closed:
-            with self._lock:
-                entries = list(self._entries.values())
-            now = time.monotonic()
-            for entry in entries:
-                if entry.due is not None and entry.due <= now:
-                    entry.due = None
-                    threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
-            due = min((entry.due for entry in entries if entry.due is not None), default=logs_due)
-            ended = {fd for fd, _ in self._epoll.poll(max(0.0, min(due, logs_due) - now))}
-            if self._wake in ended:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
-            for entry in entries:
-                if entry.watched and entry.watched[1] in ended:
-                    self._ended(entry)
-            processes.reap()
-            if time.monotonic() >= logs_due:
-                logs_due = time.monotonic() + _LOGS_S
-                bound_logs(entry.at for entry in entries)
+            try:
+                self._begin_repairs()
+                self._await_ends(logs_due)
+                processes.reap()
+                if time.monotonic() >= logs_due:
+                    logs_due = time.monotonic() + _LOGS_S
+                    bound_logs(entry.at for entry in self._kept())
+            except Exception:
+                log.exception("MPS daemons not looked after")
+                time.sleep(_AGAIN_S)
+
+    def _begin_repairs(self) -> None:
+        now = time.monotonic()
+        for entry in self._kept():
+            if entry.due is not None and entry.due <= now:
+                entry.due = None
+                threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
+
+    def _await_ends(self, until: float) -> None:
+        """Sleep until a daemon ends, something is due, or somebody wakes us."""
+        due = min((entry.due for entry in self._kept() if entry.due is not None), default=until)
+        ended = {fd for fd, _ in self._epoll.poll(max(0.0, min(due, until) - time.monotonic()))}
+        if self._wake in ended:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+        for entry in self._kept():
+            if entry.watched and entry.watched[1] in ended:
+                self._ended(entry)
 
     def _ended(self, entry: _Entry) -> None:
         """Note that a daemon ended; what a command has in hand is looked at after it."""
@@ -285,6 +310,10 @@ class Keeper:
                 raise
         return Surroundings(program, self._boot_id, self._cgroup)
 
+    def _kept(self) -> list[_Entry]:
+        with self._lock:
+            return [self._entries[key] for key in sorted(self._entries)]
+
     @contextmanager
     def _held(self, key: str, deadline: float) -> Iterator[_Entry]:
         """Have one device's entry for oneself; it is dropped when nothing is kept and nobody waits for it."""
@@ -292,7 +321,7 @@ class Keeper:
             entry = self._entries.setdefault(key, _Entry(Folder(self._root, key)))
             entry.users += 1
         try:
-            if not entry.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not entry.lock.acquire(timeout=min(threading.TIMEOUT_MAX, max(0.0, deadline - time.monotonic()))):
                 raise SharingError("mps-busy", "another command is at work on this MPS daemon", retry=Retry.NOW)
             try:
                 yield entry

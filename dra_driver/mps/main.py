@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
-from dra_driver.model.errors import DriverError, ExitCode, NodeError
+from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError
 from dra_driver.model.flags import FLAGS, Flag, resolve
 from dra_driver.model.names import check_driver_name
 from dra_driver.mps import wire
+from dra_driver.mps.calling import call
 from dra_driver.mps.keeper import Keeper
 from dra_driver.mps.launch import Program, find_program
 from dra_driver.mps.server import Server
@@ -29,6 +32,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
+_SHOW_S = 5.0
 _SHARED = {
     "--driver-name",
     "--kubelet-plugins-directory-path",
@@ -55,9 +59,12 @@ supervisor and leaves the MPS daemons running; the next supervisor takes them ov
 def main(argv: Sequence[str]) -> int:
     """Run the supervisor until SIGTERM; return the exit status."""
     try:
-        values = _parse(argv)
+        values, is_question = _parse(argv)
+        root = _root(values)
+        if is_question:
+            return _show(root / wire.SOCKET_NAME)
         logs.set_up(values["log_format"])
-        return _run(values)
+        return _run(values, root)
     except DriverError as error:
         print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - before there is a log
         return error.exit_code
@@ -66,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.BUG
 
 
-def _parse(argv: Sequence[str]) -> dict[str, str]:
+def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
     parser = argparse.ArgumentParser(
         prog="dra-driver mps",
         description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device that is shared so.",
@@ -78,12 +85,29 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
         parser.add_argument(
             flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
         )
-    return resolve(vars(parser.parse_args(argv)), os.environ, _FLAGS)
+    parser.add_argument("--show", action="store_true", help="tell what the running supervisor keeps, as JSON, and end")
+    given = vars(parser.parse_args(argv))
+    return resolve(given, os.environ, _FLAGS), bool(given["show"])
 
 
-def _run(values: dict[str, str]) -> int:
+def _root(values: dict[str, str]) -> Path:
     driver = check_driver_name(values["driver_name"])
-    root = Path(values["kubelet_plugins_directory_path"]).absolute() / driver / wire.FOLDER_NAME
+    return Path(values["kubelet_plugins_directory_path"]).absolute() / driver / wire.FOLDER_NAME
+
+
+def _show(path: Path) -> int:
+    """Print what a supervisor keeps, each daemon with its servers as the daemon tells of them. Raises: SharingError."""
+    told = call(path, "list", {}, _SHOW_S)
+    for daemon in told.get("daemons", ()):
+        try:
+            daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
+        except SharingError as error:
+            daemon["error"] = daemon["error"] or str(error)
+    print(json.dumps(told, indent=2))  # noqa: T201 - what was asked for
+    return ExitCode.OK
+
+
+def _run(values: dict[str, str], root: Path) -> int:
     lock = _lock(root)
     keeper = Keeper(
         _daemons(root),
@@ -99,11 +123,14 @@ def _run(values: dict[str, str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    log.info("MPS supervisor starting", extra=fields(driver=driver, version=__version__, pid=os.getpid()))
+    log.info(
+        "MPS supervisor starting", extra=fields(driver=values["driver_name"], version=__version__, pid=os.getpid())
+    )
     keeper.begin()
     log.info("MPS supervisor ready", extra=fields(socket=str(root / wire.SOCKET_NAME)))
     server.run()
     keeper.close()
+    _leave(root)
     os.close(lock)
     return ExitCode.OK
 
@@ -131,6 +158,15 @@ def _daemons(root: Path) -> Path:
     folder = root / "d"
     folder.mkdir(mode=0o755, exist_ok=True)
     return folder
+
+
+def _leave(root: Path) -> None:
+    """Take the folder along when no daemon is kept, and the driver's own when nothing else is in it."""
+    with suppress(OSError):  # a daemon's folder, or the agent's files
+        (root / "d").rmdir()
+        (root / "supervisor.lock").unlink()
+        root.rmdir()
+        root.parent.rmdir()
 
 
 def _finder(values: dict[str, str]) -> Callable[[], Program]:

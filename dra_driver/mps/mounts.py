@@ -49,15 +49,23 @@ def enter_private(root: Path, folder: Path, shm: Path) -> None:
         raise _refused("a mount namespace for the MPS daemon")
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE, None)
     if root != Path("/"):
-        below = root / folder.relative_to("/")
-        below.mkdir(parents=True, exist_ok=True)
-        _mount(str(folder), below, None, _MS_BIND | _MS_REC, None)
-    inner = root / "dev/shm"
-    inner.mkdir(parents=True, exist_ok=True)
-    _mount(str(shm), inner, None, _MS_BIND, None)
+        _mount(str(folder), _made(root / folder.relative_to("/")), None, _MS_BIND | _MS_REC, None)
+    _mount(str(shm), _made(root / "dev/shm"), None, _MS_BIND, None)
     if root != Path("/"):
         os.chroot(root)
     os.chdir("/")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SharingError(
+            "mps-no-permission",
+            f"folder {folder} can't be made: {exc.strerror}",
+            hint="mount the driver root writable into the MPS supervisor",
+        ) from exc
+    return folder
 
 
 def _mount(source: str, target: Path, kind: str | None, flags: int, options: str | None) -> None:

@@ -50,14 +50,13 @@ def identify(pid: int) -> Identity | None:
 
 def marked(value: str) -> list[Identity]:
     """List the running processes whose environment carries the marker with this value."""
-    wanted = f"{MARKER}={value}".encode()
-    found = []
-    for name in os.listdir(_PROC):  # noqa: PTH208
-        if name.isdecimal() and int(name) != os.getpid() and wanted in _words(f"{_PROC}/{name}/environ"):
-            identity = identify(int(name))
-            if identity is not None:
-                found.append(identity)
-    return found
+    pids = (int(name) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208
+    return [found for pid in pids if pid != os.getpid() and (found := identify_marked(pid, value))]
+
+
+def identify_marked(pid: int, value: str) -> Identity | None:
+    """Give the running process that has this pid, if it carries the marker with this value."""
+    return identify(pid) if f"{MARKER}={value}".encode() in _words(f"{_PROC}/{pid}/environ") else None
 
 
 def arguments(identity: Identity) -> list[str]:

@@ -46,10 +46,10 @@ CORRUPT = "ledger.corrupt"
 class _Pending(Generic[T]):
     """A job on its way, with its outcome."""
 
-    __slots__ = ("error", "is_done", "job", "result")
+    __slots__ = ("error", "is_done", "is_synced", "job", "result")
 
-    def __init__(self, job: Job[T]) -> None:
-        self.job = job
+    def __init__(self, job: Job[T], *, is_synced: bool) -> None:
+        self.job, self.is_synced = job, is_synced
         self.is_done = False
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -59,7 +59,8 @@ class Database:
     """The open file. `is_read_only` opens it without ever writing to it."""
 
     def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
-        self.path = path
+        self.path, self._text = path, os.fspath(path)
+        self._is_synced = True  # as _PRAGMAS say
         self._queue: list[_Pending[Any]] = []
         self._queue_mutex = threading.Lock()
         self._write_mutex = threading.Lock()
@@ -79,9 +80,12 @@ class Database:
         except sqlite3.Error as exc:
             raise fault(exc, self.path) from exc
 
-    def write(self, job: Job[T]) -> T:
-        """Run a job in a transaction and return once it is durable. Raises: LedgerError, or what the job raises."""
-        pending = _Pending(job)
+    def write(self, job: Job[T], *, is_synced: bool = True) -> T:
+        """Run a job in a transaction and return once it is durable; unsynced it outlives a kill, but no power failure.
+
+        Raises: LedgerError, or what the job raises.
+        """
+        pending = _Pending(job, is_synced=is_synced)
         with self._queue_mutex:
             self._queue.append(pending)
         with self._write_mutex:
@@ -96,7 +100,7 @@ class Database:
     def is_current(self) -> bool:
         """Say whether the path still names the file that is open here."""
         try:
-            return self.path.stat().st_ino == self._inode
+            return os.stat(self._text).st_ino == self._inode  # noqa: PTH116 - before every read and write
         except FileNotFoundError:
             return False
 
@@ -108,6 +112,7 @@ class Database:
 
     def _commit(self, batch: list[_Pending[Any]]) -> None:
         try:
+            self._sync(any(pending.is_synced for pending in batch))
             self._writer.execute("BEGIN IMMEDIATE")
             for pending in batch:
                 self._run(pending, is_alone=len(batch) == 1)
@@ -120,6 +125,12 @@ class Database:
         finally:
             for pending in batch:
                 pending.is_done = True
+
+    def _sync(self, is_wanted: bool) -> None:
+        """Say whether the next commit waits for the disk; one that does makes those before it durable too."""
+        if is_wanted != self._is_synced:
+            self._writer.execute(f"PRAGMA synchronous={'FULL' if is_wanted else 'NORMAL'}")
+            self._is_synced = is_wanted
 
     def _run(self, pending: _Pending[Any], *, is_alone: bool) -> None:
         """Run one job of a batch; its own fault rolls back nothing but itself."""

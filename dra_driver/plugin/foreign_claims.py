@@ -45,14 +45,21 @@ class ForeignClaims:
     ) -> None:
         self._api, self._node, self._driver = api, node, driver
         self._changed, self._look_s = changed, look_s
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="foreign-claims", daemon=True)
+        self._looks, self._reasons = 0, 0  # answers since there was reason to look; how often there was
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None: nobody has answered yet
 
     @property
     def is_known(self) -> bool:
         """Say whether there was an answer: before it, nothing may be published."""
-        return self._held is not None
+        return self._held is not None and self._looks > 0
+
+    def look_again(self) -> None:
+        """Take what is known for stale: another driver of our name came or went, and may have left claims."""
+        self._reasons += 1
+        self._looks = 0
+        self._wake.set()
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         """Give the devices that no foreign claim holds."""
@@ -70,35 +77,42 @@ class ForeignClaims:
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread; one that waits for the API server is left behind, it is a daemon."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        looks = 0
-        while not self._stop.is_set() and (looks < 2 or self._held):
+        while not self._stop.is_set():
+            self._wake.clear()
             try:
-                looks += self._look()
+                self._look()
             except Exception:
                 log.exception("look for foreign claims failed")
-            self._stop.wait(self._look_s if self.is_known else min(FIRST_SECONDS, self._look_s))
+            is_settled = self._looks > 1 and not self._held
+            pause = self._look_s if self.is_known else min(FIRST_SECONDS, self._look_s)
+            self._wake.wait(None if is_settled else pause)
 
-    def _look(self) -> bool:
+    def _look(self) -> None:
+        reasons = self._reasons
         try:
             found = dict(held(self._claims(), driver=self._driver, node=self._node))
         except ApiError as error:
             log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
-            if error.status == _FORBIDDEN and self._held is None:  # an agent that may not look publishes all the same
-                self._held = {}
+            if error.status == _FORBIDDEN and not self.is_known:  # an agent that may not look publishes all the same
+                self._held, self._looks = {}, 1
                 self._changed()
-            return False
+            return
+        if reasons != self._reasons:
+            return  # asked too early
+        is_first, self._looks = not self._looks, self._looks + 1
         if found != self._held:
             for name in found.keys() - (self._held or {}).keys():
                 log.warning("a device is held under a foreign name", extra=fields(device=name, claim=found[name]))
             if self._held and not found:
                 log.info("no device is held under a foreign name any more")
+        if is_first or found != self._held:
             self._held = found
             self._changed()
-        return True
 
     def _claims(self) -> Iterator[ClaimWire]:
         token = ""

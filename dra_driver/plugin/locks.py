@@ -29,6 +29,7 @@ _POLL_SECONDS = 0.005  # the kernel can't wake us at a deadline
 class _Local:
     """This process's half of a lock; dropped when nobody uses the name."""
 
+    offset: int  # of the name's byte
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
@@ -67,27 +68,29 @@ class NodeLocks:
 
     def _take(self, name: str, deadline: Deadline) -> None:
         with self._mutex:
-            local = self._locals.setdefault(name, _Local())
+            local = self._locals.get(name)
+            if local is None:
+                local = self._locals[name] = _Local(_offset(name))
             local.users += 1
         if not local.lock.acquire(timeout=deadline.remaining()):
             self._leave(name, local)
             raise _locked(name)
         try:
-            self._await_kernel(name, deadline)
+            self._await_kernel(name, local.offset, deadline)
         except BaseException:
             local.lock.release()
             self._leave(name, local)
             raise
 
-    def _await_kernel(self, name: str, deadline: Deadline) -> None:
-        while not self._set(name, fcntl.F_WRLCK):
+    def _await_kernel(self, name: str, offset: int, deadline: Deadline) -> None:
+        while not self._set(offset, fcntl.F_WRLCK):
             if deadline.has_passed():
                 raise _locked(name)
             time.sleep(_POLL_SECONDS)
 
     def _release(self, name: str) -> None:
         local = self._locals[name]
-        self._set(name, fcntl.F_UNLCK)
+        self._set(local.offset, fcntl.F_UNLCK)
         local.lock.release()
         self._leave(name, local)
 
@@ -97,9 +100,8 @@ class NodeLocks:
             if not local.users:
                 del self._locals[name]
 
-    def _set(self, name: str, kind: int) -> bool:
-        """Lock or unlock the name's byte. False when another process has it."""
-        offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
+    def _set(self, offset: int, kind: int) -> bool:
+        """Lock or unlock a byte. False when another process has it."""
         # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
         request = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
         try:
@@ -109,6 +111,10 @@ class NodeLocks:
                 return False
             raise
         return True
+
+
+def _offset(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
 
 
 def _locked(name: str) -> PrepareError:

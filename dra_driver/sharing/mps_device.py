@@ -11,18 +11,17 @@ from __future__ import annotations
 import logging
 import time
 
-from dra_driver.hardware.port import Shareable
 from dra_driver.model.errors import HardwareError, Retry, SharingError
 from dra_driver.model.sharing import ComputeMode, MpsSettings, SharedDevice
 from dra_driver.model.wire import Wire
+from dra_driver.sharing.compute_modes import ComputeModes
 from dra_driver.sharing.settings import MpsChannel, MpsSupervisor
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 3.0  # a daemon is ready within one; a busy machine may take longer
+READY_SECONDS = 10.0  # a daemon is ready within one; on a busy machine giving up costs a kubelet's minute
 _MODE = "computeMode"  # what was found, in the ledger
-_NO_MODE = "hardware.compute-mode-unsupported"
 _GONE = "hardware.gpu-lost"
 
 
@@ -30,7 +29,7 @@ class MpsDevices:
     """MPS on one node's devices. Without a supervisor every start is refused."""
 
     def __init__(self, hardware: object, supervisor: MpsSupervisor | None) -> None:
-        self._hardware, self._supervisor = hardware, supervisor
+        self._modes, self._supervisor = ComputeModes(hardware), supervisor
 
     def look(self, device: SharedDevice, deadline_s: float) -> Wire:
         """Give what undoing will need, and refuse what can't work; nothing is changed.
@@ -38,21 +37,15 @@ class MpsDevices:
         Raises: SharingError("sharing.mps-unavailable", "sharing.compute-mode"), HardwareError.
         """
         self._port().running(deadline_s=deadline_s)
-        mode = self._mode(device, deadline_s)
-        if mode in {ComputeMode.PROHIBITED, ComputeMode.EXCLUSIVE_THREAD}:
-            raise SharingError(
-                "compute-mode",
-                f"{device} has compute mode {mode}: an MPS server can't use it",
-                hint="an administrator set it; nvidia-smi -c DEFAULT takes it back",
-                retry=Retry.LATER,
-            )
+        allowed = {ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS}
+        mode = self._modes.require(device, allowed, "an MPS server can't use it", deadline_s)
         return {_MODE: mode}
 
     def apply(self, device: SharedDevice, settings: MpsSettings, found: Wire, deadline_s: float) -> MpsChannel:
         """Let the daemon run and nobody beside it. Raises: SharingError, HardwareError."""
         end = time.monotonic() + deadline_s
         if found.get(_MODE) == ComputeMode.DEFAULT:
-            self._set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
+            self._modes.set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
         left_s = max(0.1, min(READY_SECONDS, end - time.monotonic()))
         return self._port().start(device, settings, deadline_s=left_s)
 
@@ -63,35 +56,11 @@ class MpsDevices:
         if found.get(_MODE) != ComputeMode.DEFAULT:
             return
         try:
-            self._set(device, ComputeMode.DEFAULT, max(0.1, end - time.monotonic()))
+            self._modes.set(device, ComputeMode.DEFAULT, max(0.1, end - time.monotonic()))
         except HardwareError as error:
             if error.code != _GONE:
                 raise
             log.warning("compute mode not restored", extra=fields(device=device.name, err=str(error)))
-
-    def _mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode | None:
-        """Read the compute mode; None where the device has none, or nobody can tell."""
-        if not isinstance(self._hardware, Shareable):
-            return None
-        try:
-            return self._hardware.compute_mode(device, deadline_s)
-        except HardwareError as error:
-            if error.code != _NO_MODE:
-                raise
-            return None
-
-    def _set(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode unless it is so; a MIG device may be readable and not take one."""
-        if not isinstance(self._hardware, Shareable) or self._mode(device, deadline_s) is mode:
-            return
-        try:
-            self._hardware.set_compute_mode(device, mode, deadline_s)
-        except HardwareError as error:
-            if error.code != _NO_MODE or device.mig_uuid is None:
-                raise
-            log.info("MIG device keeps its compute mode", extra=fields(device=device.name, err=str(error)))
-        else:
-            log.info("compute mode set", extra=fields(device=device.name, status=mode))
 
     def _port(self) -> MpsSupervisor:
         if self._supervisor is None:

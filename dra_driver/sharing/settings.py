@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,3 +61,9 @@ class MpsSupervisor(Protocol):
 
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """List the daemons. Raises: SharingError."""
+
+    def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
+        """End the daemons of devices (by UUID) that `named`, asked after the listing, does not give; names those.
+
+        Nothing happens where there is no supervisor. Raises: SharingError.
+        """

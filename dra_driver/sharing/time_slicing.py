@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 
 from dra_driver.hardware.port import Shareable
-from dra_driver.model.errors import HardwareError, Retry, SharingError
+from dra_driver.model.errors import HardwareError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice, TimeSlicingSettings
+from dra_driver.sharing.compute_modes import ComputeModes
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -23,31 +24,21 @@ class TimeSlices:
     """Time slices of one node's GPUs."""
 
     def __init__(self, hardware: object) -> None:
-        self._hardware = hardware
+        self._hardware, self._modes = hardware, ComputeModes(hardware)
         self._looked: set[str] = set()  # GPUs whose default has been made sure of by this process
 
     def check(self, device: SharedDevice, deadline_s: float) -> None:
         """Refuse a GPU on which processes can't take turns. Raises: SharingError("sharing.compute-mode")."""
-        if not isinstance(self._hardware, Shareable):
-            return
-        mode = self._hardware.compute_mode(device, deadline_s)
-        if mode is not ComputeMode.DEFAULT:
-            raise SharingError(
-                "compute-mode",
-                f"{device} has compute mode {mode}: processes can't take turns on it",
-                hint="an administrator set it; nvidia-smi -c DEFAULT takes it back",
-                retry=Retry.LATER,
-            )
+        self._modes.require(device, {ComputeMode.DEFAULT}, "processes can't take turns on it", deadline_s)
 
     def apply(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
         """Set the time slice of a GPU that nobody else uses yet. Raises: HardwareError, SharingError."""
-        if settings.interval is Interval.DEFAULT:
-            if self._is_default(device, deadline_s):
-                return
+        if settings.interval is Interval.DEFAULT and self._is_default(device, deadline_s):
+            return
         self._set(device, settings.interval, deadline_s)
 
     def undo(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
-        """Go back to the driver's default. A GPU that is gone, or a driver, has no setting left. Raises: HardwareError."""
+        """Go back to the driver's default. Where GPU or driver is gone no setting is left. Raises: HardwareError."""
         if settings.interval is Interval.DEFAULT:
             return
         try:

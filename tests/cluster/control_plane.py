@@ -80,12 +80,32 @@ def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, g
         "--allow-privileged=true",
         "--enable-aggregator-routing=true",
         "--profiling=false",
+        f"--admission-control-config-file={_admission(sandbox.root)}",
         f"--audit-policy-file={_audit_policy(sandbox.root)}",
         f"--audit-log-path={sandbox.root / AUDIT}",
         *([f"--runtime-config={runtime}"] if gates else []),
         *gate_flags(gates),
     ]
     return Daemon(sandbox, "kube-apiserver", argv)
+
+
+def _admission(root: Path) -> Path:
+    """Admit pods of the system's priority classes only where a quota allows them, as GKE does."""
+    scope = {
+        "scopeName": "PriorityClass",
+        "operator": "In",
+        "values": ["system-node-critical", "system-cluster-critical"],
+    }
+    quota = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "ResourceQuotaConfiguration",
+        "limitedResources": [{"resource": "pods", "matchScopes": [scope]}],
+    }
+    plugins = [{"name": "ResourceQuota", "configuration": quota}]
+    path = root / "admission.json"
+    content = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
+    path.write_text(json.dumps(content))
+    return path
 
 
 def _audit_policy(root: Path) -> Path:

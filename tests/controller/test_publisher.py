@@ -128,6 +128,27 @@ def test_no_devices_are_published_as_one_empty_slice(cluster):
     assert spec["pool"]["resourceSliceCount"] == 1
 
 
+def test_a_withdrawn_pool_is_deleted_and_what_another_driver_writes_meanwhile_is_left_alone(cluster):
+    publisher = cluster.published([gpu(0)])
+    theirs = {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1}}
+    meta = {"name": "theirs"}
+    publisher.withdraw()
+    assert publisher.wait_published(10)
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": meta,
+        "spec": {**theirs, "devices": []},
+    }
+    cluster.server.create(body)
+    publisher.withdraw()
+    until(lambda: publisher.wait_published(0.1), what="a look after the other driver's write")
+    assert [s["metadata"]["name"] for s in cluster.slices()] == ["theirs"]
+    publisher.publish([gpu(0)])
+    until(lambda: [spec["pool"]["name"] for spec in cluster.specs()] == [POOL], what="our pool alone")
+    assert cluster.device_names() == ["gpu-0000-00-00-0"]
+
+
 def test_nothing_is_written_before_the_first_publish(cluster):
     publisher = cluster.publisher()
     until(lambda: cluster.server.open_watches == 1)

@@ -1,5 +1,6 @@
 """Compute mode through NVML, time slice through nvidia-smi: fake ones, each with a log of what was asked."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,12 @@ def test_a_driver_root_gives_its_own_library_to_its_program(smi: FakeNvidiaSmi) 
     library.touch()
     vendor(smi).set_time_slice(shared(GPU), Interval.SHORT, SOON)
     assert smi.preloaded() == [str(library)]
+
+
+def test_a_driver_on_the_host_has_its_program_on_the_path(smi: FakeNvidiaSmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{smi.path.parent}:{os.environ['PATH']}")
+    NvidiaHardware(Roots()).set_time_slice(shared(GPU), Interval.SHORT, SOON)
+    assert smi.sets() == [(GPU.uuid, 1)]
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -26,7 +26,7 @@ from tests.plugin.parts import Rig
 PACKAGE = str(Path(dra_driver.__file__).parent)
 CALLS = ("prepare", "unprepare", "repeat", "reallocate")
 MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here
-ROOMS = tuple(f"{PACKAGE}/{room}/" for room in ("plugin", "cdi", "hardware/simulated/cuts.py"))
+ROOMS = tuple(f"{PACKAGE}/{room}/" for room in ("plugin", "cdi", "sharing", "hardware/simulated/state_file.py"))
 ROOMS = tuple(room.removesuffix("/") if room.endswith(".py/") else room for room in ROOMS)
 
 
@@ -92,9 +92,10 @@ def call(root: Path, what: str, line: int) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair, look, and go on."""
+    """Be the next agent: repair, write files again once the hardware was looked at, and go on."""
     rig = rig_at(root)
     rig.preparer.repair()
+    rig.preparer.refresh_cdi()
     states = rig.states()
     expect(states.pop("bystander", ""), "prepared")
     expect(set(states.values()) - {"prepared"}, set())

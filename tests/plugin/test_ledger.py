@@ -12,6 +12,7 @@ import pytest
 
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
 from dra_driver.plugin.database import Database
+from dra_driver.plugin.effects import is_only_file
 from dra_driver.plugin.ledger import MAJOR, MINOR, Ledger, has_claims
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.record import State
@@ -287,6 +288,42 @@ def test_jobs_of_many_threads_share_commits_and_keep_their_own_faults(tmp_path: 
     assert outcomes.count(KeyError) + outcomes.count(LedgerError) == 20
     assert len(commits) == 1
     database.close()
+
+
+def test_a_commit_waits_for_the_disk_if_one_of_its_jobs_does(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    normal, full = 1, 2
+
+    def synchronous(connection: sqlite3.Connection) -> int:
+        return int(connection.execute("PRAGMA synchronous").fetchone()[0])
+
+    assert database.write(synchronous) == full
+    assert database.write(synchronous, is_synced=False) == normal
+    assert database.write(synchronous) == full
+    outcomes: list[int] = []
+    with database._write_mutex:
+        threads = [
+            threading.Thread(target=lambda w=wanted: outcomes.append(database.write(synchronous, is_synced=w)))
+            for wanted in (False, True, False)
+        ]
+        for thread in threads:
+            thread.start()
+        while len(database._queue) < 3:
+            pass
+    for thread in threads:
+        thread.join(10)
+    assert outcomes == [full] * 3
+    database.close()
+
+
+def test_intents_are_synced_where_more_than_a_file_is_made(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    intend = rig.ledger.intend
+    monkeypatch.setattr(rig.ledger, "intend", lambda *a, is_synced: synced.append(is_synced) or intend(*a))
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    assert synced == [False]
+    assert not is_only_file([{"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition"}])
 
 
 def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:

@@ -5,10 +5,11 @@ Left out: who waits for whom (test_holders), crashes (test_kill), broken disks (
 
 import json
 import threading
+import time
 
 import pytest
 
-from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, PrepareError, Retry
+from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, LedgerError, PrepareError, Retry
 from tests.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
 
@@ -22,6 +23,19 @@ def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:
     assert [d["name"] for d in document["devices"]] == ["u1-gpu-0", "u1-mig-1"]
     assert document["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert rig.states() == {"u1": "prepared"}
+
+
+def test_the_server_is_asked_again_when_it_said_and_no_sooner(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    busy = ApiError("too-many-requests", "429", status=429, retry=Retry.NOW, retry_after_s=0.6)
+    rig.api.faults = [busy]
+    started = time.monotonic()
+    assert rig.prepare("u1")
+    assert time.monotonic() - started >= 0.6
+    rig.api.faults = [busy]
+    with pytest.raises(ApiError):
+        rig.prepare(rig.allocate("u2", "gpu-1"), 0.5)
+    assert rig.api.requests["get"] == 3, "there was no time left to ask again"
 
 
 def test_unprepare_removes_everything(rig: Rig) -> None:
@@ -228,6 +242,27 @@ def test_cdi_files_follow_a_changed_major(rig: Rig) -> None:
     node = json.loads(rig.files()[rig.file_of("u2")])["devices"][0]["containerEdits"]["deviceNodes"][0]
     assert (node["major"], node["minor"]) == (234, 1)
     assert rig.preparer.refresh_cdi() == 0
+
+
+def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig: Rig, monkeypatch) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    before = rig.files()
+
+    def full(_uid: str) -> None:
+        raise LedgerError("full", "no space")
+
+    monkeypatch.setattr(rig.ledger, "forget", full)
+    with pytest.raises(LedgerError):
+        rig.unprepare("u1")
+    assert rig.files() == {}
+    rig.restart()
+    assert rig.preparer.repair() == 0
+    assert rig.preparer.refresh_cdi() == 1
+    assert rig.files() == before
+    assert rig.holders() == {("gpu-0", "u1")}
+    rig.unprepare("u1")
+    rig.assert_empty()
 
 
 def test_cdi_files_of_an_earlier_boot_are_not_refreshed(rig: Rig) -> None:

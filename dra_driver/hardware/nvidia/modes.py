@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -99,6 +100,10 @@ class Modes:
         return said
 
     def _program(self) -> str:
+        """Find nvidia-smi below the driver root; where that is our own root, on our path."""
+        own = None if library.has_own_mount(self._roots) else shutil.which(PROGRAM)
+        if own is not None:
+            return own
         root = DriverRoot(self._roots.driver_mount, self._roots.driver)
         path = find_program(root, PROGRAM, BINARY_FOLDERS)
         resolved = root.resolve(path) if path else None
@@ -124,8 +129,8 @@ def _refusal(fault: NvmlFault, device: SharedDevice) -> HardwareError:
         return HardwareError("compute-mode-unsupported", text)
     if fault.name == "NO_PERMISSION":
         return HardwareError("no-permission", f"compute mode of {device}: {fault}", hint="run the agent privileged")
-    if fault.is_lost:
-        return HardwareError("gpu-lost", f"{device}: the GPU is lost ({fault})", retry=Retry.LATER)
+    if fault.is_lost or fault.name == "NOT_FOUND":
+        return HardwareError("gpu-lost", f"{device} is not there any more ({fault})", retry=Retry.LATER)
     return HardwareError("compute-mode-failed", f"compute mode of {device}: {fault}", retry=Retry.LATER)
 
 

@@ -28,6 +28,7 @@ from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
+_PCI_VENDOR = 0x10DE
 _SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")  # ours alone; changing it renames all simulated hardware
 _NULL_MAJOR, _NULL_MINOR = 1, 3
 # Numbers of MIG capability nodes as the driver hands them out: 2 global ones, then 15 GPU instances a GPU, each with
@@ -254,6 +255,7 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
         ),
         mig_profiles=_mig_profiles(model.mig) if model.mig else (),
         mig_toggles_without_reset=bool(model.mig and model.mig.toggles_without_reset),
+        pci_id=int(model.pci_device_id, 16) << 16 | _PCI_VENDOR if model.pci_device_id else None,
     )
 
 

@@ -20,6 +20,7 @@ import time
 from contextlib import suppress
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
+SERVER = f"{os.path.dirname(os.path.abspath(__file__))}/mps_server.py"  # noqa: PTH100, PTH120
 _ANSWER_S = 2.0
 _MIB_OF = {"M": 1, "G": 1024}
 
@@ -250,7 +251,7 @@ class Daemon:
             os.closerange(5, 1024)
             for fd in (3, 4):
                 os.set_inheritable(fd, True)
-            os.execv(sys.executable, [sys.executable, "-I", "-S", sys.argv[0], "--server", str(uid)])
+            os.execv(sys.executable, [sys.executable, "-I", "-S", SERVER, str(uid)])
         theirs.close()
         os.close(told)
         os.read(ready, 1)
@@ -308,63 +309,12 @@ class Daemon:
             file.write(f"{os.getpid()}\n")
 
 
-def serve_clients(folders: Folders, uid: str) -> None:
-    """Be a server: welcome clients, and do what the control daemon says on descriptor 3.
-
-    Without a control daemon it goes on for the clients it has, and ends with the last of them.
-    """
-    control = socket.socket(fileno=3)
-    path = folders.path(f"server-{os.getpid()}")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(path)
-    os.chmod(path, 0o666)  # noqa: PTH101, S103 - clients of any user
-    listening.listen(64)
-    folders.note("server", "Server", f"Starting up for user {uid}")
-    os.write(4, b"!")
-    os.close(4)
-    clients: dict[socket.socket, int] = {}
-    limits, is_draining, is_alone = "100.0 0", False, False
-    while not ((is_draining or is_alone) and not clients):
-        sources = [listening, *clients, *([] if is_alone else [control])]
-        for ready in select.select(sources, [], [])[0]:
-            if ready is listening:
-                client, _ = listening.accept()
-                pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                clients[client] = pid
-                client.sendall(f"LIMITS {limits}\n".encode())
-            elif ready is control:
-                word, _, rest = read_line(control).partition(" ")
-                is_alone = not word
-                is_draining |= word in {"DRAIN", "STOP"}
-                limits = rest if word == "LIMIT" else limits
-                for client in [
-                    one for one, pid in clients.items() if word == "STOP" or (word, rest) == ("DROP", f"{pid}")
-                ]:
-                    clients.pop(client).bit_length()
-                    client.close()
-                if word:
-                    control.sendall(f"{' '.join(map(str, clients.values())) if word == 'LIST' else 'OK'}\n".encode())
-            elif not (heard := _heard(ready)):
-                clients.pop(ready, None)
-                ready.close()
-            else:
-                ready.sendall(b"PONG " + heard)
-    os.unlink(path)  # noqa: PTH108
-
-
 def read_line(connection: socket.socket) -> str:
     """Read one line; what there is when the other side ends."""
     data = b""
     while not data.endswith(b"\n") and (part := connection.recv(1)):
         data += part
     return data.decode(errors="replace").strip()
-
-
-def _heard(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(256)
-    except OSError:
-        return b""
 
 
 def _percentage(text: str) -> float:
@@ -419,9 +369,6 @@ def _say(folders: Folders) -> int:
 def main(daemon: type[Daemon] = Daemon) -> int:
     """Be the program; gives its exit status."""
     words, folders = sys.argv[1:], Folders()
-    if words[:1] == ["--server"]:
-        serve_clients(folders, words[1])
-        return 0
     if not {"-d", "-f"} & set(words):
         return _say(folders)
     if folders.running():

@@ -1,0 +1,98 @@
+"""An agent beside another driver of its name: NVIDIA's own, for example. The real kubelet: the cluster lane."""
+
+import shutil
+import socket
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli import main
+from dra_driver.embedded.kinds import EVENTS, SLICES
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.agent_process import NODE, stage
+from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.waiting import until
+
+THEIRS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"generateName": f"{NODE}-"},
+    "spec": {
+        "driver": NVIDIA_DRIVER,
+        "nodeName": NODE,
+        "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    },
+}
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def short_folder():
+    made = Path(tempfile.mkdtemp(prefix="dra"))  # a socket's name is limited
+    yield made
+    shutil.rmtree(made)
+
+
+def ready(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as page:
+            return page.status == 200
+    except OSError:
+        return False
+
+
+def registered(here):
+    return [path.name for path in here.kubelet.registrar_dir.iterdir() if path.name.startswith(NVIDIA_DRIVER)]
+
+
+def test_beside_another_driver_nothing_is_published_or_registered_until_that_one_is_gone(free_port):
+    with stage() as here:
+        other = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other")
+        other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
+        other.start()
+        here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
+        until(lambda: "not registered beside another driver" in here.log(), timeout_s=20, what="a line in the log")
+        here.api.create(THEIRS)  # and it is left alone
+        until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
+            assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
+        until(lambda: ready(free_port), timeout_s=10, what="that it calls itself ready")
+        assert here.devices() == ["gpu-0"]
+        assert registered(here) == []
+        other.stop()
+        until(lambda: len(here.devices()) == 4 and "gpu-0" not in here.devices(), timeout_s=30, what="four devices")
+        until(lambda: registered(here), timeout_s=10, what="our registration")
+
+
+def test_the_devices_command_says_so_too(short_folder, capsys):
+    other = StandInPlugin(short_folder, NVIDIA_DRIVER).start()
+    words = ["devices", "--hardware", "simulated:t4", "--node-name", "n"]
+    words += ["--kubelet-registrar-directory-path", str(short_folder / "plugins_registry")]
+    try:
+        assert main.run(words) == 0
+    finally:
+        other.stop()
+    assert (
+        f"the agent publishes none of them: another driver is registered as {NVIDIA_DRIVER}" in capsys.readouterr().out
+    )
+
+
+def test_a_driver_that_comes_later_takes_the_devices_away_again():
+    with stage() as here:
+        here.start("simulated:t4")
+        until(lambda: len(here.devices()) == 4, timeout_s=20, what="four devices")
+        other = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other")
+        other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
+        other.start()
+        try:
+            until(lambda: not here.api.items(SLICES), timeout_s=30, what="no slices")
+        finally:
+            other.stop()

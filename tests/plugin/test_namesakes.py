@@ -1,0 +1,111 @@
+"""Who else is registered under our name. Not covered here: what an agent does about it (tests/agent/test_namesakes)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dra_driver.plugin.namesakes import NamesakeWatch, ask
+from dra_driver.plugin.registration import Registration
+from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.waiting import until
+
+DRIVER = "gpu.nvidia.com"
+
+
+@pytest.fixture
+def folder():
+    made = Path(tempfile.mkdtemp(prefix="dra"))  # short path: a socket's name is limited
+    (made / "plugins_registry").mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def other(folder):
+    plugins = []
+
+    def start(driver=DRIVER, **more):
+        plugins.append(StandInPlugin(folder, driver, **more))
+        return plugins[-1].start()
+
+    yield start
+    for plugin in plugins:
+        plugin.stop()
+
+
+def watch(folder, **more):
+    return NamesakeWatch(folder / "plugins_registry", folder / "plugins" / DRIVER, driver=DRIVER, **more)
+
+
+def test_a_driver_of_our_name_is_one_whatever_its_socket_is_called(folder, other):
+    plugin = other(name="anything")
+    assert str(plugin.registrar) in watch(folder).find()
+
+
+def test_drivers_of_other_names_and_plugins_of_other_kinds_are_none(folder, other):
+    other("nic.example.com")
+    storage = StandInPlugin(folder, DRIVER, name="storage")
+    storage.type = "CSIPlugin"
+    storage.start()
+    assert watch(folder).find() == ""
+    storage.stop()
+
+
+def test_a_socket_below_a_folder_counts_and_a_hidden_one_does_not(folder, other):
+    plugin = other(name="one")
+    below = folder / "plugins_registry" / "deep"
+    below.mkdir()
+    plugin.registrar.rename(below / "reg.sock")
+    assert "deep/reg.sock" in watch(folder).find()
+    (below / "reg.sock").rename(below / ".reg.sock")
+    assert watch(folder).find() == ""
+
+
+@pytest.mark.parametrize(("data", "is_other"), [("plugins/gpu.nvidia.com", False), ("elsewhere", True)])
+def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
+    instance = Registration(DRIVER, folder / "plugins_registry" / "a-reg.sock", folder / data / "dra.sock")
+    server = grpc.server(ThreadPoolExecutor(1))
+    instance.bind(server)
+    server.add_generic_rpc_handlers((instance.methods(),))
+    server.start()
+    try:
+        assert bool(watch(folder).find()) is is_other
+    finally:
+        instance.stop()
+        server.stop(0).wait()
+
+
+def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):
+    plugin = other()
+    os.link(plugin.registrar, plugin.registrar.with_name("left-reg.sock"))
+    plugin.stop()
+    (folder / "plugins_registry" / "file").touch()
+    assert watch(folder).find() == ""
+    assert ask(plugin.registrar.with_name("left-reg.sock")) is None
+
+
+def test_a_folder_that_is_not_there_has_none(folder):
+    shutil.rmtree(folder / "plugins_registry")
+    assert watch(folder).find() == ""
+
+
+def test_coming_and_going_are_told_once_each(folder, other):
+    said = []
+    looking = watch(folder, changed=lambda: said.append(looking.reason), look_s=0.2, folder_s=0.01)
+    looking.start()
+    assert looking.reason == ""
+    plugin = other()
+    until(lambda: said, what="that it is there")
+    assert [p.code for p in looking.problems()] == ["node.namesake"]
+    plugin.stop()
+    until(lambda: len(said) == 2, what="that it is gone")
+    looking.stop()
+    assert said[1] == ""
+    assert looking.problems() == ()

@@ -1,0 +1,97 @@
+"""Who uses the plugin's folder, and who takes it away. Not covered here: the agent process (tests/agent)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dra_driver.plugin.tenancy import LOCK, Tenancy
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "plugins" / "gpu.nvidia.com"
+
+
+def tenant(folder):
+    made = Tenancy(folder)
+    made.enter()
+    return made
+
+
+def fill(folder):
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db.open", "locks", "role.lock"):
+        (folder / name).touch()
+
+
+def test_the_only_tenant_takes_the_folder_with_it(folder):
+    only = tenant(folder)
+    fill(folder)
+    only.leave(is_needed=False)
+    assert not folder.exists()
+    assert folder.parent.exists()
+
+
+def test_what_is_needed_stays(folder):
+    only = tenant(folder)
+    fill(folder)
+    only.leave(is_needed=True)
+    assert (folder / "ledger.db").exists()
+
+
+def test_what_is_not_ours_stays_with_its_folder(folder):
+    only = tenant(folder)
+    fill(folder)
+    (folder / "ledger.db.corrupt-20260101T000000Z").touch()
+    only.leave(is_needed=False)
+    assert [path.name for path in folder.iterdir()] == ["ledger.db.corrupt-20260101T000000Z"]
+
+
+def test_the_first_of_two_to_leave_takes_nothing(folder):
+    old, new = tenant(folder), tenant(folder)
+    fill(folder)
+    old.leave(is_needed=False)
+    assert (folder / "ledger.db").exists()
+    new.leave(is_needed=False)
+    assert not folder.exists()
+
+
+def test_nothing_is_taken_while_somebody_without_a_lock_serves_there(folder, tmp_path, monkeypatch):
+    import socket
+
+    only = tenant(folder)
+    fill(folder)
+    monkeypatch.chdir(folder)  # a socket's name is limited
+    with socket.socket(socket.AF_UNIX) as older:
+        older.bind("dra-older.sock")
+        older.listen()
+        only.leave(is_needed=False)
+    assert (folder / "ledger.db").exists()
+
+
+def test_those_who_come_while_others_go_always_have_a_folder_and_a_lock_in_it(folder):
+    stop, faults = threading.Event(), []
+
+    def live():
+        while not stop.is_set():
+            try:
+                stay = tenant(folder)
+                if not (folder / LOCK).exists():
+                    faults.append("no lock")
+                stay.leave(is_needed=False)
+            except Exception as error:
+                faults.append(error)
+
+    threads = [threading.Thread(target=live) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    rounds = iter(range(200))
+    until(lambda: faults or next(rounds, None) is None, what="200 looks")
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert not faults
+    assert not Path(folder).exists()
