@@ -86,6 +86,8 @@ class Fleet:
                 fresh[key] = device
         prepared = {key: prepare_device(device, driver) for key, device in fresh.items()}
         with self._lock:
+            if self._slices.get(wire["metadata"]["uid"]) == keys:
+                return  # a new generation of the same devices: what was said of them holds
             self._views.update(prepared)
             self._slices[wire["metadata"]["uid"]] = keys
             self._changed()

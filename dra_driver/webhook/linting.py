@@ -14,7 +14,7 @@ from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.lint import lint
-from dra_driver.selectors.lint_findings import Finding, Subject
+from dra_driver.selectors.lint_findings import Finding, Subject, outcomes
 from dra_driver.webhook.fleet import IDENTITIES, Fleet
 from dra_driver.webhook.objects import SelectorText
 
@@ -35,6 +35,7 @@ SAID = frozenset(
 )
 _MOST_KNOWN = 1024
 _ABOUT_VALUES = frozenset({"always-false", "always-true"})
+_GUARDS = frozenset({"unguarded-attribute"})
 _MOST_DEVICES = 512  # shapes: beyond this a review would take too long
 
 
@@ -88,6 +89,9 @@ class FleetLinter:
         except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError):
             return []  # the API server's own judgement says it better
         spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
+        # Nobody should guard a name that does not exist.
+        is_misspelt = any(one.rule == "unknown-name" for one in found) and len(views) > 0
+        spared |= _GUARDS if is_misspelt and _fails_everywhere(selector, views) else frozenset()
         return [one for one in found if one.rule in SAID - spared]
 
     def _reaching(self, class_name: str) -> tuple[list[DeviceView], list[int]]:
@@ -103,6 +107,10 @@ def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
         return all(selector.matches_view(view) for selector in selectors)
     except SelectorRuntimeError:
         return False
+
+
+def _fails_everywhere(selector: KubernetesSelector, views: list[DeviceView]) -> bool:
+    return all(isinstance(one, str) for one in outcomes(selector, views))
 
 
 def _reads_identities(selector: KubernetesSelector) -> bool:

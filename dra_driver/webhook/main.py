@@ -63,7 +63,7 @@ class Webhook:
         self.server = ReviewServer(
             settings.address,
             self.identity.context,
-            judges=_judges(settings.driver, linter),
+            judges=judges(settings.driver, linter),
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
             answered=lambda path, outcome: reviews.labels(path, outcome).inc(),
@@ -98,7 +98,8 @@ def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def _judges(driver: str, linter: FleetLinter) -> dict[str, Callable[[Any], Wire]]:
+def judges(driver: str, linter: FleetLinter) -> dict[str, Callable[[Any], Wire]]:
+    """Give who answers each path."""
     return {
         "/configs": lambda review: judge_configs(review, driver),
         "/selectors": lambda review: judge_selectors(review, linter),

@@ -65,6 +65,21 @@ def test_a_misspelt_name_is_compared_with_those_of_the_cluster(linter):
     assert any(f"did you mean {DRIVER}/productName?" in one for one in warnings)
 
 
+def test_nobody_is_told_to_guard_a_name_that_does_not_exist(linter):
+    [warning] = said(linter, f'device.attributes["{DRIVER}"].productname == "H100"')
+    assert f"did you mean {DRIVER}/productName?" in warning
+
+
+def test_the_same_devices_in_a_new_generation_change_nothing(fleet):
+    before = fleet.version
+    again = wire("s1", device(1), device(2), device(3, model={"string": "x"}))
+    again["spec"]["pool"]["generation"] += 1
+    fleet.put_slice(again)
+    assert fleet.version == before
+    fleet.put_slice(wire("s1", device(1)))
+    assert fleet.version > before
+
+
 def test_a_selector_that_matches_nothing_today_is_warned_of(linter):
     [warning] = said(linter, f'device.attributes["{DRIVER}"].productName == "H300"')
     assert "none of the 3 devices that reach it matches" in warning
