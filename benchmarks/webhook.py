@@ -48,9 +48,7 @@ def run(report: Report) -> None:
         server.join(10)
 
 
-def _measure(
-    report: Report, process: Connection, port: int, authorities: str, path: str, reviews: list[bytes]
-) -> None:
+def _measure(report: Report, process: Connection, port: int, authorities: str, path: str, reviews: list[bytes]) -> None:
     times = _ask(port, authorities, path, reviews, REVIEWS)
     p50, _, p99 = percentiles(times)
     report.add(f"webhook: {path}, one after the other, p50", p50, "ms", budget=5.0)
@@ -66,7 +64,9 @@ def _measure(
     process.send("cpu")
     used = process.recv() - before
     # Client and server share the machine: what one core does is what the server's own seconds of work say.
-    report.add(f"webhook: {path}, {CLIENTS} connections", CLIENTS * REVIEWS / took, "reviews/s", budget=500, is_floor=True)
+    report.add(
+        f"webhook: {path}, {CLIENTS} connections", CLIENTS * REVIEWS / took, "reviews/s", budget=500, is_floor=True
+    )
     report.add(f"webhook: {path}, work", used / (CLIENTS * REVIEWS) * 1e3, "ms CPU a review", budget=2.0)
 
 
@@ -120,7 +120,9 @@ def _slices() -> Iterator[dict[str, Any]]:
     """Give the slices of the fleet; nodes differ in names and UUIDs, as real ones do."""
     from dra_driver.cli.inputs_devices import fleet_of_profile
 
-    devices = json.dumps([one.wire for one in fleet_of_profile("dgx-h100").devices if one.driver == NVIDIA_DRIVER][:GPUS])
+    devices = json.dumps(
+        [one.wire for one in fleet_of_profile("dgx-h100").devices if one.driver == NVIDIA_DRIVER][:GPUS]
+    )
     uuids = sorted(set(re.findall(r"GPU-[0-9a-f-]{36}", devices)))
     for number in range(NODES):
         text = devices
@@ -173,10 +175,18 @@ def _review(obj: dict[str, Any]) -> bytes:
     obj = {**obj, "metadata": {**obj["metadata"], "uid": "5f0c", "managedFields": managed}}
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-        **{"kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource},
-        **{"name": obj["metadata"].get("name", ""), "namespace": "team", "operation": "CREATE"},
+        "kind": kind,
+        "resource": resource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "name": obj["metadata"].get("name", ""),
+        "namespace": "team",
+        "operation": "CREATE",
         "userInfo": {"username": "someone", "groups": ["system:authenticated"]},
-        **{"object": obj, "oldObject": None, "dryRun": False, "options": {"kind": "CreateOptions"}},
+        "object": obj,
+        "oldObject": None,
+        "dryRun": False,
+        "options": {"kind": "CreateOptions"},
     }
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 

@@ -55,7 +55,12 @@ def render(helm: str, templates: tuple[str, ...]) -> str:
     documents = []
     for template in templates:
         command = [helm, "template", "dra-driver", str(CHART), "--namespace", "dra-driver", "--kube-version", "1.35.0"]
-        command += ["--set", "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true", "--show-only", f"templates/{template}.yaml"]
+        command += [
+            "--set",
+            "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true",
+            "--show-only",
+            f"templates/{template}.yaml",
+        ]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         said = re.sub(r"^# Source: .*\n", "", said, flags=re.MULTILINE).replace(
             "managed-by: Helm", "managed-by: kubectl"
