@@ -152,7 +152,7 @@ def applied(cluster: Cluster, folder: Path, name: str) -> list[str]:
     (folder / name).write_text(FILES[name])
     command = [str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", name]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=60)
-    return (done.stderr + done.stdout).splitlines()
+    return [line.rstrip() for line in (done.stderr + done.stdout).splitlines() if line]
 
 
 def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_not(served: Served) -> None:
