@@ -78,11 +78,11 @@ def _partitions(report: Report) -> None:
     seconds = []
     for _ in range(5):
         with world("1.36") as here:
-            here.start_agent("simulated:dgx-h100", "--mig", "dynamic")
+            here.start_agent("simulated:dgx-h100")
             seconds.append(here.wait_for_slices(208))
     report.add("start to 208 devices in 9 slices accepted", statistics.median(seconds), "s", budget=0.6, peer="1.2")
     with world("1.36") as here:
-        here.start_agent("simulated:dgx-h100", "--mig", "dynamic")
+        here.start_agent("simulated:dgx-h100")
         here.wait_for_slices(208)
         plugin = here.plugin()
         devices = [d for s in here.slices() for d in s["spec"].get("devices", ())]

@@ -17,20 +17,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
+from dra_driver.agent.mig_offer import MigOffer
 from dra_driver.agent.options import Options
 from dra_driver.agent.others import Others
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
+from dra_driver.agent.sharing import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Inventory
-from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.inventory.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.allocations import allocated_names
+from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.geometer import Geometer
+from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import this_node
@@ -41,6 +46,7 @@ from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
 from dra_driver.plugin.tenancy import Tenancy
+from dra_driver.sharing.mps import MpsClient, socket_path
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -64,12 +70,29 @@ class NodeAgent:
         self._tenancy.enter()
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
-        self._page, answered = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver, self._partitions))
+        self._page, self._count = self._open_page(options.metrics_address)
+        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
-        self._owners, self._ownership = Owners(hardware, self._ledger, locks, node.boot_id), Ownership()
+        self._allocated_names = partial(allocated_names, api, node)
+        self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
+        self._mig = MigOffer(
+            self._owners,
+            is_dynamic=options.is_mig_dynamic,
+            with_all=options.has_all_profiles,
+            published=self._publisher.status,
+            allocated=self._allocated_names,
+            tell=self._tell_mig,
+        )
+        self._sharing = Sharing(
+            options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
+        )
         self._scanner = Scanner(
-            hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._judge
+            hardware,
+            on_change=self._changed,
+            on_driver_change=self._driver_changed,
+            judge=self._judge,
+            also=self._sharing.fingerprint,
         )
         self._preparer = Preparer(
             node,
@@ -81,6 +104,7 @@ class NodeAgent:
             inventory=lambda: self._scanner.inventory,
             pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
+            supervisor=MpsClient(socket_path(data)),
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -88,20 +112,16 @@ class NodeAgent:
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
             preparer=self._preparer,
-            answered=answered,
+            answered=self._claim_answered,
         )
-        self._publisher = Publisher(api, node=options.node, driver=options.driver)
-        self._allocated_names = partial(allocated_names, api, node)
-        self._allocated: frozenset[str] = frozenset()  # as last seen, while placements are withdrawn
         self._geometer = Geometer(
-            options.mig_geometry,
-            options.node,
-            api=api,
+            GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
-            allocated=self._allocated_names,
+            allocated=self._used_names,
             changed=self._scanner.look_now,
+            tell=self._tell_mig,
         )
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
@@ -157,7 +177,7 @@ class NodeAgent:
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
-        if self._options.mig_geometry or not self._has_looked:
+        if self._geometer.is_declared or not self._has_looked:
             self._has_looked = True  # what could not be undone before the hardware was looked at
             self._reaper.look_now()
         self._publish()
@@ -178,11 +198,15 @@ class NodeAgent:
             if others.is_serving:
                 self._publisher.publish(())
                 return
+            if self._mig.is_unsure:  # nothing is withdrawn that a claim may have been given
+                self._scanner.look_again()
+                return
             others.meet(inventory)
             self._publisher.publish(
                 others.offer(inventory.devices),
                 counter_sets=inventory.counter_sets,
                 plain=others.offer(inventory.plain),
+                instead={name: others.offer(forms) for name, forms in inventory.instead.items()},
             )
 
     def _take_over(self) -> None:
@@ -204,33 +228,44 @@ class NodeAgent:
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._options.mig_geometry or not self._publisher.wait_published(VERDICT_SECONDS):
+        if not self._geometer.is_declared:
+            return 0
+        if not self._publisher.wait_published(VERDICT_SECONDS):
+            self._reaper.look_now()
             return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
         return 0 if is_on_demand else self._geometer.apply()
 
-    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
-        """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
-        try:
-            facts, self._ownership = self._owners.judge(facts)
-            is_withdrawn = any(self._ownership.foreign(gpu) for gpu in facts.gpus)
-            if self._options.is_mig_dynamic and (is_withdrawn or not self._publisher.status().is_counting):
-                self._allocated = self._allocated_names()
-        except DriverError as error:
-            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
-        self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
-        return facts, MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
+    def _tell_mig(self, reason: str, message: str) -> None:
+        options = self._options
+        tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
-    def _partitions(self) -> dict[str, tuple[GpuFacts, PartitionFacts]]:
-        """Give the partitions there are, by UUID, for a ledger that was lost."""
-        try:
-            return {p.uuid: (gpu, p) for gpu in self._hardware.discover().gpus for p in gpu.partitions}
-        except DriverError as error:
-            log.warning("hardware not asked about partitions", extra=fields(code=error.code, err=str(error)))
-            return {}
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
+        """Say how MIG is offered, and what is shared."""
+        rules = self._sharing.look()
+        facts, policy = self._mig.judge(facts)
+        if not self._owners.is_settled:
+            self._scanner.look_again()
+        return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
+
+    def _plain_now(self) -> tuple[Device, ...]:
+        """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
+        return self._others.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
+
+    def _used_names(self) -> frozenset[str]:
+        """Name the devices that claims were given, under our names or another driver's. Raises: ApiError."""
+        inventory = self._scanner.inventory
+        every = (*inventory.devices, *inventory.plain)
+        free = {device.name for device in self._others.offer(every)}
+        return self._allocated_names().union(device.name for device in every if device.name not in free)
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
+
+    def _claim_answered(self, rpc: str, seconds: float, code: str) -> None:
+        self._count(rpc, seconds, code)
+        if self._scanner.inventory.waits_for_claims and rpc == "unprepare":
+            self._scanner.look_now()
 
     def _role_gained(self) -> None:
         self._publisher.start()
@@ -281,10 +316,16 @@ class NodeAgent:
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
-            devices=Counter(str(d.type) for d in inventory.devices),
+            devices=Counter(str(d.type) for d in inventory.offered(with_shares=status.is_sharing)),
             problems=Counter(
                 p.code
-                for p in (*inventory.problems, *status.problems, *self._geometer.problems, *self._others.problems())
+                for p in (
+                    *inventory.problems,
+                    *status.problems,
+                    *self._geometer.problems,
+                    *self._sharing.problems,
+                    *self._others.problems(),
+                )
             ),
             slice_writes=status.writes,
             prepared_claims=self._count_claims(),

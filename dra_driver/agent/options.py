@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.geometry import check_geometry
+from dra_driver.inventory.geometry_rules import Rule, read_rules
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 
 
@@ -29,7 +29,9 @@ class Options:
     roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
-    mig_geometry: str
+    mig_geometry: tuple[Rule, ...]
+    mig_config: Path | None
+    sharing_config: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -54,6 +56,8 @@ def options_of(values: Mapping[str, str]) -> Options:
         hardware=values["hardware"],
         roots=roots_of(values),
         is_mig_dynamic=values["mig"] == "dynamic",
-        mig_geometry=check_geometry(values["mig_geometry"]),
+        mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
+        mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
     )

@@ -21,7 +21,10 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
-_SHIPPED = (("resourceclaims", "static"), ("partitions-on-demand", "dynamic"))  # folder of examples, agent's --mig
+_SHIPPED = {  # folders of examples by the agent's --mig
+    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
+    "static": ("resourceclaims", "sharing"),
+}
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 
 
@@ -34,17 +37,25 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     help="folder with example files [default: those of the checkout]",
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
-def command(examples: Path | None, profile: str) -> int:
+@click.option(
+    "--mig",
+    type=click.Choice(list(_SHIPPED)),
+    default="dynamic",
+    show_default=True,
+    help="the agent's flag of that name",
+)
+def command(examples: Path | None, profile: str, mig: str) -> int:
     """Run the main job from end to end, without a GPU and without a cluster.
 
-    A simulated node (8 x H100, two of them cut by MIG) whose real agent publishes ResourceSlices to an in-process
-    Kubernetes API and prepares claims for an embedded kubelet over unix sockets. Every file of the folder is run, and
-    held against the `# expect:` lines in its comments:
+    A simulated node (8 x H100: an administrator has cut two of them by MIG, the agent cuts the others on demand) whose
+    real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded kubelet over
+    unix sockets. Every file of the folder is run, and held against the `# expect:` lines in its comments:
 
     \b
       pod NAME runs
       pod NAME stays pending[: TEXT IN THE REASON]
       claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
+      claim CLAIM takes QUANTITY of CAPACITY
       claim CLAIM agrees on DOMAIN/ATTRIBUTE
       container POD/CONTAINER has COUNT node[s] PATTERN
       container POD/CONTAINER has env NAME=PATTERN
@@ -53,28 +64,48 @@ def command(examples: Path | None, profile: str) -> int:
     Exit status 1: an example did not come out as its file says, or something was left behind.
     """  # noqa: D301
     from dra_driver.embedded.examples import load_examples
-    from dra_driver.embedded.node import EmbeddedNode
 
     signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
-    given = [(examples, "static")] if examples else [(_folder(f"examples/{name}"), mig) for name, mig in _SHIPPED]
-    files = [(load_examples(folder), mig) for folder, mig in given]
+    folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console()
-    good, left = 0, ""
-    for group, mig in files:
-        node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
-        about = "" if mig == "static" else ", GPUs cut on demand"
-        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}{about}")
+    good = count = 0
+    left = ""
+    for group in _groups(folders):
+        files = [example for folder in group for example in load_examples(folder)]
+        node = _node(group[0], profile, mig)
+        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
         status: int | None = None
         try:
-            good += _run(out, node, group)
+            good += _run(out, node, files)
         finally:
             status = node.stop()
-        if status != 0:
+        count += len(files)
+        if status:
             left = f"; the agent ended with status {status}"
-    count = sum(len(group) for group, _ in files)
-    out.print(f"{good} of {count} examples came out as their files say{left}. {time.monotonic() - started:.1f} s")
+    took = time.monotonic() - started
+    out.print(f"{good} of {count} examples came out as their files say{left}. {took:.1f} s")
     return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
+
+
+def _groups(folders: list[Path]) -> list[list[Path]]:
+    """Put folders together that run on the same node; one that brings its own node stands alone."""
+    own = [folder for folder in folders if (folder / "node").is_dir()]
+    usual = [folder for folder in folders if folder not in own]
+    return [group for group in (usual, *([folder] for folder in own)) if group]
+
+
+def _node(folder: Path, profile: str, mig: str) -> Any:
+    """Make the node for a folder of examples: its own where it brings one."""
+    from dra_driver.embedded.node import EmbeddedNode
+
+    own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
+    return EmbeddedNode(
+        str(own) if own.exists() else profile,
+        classes=_classes(_folder("deviceclasses")),
+        mig=mig,
+        sharing=sharing if sharing.exists() else None,
+    )
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> int:

@@ -20,12 +20,30 @@ from dra_driver.model.wire import DeviceWire, SliceWire
 
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
-    """Show the devices of the agent's slices as a table."""
+    """Show the devices of the agent's slices as a table; what a GPU can be cut into on demand is one line."""
     devices = [device for one in slices for device in one["spec"].get("devices") or []]
     pool = slices[0]["spec"]["pool"]["name"]
     title = f"published: {len(devices)} devices in {len(slices)} ResourceSlice{'s' * (len(slices) != 1)}, pool {pool}"
-    rows = [[_cell(device, name) for _, name in _COLUMNS] for device in devices]
+    rows: list[list[str]] = []
+    for _, group in groupby(sorted(devices, key=_gpu_of), key=_gpu_of):
+        found = list(group)
+        makeable = [one for one in found if one.get("consumesCounters") and _cell(one, "profile")]
+        rows += [[_cell(device, name) for _, name in _COLUMNS] for device in found if device not in makeable]
+        rows += [_folded(makeable)] if makeable else []
     show_table(out, title, [column for column, _ in _COLUMNS], rows)
+
+
+def _gpu_of(device: DeviceWire) -> str:
+    return str(device["name"]).partition("-mig-")[0]
+
+
+def _folded(devices: Sequence[DeviceWire]) -> list[str]:
+    """Give one row for all partitions of a GPU that can be made."""
+    row = [_cell(devices[0], name) for _, name in _COLUMNS]
+    profiles = list(dict.fromkeys(_cell(device, "profile") for device in devices))
+    row[0] = f"{_gpu_of(devices[0])}-mig-… ({len(devices)} placements)"
+    row[3], row[4] = f"{len(profiles)} profiles", ""
+    return row
 
 
 _COLUMNS: tuple[tuple[Column, str], ...] = (

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
 from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
-from dra_driver.controller.probe import find_losses
+from dra_driver.controller.probe import Probe
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import Server
 from dra_driver.controller.status import PublisherStatus
@@ -49,10 +50,23 @@ class _LookAgainError(Exception):
 
 
 class Publisher:
-    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread."""
+    """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
-    def __init__(self, api: KubeApi, *, node: str, driver: str, settle_s: float = SETTLE_SECONDS) -> None:
+    `plain_now` is asked, by the writing thread, what is offered where counters are not kept, right before it is: what
+    a scheduler has handed out a moment ago must stay. It may raise ApiError: nothing is withdrawn then.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        driver: str,
+        settle_s: float = SETTLE_SECONDS,
+        plain_now: Callable[[], Sequence[Device]] | None = None,
+    ) -> None:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
+        self._plain_now = plain_now
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._writer = SliceWriter(api)
@@ -71,7 +85,7 @@ class Publisher:
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
-        self._is_probed = False  # the server was asked whether it keeps counters; by the writing thread alone
+        self._probe = Probe(self._writer)  # asks by the writing thread alone
         self._fault: ApiError | None = None
         self._watch: Watch | None = None
         self._threads: list[threading.Thread] = []
@@ -84,7 +98,8 @@ class Publisher:
         with self._changed:
             if self._threads:
                 return
-            self._is_stopping = self._is_published = self._is_doubtful = self._is_probed = False
+            self._is_stopping = self._is_published = self._is_doubtful = False
+            self._probe.forget()
             self._losses.forget()
             self._fault = None
             self._stored = StoredSlices(driver=self._driver, node=self._node)
@@ -104,15 +119,18 @@ class Publisher:
         *,
         counter_sets: Mapping[str, Mapping[str, int]] | None = None,
         plain: Sequence[Device] = (),
+        instead: Mapping[str, Sequence[Device]] | None = None,
     ) -> None:
         """Make these the devices of the pool, soon. No devices is a pool too: one empty slice.
 
-        `plain` takes their place where the server does not keep `counter_sets`.
+        `plain` takes their place where the server does not keep `counter_sets`, `instead` that of single ones, by name,
+        where it does not keep that they may be allocated many times.
         """
         content = PoolContent(
             tuple(device_wire(device) for device in devices),
             tuple(counter_set_wire(name, counters) for name, counters in (counter_sets or {}).items()),
             tuple(device_wire(device) for device in plain) if counter_sets else None,
+            {name: tuple(map(device_wire, others)) for name, others in (instead or {}).items()},
         )
         self._want(content, is_withdrawn=False)
 
@@ -166,6 +184,7 @@ class Publisher:
                 slices=len(slices),
                 devices=sum(len(s["spec"].get("devices") or ()) for s in slices),
                 is_counting=not self._losses.unsafe.intersection(COUNTER_FIELDS),
+                is_sharing=SHARE_FIELD not in self._losses.unsafe,
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
                 dropped=tuple(sorted(self._losses.fields)),
@@ -268,11 +287,15 @@ class Publisher:
         with self._changed:
             if self._server.is_changed():
                 self._losses.forget()
-                self._is_probed = False
-        if content.counter_sets and not self._is_probed:
-            self._probe(content, minor)
+                self._probe.forget()
+        found = Losses(self._pool)
+        self._probe.ask(found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
         with self._changed:
-            offered, stored = without_dropped(content, self._losses.unsafe), self._stored.all()
+            self._losses.add(found)
+            unsafe, stored = self._losses.unsafe, self._stored.all()
+        if self._plain_now and content.plain is not None and unsafe.intersection(COUNTER_FIELDS):
+            content = replace(content, plain=tuple(map(device_wire, self._plain_now())))
+        offered = without_dropped(content, unsafe)
         if faults := find_faults(offered, server_minor=minor):
             raise ApiError("pool-invalid", f"pool {self._pool} can't be published: {'; '.join(faults)}")
         own = [s for s in stored if pool_of(s) == self._pool]
@@ -289,14 +312,6 @@ class Publisher:
         plan = plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
         self._highest_generation = max(self._highest_generation, plan.generation)
         return plan
-
-    def _probe(self, content: PoolContent, minor: int) -> None:
-        """Find out whether the server keeps counters, before overlapping devices are in any request."""
-        found = Losses(self._pool)
-        find_losses(self._writer, found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
-        self._is_probed = True
-        with self._changed:
-            self._losses.add(found)
 
     def _carry_out(self, plan: WritePlan) -> None:
         with self._changed:
@@ -331,16 +346,16 @@ class Publisher:
     def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
         """Take over what the server stored; if that is not what we sent, say so and see to it that nothing overlaps.
 
-        Raises: _LookAgainError after counters or blocking taints were dropped.
+        Raises: _LookAgainError after counters, shares or blocking taints were dropped.
         """
         with self._changed:
             instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
             self._stored.wrote(answer, instead=instead)
             if self._echoes.get(answer["metadata"]["name"]) == answer["metadata"]["resourceVersion"]:
                 del self._echoes[answer["metadata"]["name"]]
-            own = self._stored.all()
+            own = sorted(self._stored.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            self._delete(own)  # at once: without counters the scheduler hands out overlapping devices
+            self._delete(own)  # at once, this one first: without counters the scheduler hands out overlapping devices
         if unsafe:
             raise _LookAgainError
 

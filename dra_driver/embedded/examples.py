@@ -6,6 +6,7 @@ with `# expect:` is one of the sentences below, and names only what stands in th
     pod NAME runs
     pod NAME stays pending[: TEXT IN THE REASON]
     claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY …]
+    claim CLAIM takes QUANTITY of CAPACITY
     claim CLAIM agrees on DOMAIN/ATTRIBUTE
     container POD/CONTAINER has COUNT node[s] PATTERN
     container POD/CONTAINER has env NAME=PATTERN
@@ -56,6 +57,15 @@ class ClaimHolds:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimTakes:
+    """Each device of the claim is shared, and this much of a capacity is the claim's."""
+
+    claim: str
+    amount: str
+    capacity: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimAgrees:
     """All devices of the claim have one value of an attribute."""
 
@@ -90,7 +100,9 @@ class ContainersSee:
     is_same: bool
 
 
-Expectation = PodRuns | PodPends | ClaimHolds | ClaimAgrees | ContainerHasNodes | ContainerHasEnv | ContainersSee
+Expectation = (
+    PodRuns | PodPends | ClaimHolds | ClaimTakes | ClaimAgrees | ContainerHasNodes | ContainerHasEnv | ContainersSee
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
     (
         re.compile(rf"claim {_CLAIM} holds (?P<count>\d+)( where (?P<tests>.+))?"),
         lambda m: ClaimHolds(m["claim"], int(m["count"]), _tests(m["tests"])),
+    ),
+    (
+        re.compile(rf"claim {_CLAIM} takes (?P<amount>\S+) of (?P<capacity>\S+)"),
+        lambda m: ClaimTakes(m["claim"], m["amount"], m["capacity"]),
     ),
     (
         re.compile(rf"claim {_CLAIM} agrees on (?P<attribute>\S+/\S+)"),
@@ -253,7 +269,7 @@ def _spec(pod: Wire) -> dict[str, Any]:
 def _mentioned(meaning: Expectation) -> list[tuple[str, str]]:
     if isinstance(meaning, PodRuns | PodPends):
         return [("pod", meaning.pod)]
-    if isinstance(meaning, ClaimHolds | ClaimAgrees):
+    if isinstance(meaning, ClaimHolds | ClaimTakes | ClaimAgrees):
         return [("claim", meaning.claim)]
     if isinstance(meaning, ContainersSee):
         return [("container", meaning.first), ("container", meaning.second)]

@@ -13,6 +13,7 @@ from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.examples import (
     ClaimAgrees,
     ClaimHolds,
+    ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
     ContainersSee,
@@ -36,6 +37,10 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             return _pends(report, pod, text)
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
+        case ClaimTakes(claim, amount, capacity):
+            taken = [h.choice.consumed.get(capacity) for h in _held(report, claim)]
+            is_met = bool(taken) and all(one and Quantity.parse(one) == Quantity.parse(amount) for one in taken)
+            return "" if is_met else f"it takes {taken}"
         case ClaimAgrees(claim, name):
             values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
             is_met = bool(values) and None not in values and all(value == values[0] for value in values)

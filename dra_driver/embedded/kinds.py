@@ -45,6 +45,7 @@ _DRA = "resource.k8s.io"
 NODES = Kind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
 PODS = Kind("", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase"))
+EVENTS = Kind("", "v1", "events", "Event", is_namespaced=True)
 SLICES = Kind(
     _DRA,
     "v1",
@@ -58,7 +59,7 @@ CLAIMS = Kind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=True,
 TEMPLATES = Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
 CLASSES = Kind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
 
-KINDS = (NODES, NAMESPACES, PODS, SLICES, CLAIMS, TEMPLATES, CLASSES)
+KINDS = (NODES, NAMESPACES, PODS, EVENTS, SLICES, CLAIMS, TEMPLATES, CLASSES)
 _BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}
 _BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
 

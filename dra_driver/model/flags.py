@@ -83,10 +83,11 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--mig",
-        "static",
-        "static: partitions as they stand; dynamic: made on demand where the API server keeps shared counters",
+        "dynamic",
+        "dynamic: partitions are made on demand where the API server keeps shared counters; static: as they stand",
         "MODE",
-        choices=("static", "dynamic"),
+        choices=("dynamic", "static"),
+        is_hardware=True,
     ),
     Flag(
         "--mig-profiles",
@@ -94,13 +95,23 @@ FLAGS: tuple[Flag, ...] = (
         "usual, or all: with graphics and with other media engines too",
         "WHICH",
         choices=("usual", "all"),
+        is_hardware=True,
     ),
     Flag(
         "--mig-geometry",
         "",
         "how unused GPUs are cut where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a list "
-        "(1g.10gb=4,3g.40gb=1), or label: as the node's label nvidia.com/mig.config says",
+        "(1g.10gb=4,3g.40gb=1), a name of --mig-config, or label: as the node's label nvidia.com/mig.config says; by "
+        "node: PATTERN:GEOMETRY or KEY=VALUE:GEOMETRY; several with semicolons",
         "GEOMETRY",
+    ),
+    Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
+    Flag(
+        "--sharing-config",
+        "",
+        "YAML file that says which devices are shared and how; also one of NVIDIA's device plugin; empty: none",
+        "FILE",
+        is_hardware=True,
     ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )

@@ -82,6 +82,14 @@ class Abandonment:
             return False
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
 
+    def exists(self, uid: str) -> bool:
+        """Say whether a claim of which only the UID is known is in the API. Raises: ApiError."""
+        return self._find(uid) is not None
+
+    def _find(self, uid: str) -> ClaimWire | None:
+        listed = self._api.request("GET", CLAIMS_PATH, timeout_s=API_SECONDS)
+        return next((c for c in listed.get("items") or () if _uid(c) == uid), None)
+
     def _is_gone(self, record: Record) -> bool:
         if not record.name:
             return not self._complete(record)
@@ -95,8 +103,7 @@ class Abandonment:
 
     def _complete(self, record: Record) -> bool:
         """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""
-        listed = self._api.request("GET", CLAIMS_PATH, timeout_s=API_SECONDS)
-        found = next((c for c in listed.get("items") or () if _uid(c) == record.uid), None)
+        found = self._find(record.uid)
         if found is None:
             return False
         try:

@@ -15,24 +15,26 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.wire import Wire
+from dra_driver.plugin import device_effects
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, owned, record_of_row, row_of_record
+from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, record_of_row, row_of_record
+from dra_driver.plugin.rivals import Rival, rivals_of, rivals_query, wanted_of
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 _GROWN = (  # since 1.1
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
+    *device_effects.SCHEMA,
 )
 _SCHEMA = (
     """CREATE TABLE claims (
@@ -49,26 +51,21 @@ _SCHEMA = (
 _FILES = ("", "-wal", "-shm")
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
-
-    device: str
-    record: Record
-    pods: tuple[str, ...] = ()
-
-
 class Ledger:
     """The ledger at `path`; any number of threads and two agents may use it.
 
-    `recover` gives records for claims whose effects are on the node when the ledger itself is lost.
+    `recover` gives records for claims whose effects are on the node when the ledger itself is lost. One that
+    `reads_only` belongs to somebody who looks at another process's ledger.
     """
 
-    def __init__(self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple) -> None:
+    def __init__(
+        self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple, reads_only: bool = False
+    ) -> None:
         self.path = Path(path)
-        self._recover = recover
+        self._recover, self._reads_only = recover, reads_only
         self._reopening = threading.Lock()
         self._database: Database | None = None
+        self.effects = device_effects.DeviceEffects(self._read, self._write)
         self.is_read_only = False
         self.problem = ""  # why the agent isn't ready, for people
         try:
@@ -112,11 +109,11 @@ class Ledger:
 
         Two shares of a device are no rivals.
         """
-        wanted = _wanted(claim, occupied)
+        wanted = wanted_of(claim, occupied)
         if not wanted:
             return ()
-        sql, values = _rivals_query(claim.uid, wanted)
-        return _rivals_of(self._read(sql, values), wanted)
+        sql, values = rivals_query(claim.uid, wanted)
+        return rivals_of(self._read(sql, values), wanted)
 
     def held(self) -> frozenset[str]:
         """Name every device that a claim holds."""
@@ -135,7 +132,7 @@ class Ledger:
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
-        if not self.is_read_only:
+        if not self.is_read_only or self._reads_only:
             rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
@@ -155,11 +152,11 @@ class Ledger:
 
         An intent need not be synced where a power failure takes all its effects away.
         """
-        wanted = _wanted(claim, occupied)
-        sql, values = _rivals_query(claim.uid, wanted)
+        wanted = wanted_of(claim, occupied)
+        sql, values = rivals_query(claim.uid, wanted)
 
         def job(connection: sqlite3.Connection) -> tuple[Rival, ...]:
-            rivals = _rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
+            rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
             if not rivals:
                 _insert(connection, record, wanted)
             return rivals
@@ -174,6 +171,15 @@ class Ledger:
         """Note that all effects are done, and what the steps made."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
         self._execute(sql, (str(State.PREPARED), json_text(steps), uid))
+
+    def hold(self, uid: str, occupied: Sequence[str]) -> None:
+        """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
+        if not occupied:
+            return
+        known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
+        if missing := [(name, uid) for name in occupied if name not in known]:
+            sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
+            self._write(lambda connection: connection.executemany(sql, missing))
 
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note what the steps found or made."""
@@ -203,7 +209,7 @@ class Ledger:
 
         def job(connection: sqlite3.Connection) -> None:
             _delete(connection, record.uid)
-            _insert(connection, record, _wanted(claim, occupied))
+            _insert(connection, record, wanted_of(claim, occupied))
 
         self._write(job)
 
@@ -253,6 +259,9 @@ class Ledger:
             return self._database
 
     def _open(self) -> Database:
+        if self._reads_only:
+            self.is_read_only = True
+            return Database(self.path, is_read_only=True)
         with _opening(self.path):
             try:
                 return self._checked()
@@ -307,7 +316,8 @@ class Ledger:
             for line in _SCHEMA:
                 connection.execute(line)
             for record in records:
-                _insert(connection, record, _wanted(record.claim(), ()))
+                _insert(connection, record, wanted_of(record.claim(), ()))
+                device_effects.insert_recovered(connection, record.uid, record.steps)
 
         database.write(job)
         if records:
@@ -350,28 +360,6 @@ def _grow(connection: sqlite3.Connection) -> None:
     """Add what this minor version has more."""
     for line in (*_GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
         connection.execute(line)
-
-
-def _wanted(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Give what a claim is to hold: devices with their share ids, and parts of GPUs."""
-    return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
-
-
-def _rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    names = sorted({device for device, _ in wanted})
-    marks = ", ".join("?" for _ in names)
-    sql = (
-        "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
-        f"WHERE holds.device IN ({marks}) AND holds.claim_uid <> ?"
-    )
-    return sql, (*names, uid)
-
-
-def _rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
-    whole = {device for device, share_id in wanted if not share_id}
-    return tuple(
-        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] in whole
-    )
 
 
 def _insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:

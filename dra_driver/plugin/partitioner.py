@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dra_driver.claims.plan import MigModeStep, MigPartitionStep, cut_of_record, gpu_of_record
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.device import Cut
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
@@ -34,6 +33,7 @@ US, OTHER = "us", "other"
 ROOM_SECONDS = 6.0  # how long room is waited for that the scheduler says is there
 _POLL_SECONDS = 0.1
 _GONE = "hardware.gpu-lost"
+_HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
 _NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
 
 
@@ -56,7 +56,7 @@ class Partitioner:
         """Give the intent to record: ours if nothing stands there now. Raises: HardwareError."""
         if isinstance(step, MigModeStep):
             return {**step.record(), "bootId": self._boot_id}
-        owner = OTHER if self._find(step.gpu, step.cut) else US
+        owner = OTHER if self.find(step) else US
         return {**step.record(), "bootId": self._boot_id, "owner": owner, "uuid": ""}
 
     def make(
@@ -69,10 +69,11 @@ class Partitioner:
         Raises: HardwareError, PrepareError("prepare.locked").
         """
         patience = deadline.sooner(ROOM_SECONDS)
+        recorded = {**recorded, **step.record()}  # what was recovered from a CDI file does not say where it is
         intent = {**recorded, "bootId": self._boot_id, "owner": US, "uuid": ""}
         while True:
             with self._hold(step.gpu, deadline):
-                found = self._find(step.gpu, step.cut)
+                found = self.find(step)
                 if found is not None:
                     return found, {**recorded, **self._judge(recorded, found)}
                 if intent != recorded:
@@ -90,7 +91,7 @@ class Partitioner:
 
     def find(self, step: MigPartitionStep) -> PartitionFacts | None:
         """Give the partition if it exists now. Raises: HardwareError."""
-        return self._find(step.gpu, step.cut)
+        return self._find(step.gpu, step.cut.profile.gi_profile_id, step.cut.start)
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
         """Destroy a recorded partition if it is ours, and switch MIG mode off if it was the last of ours.
@@ -99,14 +100,16 @@ class Partitioner:
         """
         if recorded.get("owner") != US or recorded.get("bootId") != self._boot_id:
             return
-        gpu, cut = gpu_of_record(recorded["gpu"]), cut_of_record(recorded)
-        place = (cut.profile.gi_profile_id, cut.start)
+        place = _place_of(recorded) if recorded.get("gpu") else self._locate(recorded["uuid"])
+        if place is None:
+            return
+        gpu, profile_id, start = place
         try:
             with self._hold(gpu, deadline):
-                left = deadline.remaining()
-                found = None if recorded["uuid"] else self._find(gpu, cut)
-                port = self._port(gpu)
-                port.destroy_partition(gpu, found.uuid if found else recorded["uuid"], left, placement=place)
+                left, port = deadline.remaining(), self._port(gpu)
+                found = None if recorded["uuid"] else self._find(gpu, profile_id, start)
+                mig_uuid = found.uuid if found else recorded["uuid"]
+                port.destroy_partition(gpu, mig_uuid, left, placement=(profile_id, start))
                 self._switch_off_if_unused(gpu, uid, deadline)
         except HardwareError as error:
             if error.code != _GONE:
@@ -182,8 +185,22 @@ class Partitioner:
         log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
         self._mode_changed()
 
-    def _find(self, gpu: GpuFacts, cut: Cut) -> PartitionFacts | None:
-        return next((p for p in self._port(gpu).partitions_now(gpu) if cut.is_at(p)), None)
+    def _find(self, gpu: GpuFacts, profile_id: int, start: int) -> PartitionFacts | None:
+        now = self._port(gpu).partitions_now(gpu)
+        return next((p for p in now if (p.gi_profile_id, p.start) == (profile_id, start)), None)
+
+    def _locate(self, uuid: str) -> tuple[GpuFacts, int, int] | None:
+        """Find a partition of which only the UUID is known. Raises: HardwareError while a GPU may hide it."""
+        facts = self._hardware.discover()
+        for gpu in facts.gpus:
+            for partition in gpu.partitions:
+                if partition.uuid == uuid:
+                    return gpu, partition.gi_profile_id, partition.start
+        hiding = [p for p in facts.problems if p.code in _HIDING]
+        if facts.waiting_for or hiding:
+            why = facts.waiting_for or "; ".join(p.message for p in hiding)
+            raise HardwareError("not-answering", f"nobody can say where partition {uuid} is: {why}", retry=Retry.LATER)
+        return None
 
     def _port(self, gpu: GpuFacts) -> Partitionable:
         if not isinstance(self._hardware, Partitionable):
@@ -194,6 +211,11 @@ class Partitioner:
     def _hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:
         with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
             yield
+
+
+def _place_of(recorded: Wire) -> tuple[GpuFacts, int, int]:
+    cut = cut_of_record(recorded)
+    return gpu_of_record(recorded["gpu"]), cut.profile.gi_profile_id, cut.start
 
 
 def gpu_lock(pci_address: str) -> str:

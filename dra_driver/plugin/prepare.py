@@ -22,20 +22,25 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import occupied
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
-from dra_driver.model.names import check_claim_uid
+from dra_driver.model.names import check_claim_uid, replicated_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
-from dra_driver.plugin.ledger import Ledger, Rival
+from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
+from dra_driver.plugin.recovery import made_partitions
+from dra_driver.plugin.rivals import Rival
+from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.survivors import PROC, Survivors
 from dra_driver.plugin.waiting import Waiting
+from dra_driver.sharing.effects import SharingEffects
+from dra_driver.sharing.settings import MpsSupervisor
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -64,11 +69,13 @@ class Preparer:
         pods_dir: Path = PODS_DIR,
         proc: Path = PROC,
         mode_changed: Callable[[], None] = lambda: None,
+        supervisor: MpsSupervisor | None = None,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
-        self._effects = Effects(store, hardware, self._partitioner, ledger)
+        self._sharer = Sharer(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
+        self._effects = Effects(store, hardware, self._partitioner, self._sharer, ledger)
         self._inventory = inventory
         self._waiting = Waiting()
         self._planner = Planner(
@@ -139,6 +146,7 @@ class Preparer:
                     record = self.ledger.get(stale.uid)
                     if record is not None and record.state == State.PREPARED:
                         plan = self._planner.plan(record.claim())
+                        self.ledger.hold(record.uid, plan.occupied)
                         changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
             except DriverError as error:
                 log.warning(
@@ -168,9 +176,19 @@ class Preparer:
         return True
 
     def remove_orphan(self, uid: str) -> bool:
-        """Remove the CDI file of a claim that the ledger does not know. Raises: DriverError."""
+        """Remove the CDI file of a claim that the ledger does not know, and the partitions that it says we made for it.
+
+        Raises: DriverError; the file then stays, for it alone knows of them.
+        """
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
-            return self.ledger.get(uid) is None and self._store.remove(self._names.file(uid))
+            if self.ledger.get(uid) is not None:
+                return False
+            file = self._names.file(uid)
+            made = tuple(made_partitions(self._store, file, uid))
+            if made and self._abandonment.exists(uid):
+                return False  # somebody may be using them
+            self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
+            return self._store.remove(file)
 
     def settle_modes(self) -> None:
         """Switch MIG mode off where it is on for partitions of ours that are all gone."""
@@ -180,6 +198,10 @@ class Preparer:
                 self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:
                 log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle_sharing(self) -> int:
+        """Undo sharing that no claim holds any more, and end MPS daemons that nobody asked for. Gives the count."""
+        return self._sharer.tidy()
 
     def close(self) -> None:
         """Let calls that wait give up now."""
@@ -217,6 +239,7 @@ class Preparer:
             new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
             self.ledger.complete(new, claim, plan.occupied)
             return True
+        self.ledger.hold(record.uid, plan.occupied)
         if tuple(steps) != record.steps:
             self.ledger.set_steps(record.uid, steps)
         if more := set(claim.pods).difference(pods := record.allocation.get("pods") or ()):
@@ -302,8 +325,9 @@ class Preparer:
 
 
 def _names_wanted(plan: PreparePlan) -> tuple[str, ...]:
-    """Name the devices that a claim is to have to itself, and what they take of their GPUs."""
-    return (*(d.device for d in owned(plan.claim) if not d.share_id), *plan.occupied)
+    """Name the devices that a claim is to have, those that its replicas are of, and what it takes of its GPUs."""
+    names = [device.device for device in owned(plan.claim)]
+    return (*names, *(parent for parent in map(replicated_name, names) if parent), *plan.occupied)
 
 
 def _planned(plan: PreparePlan) -> tuple[Wire, ...]:

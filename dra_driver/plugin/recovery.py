@@ -3,7 +3,8 @@
 A file's name holds the claim's UID, its device names hold the devices (and share ids). The claim's own name, its
 requests and whether it had admin access are not in there: such a record holds every device of its file until the API
 tells more (`abandoned`), the claim is prepared again, or it is unprepared. A partition that was made for the claim is
-told by a variable with its UUID and the boot; where it is, only the hardware can say (`partitions`).
+told by a variable with its UUID and the boot; where it is, only the hardware can say, and is asked when it is undone.
+How its devices are shared stands in another one.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.plan import CdiFileStep, MigPartitionStep
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.partitions import cut_of_partition
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.effects import OWNER_ENV
 from dra_driver.plugin.partitioner import US
 from dra_driver.plugin.record import Record, State
+from dra_driver.plugin.sharer import EFFECT_ENV, step_of_env
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -29,15 +30,23 @@ log = logging.getLogger(__name__)
 _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 
 
-Partitions = Callable[[], Mapping[str, tuple[GpuFacts, PartitionFacts]]]
+def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
+    """Give the function that a Ledger calls when it has to begin again."""
+    return lambda: tuple(_records(store, driver))
 
 
-def recover_from(store: CdiStore, driver: str, partitions: Partitions = dict) -> Callable[[], tuple[Record, ...]]:
-    """Give the function that a Ledger calls when it has to begin again. `partitions` gives those there are, by UUID."""
-    return lambda: tuple(_records(store, driver, partitions))
+def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
+    """Give the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
+    for entry in (store.read(file) or {}).get("devices") or ():
+        env = (entry.get("containerEdits") or {}).get("env") or ()
+        for value in (v.partition("=")[2] for v in env if v.startswith(f"{OWNER_ENV}=")):
+            partition_uuid, _, boot_id = value.partition("/")
+            device = str(entry.get("name", "")).removeprefix(f"{uid}-")
+            made = {"bootId": boot_id, "owner": US, "uuid": partition_uuid}
+            yield {"kind": MigPartitionStep.kind, "key": device, "gpu": None, **made}
 
 
-def _records(store: CdiStore, driver: str, partitions: Partitions) -> Iterator[Record]:
+def _records(store: CdiStore, driver: str) -> Iterator[Record]:
     for file in store.list(ids.vendor(driver)):
         uid = ids.claim_uid_of(driver, file)
         if uid is None:
@@ -52,21 +61,31 @@ def _records(store: CdiStore, driver: str, partitions: Partitions) -> Iterator[R
             state=State.RECOVERED,
             boot_id="",
             allocation=claim.record(),
-            steps=(*_made(store, file, uid, partitions), {"kind": CdiFileStep.kind, "file": file}),
+            steps=(
+                *made_partitions(store, file, uid),
+                *_shared(store, file),
+                {"kind": CdiFileStep.kind, "file": file},
+            ),
         )
 
 
-def _made(store: CdiStore, file: str, uid: str, partitions: Partitions) -> Iterator[Wire]:
-    """Give the steps that made partitions, as far as these exist."""
+def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
+    """Give the steps that shared devices: one for each device, whatever number of its shares the claim has."""
+    steps: dict[str, Wire] = {}
     for entry in (store.read(file) or {}).get("devices") or ():
-        env = (entry.get("containerEdits") or {}).get("env") or ()
-        for value in (v.partition("=")[2] for v in env if v.startswith(f"{OWNER_ENV}=")):
-            partition_uuid, _, boot_id = value.partition("/")
-            known = partitions().get(partition_uuid)
-            if known is not None:
-                device = str(entry.get("name", "")).removeprefix(f"{uid}-")
-                step = MigPartitionStep(device, known[0], cut_of_partition(known[1]))
-                yield {**step.record(), "bootId": boot_id, "owner": US, "uuid": partition_uuid}
+        for value in _values(entry, EFFECT_ENV):
+            try:
+                step = step_of_env(value)
+            except (KeyError, TypeError, ValueError) as exc:
+                log.warning("CDI file tells of sharing that can't be read", extra=fields(file=file, err=str(exc)))
+            else:
+                steps[step["key"]] = step
+    yield from steps.values()
+
+
+def _values(entry: Mapping[str, Any], variable: str) -> Iterator[str]:
+    env = (entry.get("containerEdits") or {}).get("env") or ()
+    return (text.partition("=")[2] for text in env if text.startswith(f"{variable}="))
 
 
 def _devices(store: CdiStore, file: str, uid: str) -> Iterator[AllocatedDevice]:

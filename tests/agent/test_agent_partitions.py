@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.embedded.kinds import CLAIMS, SLICES
+from dra_driver.embedded.kinds import CLAIMS, EVENTS, SLICES
 from dra_driver.embedded.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
@@ -33,21 +33,21 @@ def claim(here, device: str, name: str = "c1") -> ClaimRef:
 @pytest.mark.parametrize(("version", "devices"), [("1.35", 8), ("1.36", 208)])
 def test_gpus_are_cut_on_demand_where_the_server_counts(version, devices):
     with stage(version) as here:
-        here.start("simulated:dgx-h100", "--mig", "dynamic")
+        here.start("simulated:dgx-h100")
         soon(lambda: len(here.devices()) == devices, f"{devices} devices")
         assert len(here.api.items(SLICES)) == (9 if devices == 208 else 1)
         assert ("api server dropped fields" in here.log()) is (devices == 8)
 
 
-def test_the_default_publishes_what_stands_on_a_server_that_counts():
+def test_what_stands_is_all_that_is_published_where_that_is_asked_for():
     with stage("1.36") as here:
-        here.start("simulated:dgx-h100")
+        here.start("simulated:dgx-h100", "--mig", "static")
         soon(lambda: len(here.devices()) == 8, "8 devices")
 
 
 def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_own():
     with stage("1.36") as here:
-        agent = here.start("simulated:dgx-h100", "--mig", "dynamic")
+        agent = here.start("simulated:dgx-h100")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         soon(lambda: len(here.devices()) == 208, "208 devices")
         before = [s["metadata"]["resourceVersion"] for s in here.api.items(SLICES)]
@@ -56,7 +56,7 @@ def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_o
         (answer,) = plugin.prepare([ref]).values()
         assert not isinstance(answer, str), answer
         here.end(agent)
-        here.start("simulated:dgx-h100", "--mig", "dynamic")
+        here.start("simulated:dgx-h100")
         soon(lambda: "hardware scanned devices=208" in here.log(), "the partition taken for ours")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         soon(lambda: answers(here, plugin, ref), "unprepare")
@@ -74,5 +74,60 @@ def answers(here, plugin, ref) -> bool:
 
 def test_a_geometry_is_applied_where_the_server_does_not_count():
     with stage("1.35") as here:
-        here.start("simulated:dgx-h100", "--mig", "dynamic", "--mig-geometry", "all-balanced")
+        here.start("simulated:dgx-h100", "--mig-geometry", "all-balanced")
         soon(lambda: len(here.devices()) == 32, "4 partitions of 8 GPUs")
+
+
+def test_the_node_is_told_that_nothing_is_cut_on_demand_and_why():
+    with stage("1.35") as here:
+        here.start("simulated:dgx-h100")
+        soon(lambda: len(here.devices()) == 8, "8 devices")
+        soon(lambda: here.api.items(EVENTS), "an event")
+        (event,) = here.api.items(EVENTS)
+        assert (event["reason"], event["type"]) == ("MigNotOnDemand", "Normal")
+        assert "DRAPartitionableDevices" in event["message"]
+
+
+@pytest.mark.parametrize(("version", "flags"), [("1.35", ()), ("1.36", ("--mig", "static"))])
+def test_a_placement_that_a_claim_was_given_stays_published_and_is_prepared_where_others_are_withdrawn(version, flags):
+    """The gate was on, or the flag another, when the scheduler chose; the pod's claim comes only now."""
+    with stage(version) as here:
+        given = "gpu-0000-1b-00-0-mig-1g10gb-19-3"
+        ref = claim(here, given)
+        here.start("simulated:dgx-h100", *flags)
+        soon(lambda: len(here.devices()) == 8, "7 whole GPUs and the placement")
+        assert given in here.devices()
+        assert "gpu-0000-1b-00-0" not in here.devices()
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        (answer,) = plugin.prepare([ref]).values()
+        assert not isinstance(answer, str), answer
+        assert plugin.unprepare([ref]) == {ref.uid: ""}
+        assert "partition destroyed" in here.log()
+        here.api.request("DELETE", CLAIMS.path("default", "c1"))
+
+
+def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
+    with stage("1.36") as here:
+        agent = here.start("simulated:demo-h100", "--mig", "static")
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        soon(lambda: len(here.devices()) == 14, "14 devices")
+        whole, part = "gpu-0000-1b-00-0", "gpu-0000-d1-00-0-mig-3g40gb-9-4"
+        refs = [claim(here, whole, "whole"), claim(here, part, "part")]
+        assert not any(isinstance(a, str) for a in plugin.prepare(refs).values())
+        files = {path: path.read_bytes() for path in here.kubelet.cdi_dir.glob("*.json")}
+        here.end(agent)
+        here.start("simulated:demo-h100")
+        soon(lambda: len(here.devices()) == 164, "164 devices")
+        assert {whole, part} <= set(here.devices())
+        assert {path: path.read_bytes() for path in here.kubelet.cdi_dir.glob("*.json")} == files
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        # As a scheduler that saw no counters, or another's mistake, would have it: what overlaps is still refused.
+        inside = claim(here, f"{whole}-mig-1g10gb-19-0", "inside")
+        (answer,) = plugin.prepare([inside]).values()
+        assert "default/whole" in str(answer)
+        assert {r.uid: "" for r in refs} == plugin.unprepare(refs)
+        (answer,) = plugin.prepare([inside]).values()
+        assert not isinstance(answer, str), answer
+        assert plugin.unprepare([inside]) == {inside.uid: ""}
+        assert list(here.kubelet.cdi_dir.glob("*.json")) == []
+        assert {whole, part} <= set(here.devices())

@@ -19,7 +19,8 @@ from dra_driver.model.flags import FLAGS
 def clean_environment(monkeypatch):
     for flag in FLAGS:
         monkeypatch.delenv(flag.twin, raising=False)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for name in ("FORCE_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -58,9 +59,9 @@ def test_every_shipped_profile_is_shown(profile, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["pool"] == "n1/gpu.nvidia.com"
     assert document["devices"]
-    for device in document["devices"]:
+    for device in (*document["devices"], *document["devicesWithoutCounters"]):
         assert device["name"] in table
-        assert device["attributes"]["uuid"]["string"] in table
+        assert device["attributes"].get("uuid", {"string": ""})["string"] in table
 
 
 def test_json_and_yaml_say_the_same(capsys):
@@ -147,3 +148,107 @@ def test_away_from_a_terminal_there_is_no_colour_and_no_folding(capsys, monkeypa
     monkeypatch.setenv("NO_COLOR", "1")
     main.run(["devices", "--hardware", "simulated:demo-h100"])
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", capsys.readouterr().out)
+
+
+# -- how GPUs are offered ----------------------------------------------------------------------------------------------
+
+
+def document(capsys, *words):
+    assert main.run(["devices", "--hardware", "simulated:demo-h100", "-o", "json", *words]) == ExitCode.OK
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
+    found = document(capsys)
+    assert (len(found["devices"]), len(found["devicesWithoutCounters"])) == (164, 14)
+    assert len(found["sharedCounters"]) == 6
+    assert found["mig"]["onDemand"]
+    assert found["mig"]["countersKept"] is None
+    assert "an administrator has cut it" in found["mig"]["notOnDemand"]["0000:d1:00.0"]
+    main.run(["devices", "--hardware", "simulated:demo-h100"])
+    text = capsys.readouterr().out
+    assert "This is where the API server keeps shared counters (no API server was asked" in text
+    assert "where it drops them (gate DRAPartitionableDevices off): 14 devices" in text
+
+
+def test_the_setting_in_force_is_shown(capsys, monkeypatch):
+    found = document(capsys, "--mig", "static")
+    assert (len(found["devices"]), found["sharedCounters"], found["mig"]["onDemand"]) == (14, [], False)
+    assert found["mig"]["notOnDemand"]["0000:1b:00.0"] == "whole: --mig=static"
+    monkeypatch.setenv("MIG", "static")
+    assert len(document(capsys)["devices"]) == 14
+    assert len(document(capsys, "--mig", "dynamic")["devices"]) == 164
+
+
+@pytest.mark.parametrize(("version", "kept", "count"), [("1.36", True, 164), ("1.35", False, 14), ("1.34", False, 14)])
+def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, tmp_path):
+    from dra_driver.embedded.apiserver import EmbeddedApi
+    from dra_driver.embedded.kinds import SLICES
+
+    with EmbeddedApi(version=version) as api:
+        api.write_kubeconfig(tmp_path / "kubeconfig")
+        found = document(capsys, "--kubeconfig", str(tmp_path / "kubeconfig"))
+        assert api.items(SLICES) == []
+        main.run(["devices", "--hardware", "simulated:demo-h100", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert (found["mig"]["countersKept"], len(found["devices"]), bool(found["sharedCounters"])) == (kept, count, kept)
+    assert f"v{version}" in found["mig"]["server"]
+    assert f"{'keeps' if kept else 'drops'} shared counters" in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
+    from dra_driver.embedded.apiserver import EmbeddedApi
+
+    with EmbeddedApi(version="1.36") as api:
+        api.write_kubeconfig(tmp_path / "kubeconfig")
+    found = document(capsys, "--kubeconfig", str(tmp_path / "kubeconfig"))
+    assert found["mig"]["countersKept"] is None
+    assert "did not answer" in found["mig"]["server"]
+    assert len(found["devices"]) == 164
+
+
+def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp_path):
+    from tests.plugin.mig_parts import MigRig, small
+
+    rig = MigRig(tmp_path)
+    rig.now_prepare("u1", small(3))
+    rig.ledger.close()
+    plugins = rig.data.parent
+    words = ["--hardware", f"simulated:{tmp_path / 'profile.yaml'}", "--node-name", "n1", "-o", "json"]
+    words += ["--proc-root", str(rig.proc), "--kubelet-plugins-directory-path", str(plugins)]
+    assert main.run(["devices", *words]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["gpus"][0]["partitions"] != []
+    assert (len(found["devices"]), found["mig"]["notOnDemand"]) == (52, {})
+
+
+def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
+    config = tmp_path / "sharing.yaml"
+    config.write_text(
+        "version: rules/v1\nrules:\n"
+        '  - {match: {devices: ["gpu-0000-1b-*"]}, replicas: 4, sharing: {strategy: TimeSlicing}}\n'
+        '  - {match: {devices: ["gpu-0000-43-*"]}, memory: {default: 10Gi, step: 1Gi}, sharing: {strategy: MPS}}\n'
+        '  - {match: {devices: ["gpu-0000-52-*"]}, compute: {default: 25}, replicas: 2}\n'
+    )
+    given = ["devices", "--hardware", "simulated:demo-h100", "--node-name", "n1", "--sharing-config", str(config)]
+    assert main.run(given) == ExitCode.OK
+    table = capsys.readouterr().out
+    for line in (
+        "gpu-0000-1b-00-0: 4 replicas of 19.9 GiB; strategy TimeSlicing, enforcement none; without",
+        "without DRAConsumableCapacity: 4 replicas gpu-0000-1b-00-0-share-0",
+        "gpu-0000-43-00-0: shares of 1.0 GiB to 79.0 GiB in steps of 1.0 GiB, 10.0 GiB if none is asked for; strategy",
+        "strategy MPS, enforcement cooperative; without DRAConsumableCapacity: the whole device",
+        "gpu-0000-52-00-0: shares of 1 to 100 % in steps of 1, 25 % if none is asked for; strategy none",
+    ):
+        assert line in table
+    assert main.run([*given, "-o", "json"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    shared = [device for device in document["devices"] if device.get("allowMultipleAllocations")]
+    assert [len(document["instead"][device["name"]]) for device in shared] == [4, 1, 2]
+
+
+def test_a_sharing_configuration_that_is_wrong_is_bad_input(tmp_path, capsys):
+    config = tmp_path / "sharing.yaml"
+    config.write_text("version: rules/v1\nrules: [{replicas: 1}]\n")
+    given = ["devices", "--hardware", "simulated:demo-h100", "--sharing-config", str(config)]
+    assert main.run(given) == ExitCode.BAD_INPUT
+    assert "line 2: rules[0].replicas" in capsys.readouterr().err

@@ -155,6 +155,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     publisher = publish(cluster)
     cluster.server._registry._gates |= {GATE}
     cluster.server._dispatch._minor = cluster.server._registry._minor = 36
+    until(lambda: cluster.server.open_watches, what="the watch")
     cluster.server.drop_watches()
     until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=40, what="all placements")
     assert publisher.status().is_counting
@@ -175,3 +176,24 @@ def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_c
     publish(cluster)
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
     assert cluster.server.request("GET", SLICES)["items"]
+
+
+def test_what_is_offered_uncounted_is_asked_for_right_before_it_is_and_kept_while_nobody_says(make_cluster):
+    from dra_driver.model.errors import ApiError, Retry
+
+    cluster = make_cluster(version="1.36", gates={GATE: True})
+    asked = []
+
+    def plain_now():
+        asked.append(cluster.device_names())
+        if len(asked) == 1:
+            raise ApiError("unreachable", "nobody says what claims were given", retry=Retry.LATER)
+        return INVENTORY.plain[:1]
+
+    first = publish(cluster)
+    assert asked == []
+    first.stop()
+    cluster.server._registry._gates -= {GATE}
+    publish(cluster, cluster.publisher(plain_now=plain_now))
+    assert [len(names) for names in asked] == [NINE_EACH, NINE_EACH]
+    assert cluster.device_names() == ["gpu-0000-01-00-0"]

@@ -32,6 +32,9 @@ CASES = {
         "driverManager.enabled=true",
         "agent.driverRoot=/run/nvidia/driver",
         "agent.publishBesideDevicePlugin=true",
+        "agent.mig.mode=static",
+        "agent.mig.geometry=gpu-*:all-balanced;label",
+        "agent.mig.configMap=mig-configs",
         "driverName=gpu.example.com",
     ],
 }
@@ -81,6 +84,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
     "wrong",
     [
         "agent.colour=red",
+        "agent.mig.mode=often",
         "agent.hardware=amd",
         "image.digest=sha256:12",
         "agent.metricsPort=70000",

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.geometry import cuts_for
+from dra_driver.inventory.geometry import Wanted, wanted_of
 from dra_driver.inventory.partitions import MigPolicy, Ownership, counters_of_gpu, cuts_of
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 
@@ -45,8 +46,84 @@ def test_capacities_counters_and_placements_are_those_that_nvidias_driver_publis
     for name, device in theirs.items():
         assert ours[name]["capacity"] == device["capacity"]
         assert ours[name]["consumesCounters"][0]["counters"] == device["consumesCounters"][0]["counters"]
+        mine = {key: value for key, value in ours[name]["attributes"].items() if key in device["attributes"]}
         unknown = {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"}  # not in this profile
-        assert device["attributes"].keys() - ours[name]["attributes"].keys() <= unknown
+        assert device["attributes"].keys() - mine.keys() <= unknown
+        assert {key: [*value] for key, value in mine.items()} == {
+            key: [*value] for key, value in device["attributes"].items() if key in mine
+        }, "each attribute is of the same kind"
+        assert mine.get("profile") == device["attributes"].get("profile")
+
+
+def reference_models() -> dict:
+    path = SHARED / "hardware/gpu-facts.json"
+    models = json.loads(path.read_text())["models"] if path.exists() else {}
+    return {name: model for name, model in models.items() if model.get("mig_profiles")}
+
+
+MODEL_OF = {
+    "A30": "a30",
+    "A100-SXM4-40GB": "a100-sxm4-40gb",
+    "A100-SXM4-80GB": "a100-sxm4-80gb",
+    "H100-80GB-HBM3": "h100-sxm5-80gb",
+    "H100-PCIe": "h100-pcie",
+    "H200-141GB": "h200",
+    "GH200": "gh200",
+    "B200": "b200",
+    "GB200": "gb200",
+    "RTX-PRO-6000-Blackwell": "rtx-pro-6000-blackwell",
+}
+_ENGINE_NAMES = {"copy": "copyEngines", "decoder": "decoders", "encoder": "encoders", "jpeg": "jpegEngines"}
+
+
+@pytest.mark.parametrize("name", MODEL_OF)
+def test_every_model_is_cut_as_its_reference_table_says(name, tmp_path):
+    """Each placement with the counters of its row; what NVIDIA's driver leaves out only where it is asked for."""
+    if name not in (models := reference_models()):
+        pytest.skip("reference figures not found: set DRA_SHARED")
+    gpu = model_of(MODEL_OF[name], tmp_path)
+    rows = {row["name"]: row for row in models[name]["mig_profiles"]}
+    known = {profile.name for profile in gpu.mig_profiles}
+    assert known <= rows.keys()
+    for with_all in (False, True):
+        policy = MigPolicy(is_dynamic=True, with_all=with_all)
+        inventory = build_inventory(replace(FACTS, gpus=(gpu,)), policy)
+        wanted = {n for n in known if with_all or n.endswith(("gb", "gb+me"))}
+        cuts = [d for d in inventory.devices if d.cut is not None]
+        expected = {(n, start) for n in wanted for start in _placements(rows[n])["starts"]}
+        assert {(d.attributes["profile"], d.cut.start) for d in cuts} == expected
+        for device in cuts:
+            row = rows[device.attributes["profile"]]
+            assert len(slices_of(device)) == _placements(row)["size"]
+            assert device.capacity["memory"] == row["memory_mib"] << 20
+            assert device.capacity["multiprocessors"] == row["sms"]
+            if row.get("engines"):
+                assert all(device.capacity[ours] == row["engines"][key] for key, ours in _ENGINE_NAMES.items())
+        (counters,) = inventory.counter_sets.values()
+        for device in inventory.devices:
+            assert all(counters[key] >= amount for key, amount in device.counters.items())
+            if device.cut is None:
+                assert device.counters == counters
+
+
+def model_of(model: str, folder: Path):
+    """Give the facts of one GPU of a model, in MIG mode where only a reset can switch it on."""
+    document = {
+        "about": "one GPU",
+        "nodeName": "n",
+        "lookedUp": "2026-11-21",
+        "sources": ["made up"],
+        "driverVersion": "580.126.20",
+        "cudaDriverVersion": "13.0",
+        "gpus": [{"pci": "0000:01:00.0", "model": model, "mig": []}],
+    }
+    (folder / "profile.yaml").write_text(json.dumps(document))
+    (gpu,) = SimulatedHardware(str(folder / "profile.yaml"), Roots(), node_name="n").discover().gpus
+    return gpu
+
+
+def _placements(row: dict) -> dict:
+    return row["placements"] or row["placements_inferred"]
 
 
 def slices_of(device) -> set[str]:
@@ -78,7 +155,8 @@ def test_a_cut_consumes_the_slices_of_its_placement_and_the_whole_gpu_all():
 @settings(deadline=None)
 @given(st.sampled_from(["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]), st.integers(1, 8))
 def test_a_geometry_never_overlaps(name, count):
-    cuts = cuts_for(GPU, f"{name}={count}")
+    wanted = wanted_of(GPU, 0, f"{name}={count}", {})
+    cuts = wanted.cuts if isinstance(wanted, Wanted) else None
     profile = next(p for p in GPU.mig_profiles if p.name == name)
     assert (cuts is not None) == (count <= profile.max_instances)
     every = [index for cut in cuts or () for index in cut.slices]

@@ -137,6 +137,8 @@ class Clock:
 class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
+    supervisor: Any = None
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.api, self.hardware, self.clock = FakeApi(), FakeHardware(), Clock()
@@ -162,6 +164,7 @@ class Rig:
             inventory=lambda: self.inventory,
             pods_dir=self.root / "pods",
             proc=self.root / "proc",
+            supervisor=self.supervisor,
             abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
         )
         return self.preparer

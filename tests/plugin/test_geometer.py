@@ -2,41 +2,49 @@
 
 import pytest
 
-from dra_driver.inventory.geometry import cuts_for
-from dra_driver.model.errors import HardwareError
-from dra_driver.plugin.geometer import LABEL, MANAGER_LABEL, Geometer
+from dra_driver.inventory.geometry import wanted_of
+from dra_driver.inventory.geometry_rules import read_rules
+from dra_driver.model.errors import ApiError, HardwareError
+from dra_driver.plugin.geometer import Geometer
+from dra_driver.plugin.geometry_source import LABEL, MANAGER_LABEL, PODS_PATH, GeometrySource
 from tests.plugin.mig_parts import MigRig, small
 
 
 class Labels:
     def __init__(self) -> None:
-        self.labels = {}
+        self.labels, self.pods, self.may_list = {}, [], True
 
     def get_node(self, name):
         return {"metadata": {"labels": self.labels}}
+
+    def request(self, method, path, *, query):
+        assert (method, path) == ("GET", PODS_PATH)
+        assert query == {"fieldSelector": "spec.nodeName=n1", "labelSelector": "app=nvidia-mig-manager"}
+        if not self.may_list:
+            raise ApiError("forbidden", "pods", status=403)
+        return {"items": self.pods}
 
 
 @pytest.fixture
 def rig(tmp_path):
     rig = MigRig(tmp_path)
-    rig.labels, rig.allocated, rig.changes = Labels(), frozenset(), 0
+    rig.labels, rig.allocated, rig.changes, rig.told = Labels(), frozenset(), 0, []
     yield rig
     rig.close()
 
 
-def geometer(rig, declared) -> Geometer:
+def geometer(rig, declared, config=None) -> Geometer:
     def changed():
         rig.changes += 1
 
     return Geometer(
-        declared,
-        "n1",
-        api=rig.labels,
+        GeometrySource(read_rules(declared, has_file=config is not None), "n1", api=rig.labels, file=config),
         hardware=rig.hardware,
         ledger=rig.ledger,
         locks=rig.locks,
         allocated=lambda: rig.allocated,
         changed=changed,
+        tell=lambda reason, message: rig.told.append((reason, message)),
     )
 
 
@@ -84,13 +92,102 @@ def test_what_does_not_fit_is_reported_and_changes_nothing(rig):
     assert "does not fit" in it.problems[0].message
 
 
-def test_the_label_counts_unless_a_mig_manager_runs(rig):
+def test_the_label_counts_unless_a_mig_manager_runs_on_the_node(rig):
     it = geometer(rig, "label")
     assert it.apply() == 0
+    rig.labels.labels = {LABEL: "all-1g.10gb", MANAGER_LABEL: "true"}
+    rig.labels.pods = [{"status": {"phase": "Running"}}]
+    assert it.apply() == 0
+    rig.labels.pods = [{"status": {"phase": "Succeeded"}}]
+    assert it.apply() == 2
+
+
+def test_an_agent_that_may_not_list_pods_goes_by_the_label_that_deploys_the_manager(rig):
+    it = geometer(rig, "label")
+    rig.labels.may_list = False
     rig.labels.labels = {LABEL: "all-1g.10gb", MANAGER_LABEL: "true"}
     assert it.apply() == 0
     rig.labels.labels = {LABEL: "all-1g.10gb"}
     assert it.apply() == 2
+
+
+def test_rules_choose_by_node_and_by_label(rig):
+    it = geometer(rig, "gpu-*:all-1g.10gb; pool=big:all-3g.40gb; n?:all-2g.20gb")
+    rig.labels.labels = {"pool": "big"}
+    it.apply()
+    assert {profile for _, profile, _ in rig.cuts()} == {"3g.40gb"}
+    rig.labels.labels = {}
+    it.apply()
+    assert {profile for _, profile, _ in rig.cuts()} == {"2g.20gb"}
+
+
+CONFIG = """
+version: v1
+mig-configs:
+  two-kinds:
+    - devices: all
+      mig-enabled: false
+    - device-filter: ["0x233010DE"]
+      devices: [1]
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 4, "3g.40gb": 1}
+  other-cards:
+    - device-filter: "0x20B010DE"
+      devices: all
+      mig-enabled: true
+      mig-devices: {"1g.5gb": 7}
+  all-enabled:
+    - {devices: all, mig-enabled: true, mig-devices: {}}
+  split:
+    - {devices: all, mig-enabled: true, mig-devices: {"1c.3g.40gb": 3}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_configuration_of_the_mig_managers_file_is_applied_by_name_and_by_label(rig, config):
+    it = geometer(rig, "label", config)
+    rig.labels.labels = {LABEL: "two-kinds"}
+    assert it.apply() == 1
+    small, large = [(1, "1g.10gb", start) for start in range(4)], [(1, "3g.40gb", 4)]
+    assert (rig.cuts(), rig.modes()) == ([*small, *large], [False, True])
+    assert it.apply() == 0
+    assert rig.told == [("MigGeometryApplied", "geometry two-kinds applied to 1 GPU")]
+    rig.labels.labels = {LABEL: "other-cards"}
+    assert (it.apply(), it.problems) == (0, ())
+    assert geometer(rig, "all-enabled", config).apply() == 2
+    assert (rig.cuts(), rig.modes()) == ([], [True, True])
+
+
+def test_a_configuration_that_can_not_be_made_is_told_by_gpu_and_once(rig, config):
+    it = geometer(rig, "label", config)
+    for name, why in (("split", "not made"), ("no-such", "nobody knows")):
+        rig.labels.labels = {LABEL: name}
+        assert it.apply() == it.apply() == 0
+        assert [p.subject for p in it.problems] == ["0000:01:00.0", "0000:02:00.0"]
+        assert all(why in p.message and name in p.message for p in it.problems)
+    assert [reason for reason, _ in rig.told] == ["MigGeometryNotApplied"] * 2
+
+
+def test_a_file_that_is_wrong_is_told_and_what_it_said_last_holds(rig, config):
+    it = geometer(rig, "two-kinds", config)
+    assert it.apply() == 1
+    good = rig.cuts()
+    config.write_text("version: v2\nmig-config: {}\n")
+    assert it.apply() == 0
+    (problem,) = it.problems
+    assert all(word in problem.message for word in ("version", "v2", "mig-config: unknown field", "mig-configs"))
+    assert rig.cuts() == good
+    config.write_text(CONFIG.replace('"3g.40gb": 1', '"1g.10gb+me": 1'))
+    assert it.apply() == 1
+    assert it.problems == ()
+    config.unlink()
+    assert (it.apply(), len(it.problems)) == (0, 1)
 
 
 def test_a_gpu_that_resists_does_not_keep_the_other_from_being_cut(rig, monkeypatch):
@@ -109,4 +206,5 @@ def test_a_gpu_that_resists_does_not_keep_the_other_from_being_cut(rig, monkeypa
 
 def test_media_extensions_are_named_both_ways(rig):
     for name in ("all-1g.10gb.me", "all-1g.10gb+me"):
-        assert [c.profile.name for c in cuts_for(rig.gpu(), name)] == ["1g.10gb+me"]
+        wanted = wanted_of(rig.gpu(), 0, name, {})
+        assert [c.profile.name for c in wanted.cuts] == ["1g.10gb+me"]

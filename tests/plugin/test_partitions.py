@@ -1,10 +1,12 @@
 """Claims of MIG partitions: made, shared, undone, never an administrator's."""
 
+import re
 import threading
 import time
 
 import pytest
 
+from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects import OWNER_ENV
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
@@ -181,10 +183,7 @@ def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
     from dra_driver.plugin.ledger import Ledger
     from dra_driver.plugin.recovery import recover_from
 
-    def partitions():
-        return {p.uuid: (g, p) for g in rig.hardware.discover().gpus for p in g.partitions}
-
-    Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com", partitions)).close()
+    Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com")).close()
     rig.restart()
     rig.unprepare("u1")
     assert rig.cuts() == [(0, "1g.10gb", 6)]
@@ -272,3 +271,59 @@ def test_a_failed_creation_leaves_nothing(rig, monkeypatch):
     with pytest.raises(DriverError, match="hangs"):
         rig.now_prepare("u1", small(3), seconds=0.5)
     rig.assert_untouched()
+
+
+def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
+    rig.now_prepare("u1", small(3))
+    rig.now_prepare("u2", small(5))
+    rig.by_hand("1g.10gb", 6)
+    rig.ledger.forget("u1")  # a ledger that an older copy replaced
+    rig.look()
+    assert not rig.preparer.remove_orphan("u1"), "its claim exists: somebody may be using it"
+    rig.api.delete("u1")
+    assert rig.preparer.remove_orphan("u1")
+    assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
+    assert list(rig.files()) == [rig.file_of("u2")]
+    assert not rig.preparer.remove_orphan("u2")
+
+
+def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_nothing(rig):
+    rig.now_prepare("u1", small(3))
+    text = next(iter(rig.files().values()))
+    rig.unprepare("u1")
+    rig.api.delete("u1")
+    rig.by_hand("1g.10gb", 3)
+    path = rig.cdi / rig.file_of("u1")
+    uuid = rig.partitions()[0].uuid.encode()
+    for boot in (b"another-boot", b"boot-1"):
+        other = uuid if boot != b"boot-1" else b"MIG-of-nobody"
+        path.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, text))
+        assert rig.preparer.remove_orphan("u1")
+        assert rig.cuts() == [(0, "1g.10gb", 3)]
+
+
+def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, monkeypatch):
+    rig.now_prepare("u1", small(3))
+    rig.ledger.forget("u1")
+    rig.api.delete("u1")
+    discover = rig.hardware.discover
+    monkeypatch.setattr(rig.hardware, "discover", lambda: Facts("simulated", waiting_for="the driver"))
+    with pytest.raises(HardwareError, match="the driver"):
+        rig.preparer.remove_orphan("u1")
+    assert rig.file_of("u1") in rig.files()
+    monkeypatch.setattr(rig.hardware, "discover", discover)
+    assert rig.preparer.remove_orphan("u1")
+    assert rig.cuts() == []
+
+
+def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_and_loses_it_in_the_end(rig):
+    rig.now_prepare("u1", small(3))
+    before = rig.partitions()
+    rig.ledger.close()
+    for path in rig.data.glob("ledger.db*"):
+        path.unlink()
+    rig.restart()
+    assert rig.now_prepare("u1", small(3))
+    assert rig.partitions() == before
+    rig.unprepare("u1")
+    assert rig.cuts() == []

@@ -164,6 +164,7 @@ class _Reader:
             partitions=partitions,
             mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
             mig_toggles_without_reset=toggles,
+            pci_id=sysfs.read_pci_id(self._roots, address),
         )
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:

@@ -106,6 +106,13 @@ def read_numa_node(roots: Roots, address: str) -> int | None:
     return node if node >= 0 else None
 
 
+def read_pci_id(roots: Roots, address: str) -> int | None:
+    """Give a PCI function's device and vendor id in one number (0x233010DE); None where sysfs does not tell."""
+    folder = _function_folder(roots, address)
+    device, vendor = _read_hex(folder / "device"), _read_hex(folder / "vendor")
+    return device << 16 | vendor if device and vendor else None
+
+
 def read_pcie_root(roots: Roots, address: str) -> str | None:
     """Give the PCIe root complex above a function, as `pci0000:64`.
 

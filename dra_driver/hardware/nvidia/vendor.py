@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Hashable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import mixing_problems
@@ -30,7 +31,11 @@ from dra_driver.hardware.nvidia.worker import Job, Worker
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.telemetry.logs import fields
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.modes import Modes
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +210,29 @@ class NvidiaHardware:
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew."""
         return self._partitioning.partitions(gpu, self._overdue_s)
+
+    # -- sharing (port.Shareable)
+
+    def _modes(self) -> Modes:
+        from dra_driver.hardware.nvidia.modes import Modes  # noqa: PLC0415 - only where devices are shared
+
+        return Modes(self._roots, self._partitioning)
+
+    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
+        """Read the compute mode of a GPU or a MIG device."""
+        return self._modes().compute_mode(device, deadline_s)
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
+        """Set the compute mode of a GPU or a MIG device."""
+        self._modes().set_compute_mode(device, mode, deadline_s)
+
+    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
+        """Read how long a GPU's time slices are."""
+        return self._modes().time_slice(device, deadline_s)
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        """Set how long a GPU's time slices are."""
+        self._modes().set_time_slice(device, interval, deadline_s)
 
     # -- discovery
 

@@ -30,6 +30,7 @@ DEPLOYED = (
     "deploy/manifests/admission-policy.yaml",
     "deviceclasses/gpu.nvidia.com.yaml",
     "deviceclasses/mig.nvidia.com.yaml",
+    *(f"deviceclasses/{path.name}" for path in sorted((REPOSITORY / "deviceclasses").glob("*-share*.yaml"))),
 )
 
 

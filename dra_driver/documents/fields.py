@@ -45,6 +45,10 @@ class Fields:
         """Record a fault that the caller found in a field."""
         self._fault(self._at(key), message)
 
+    def any(self, key: str) -> object:
+        """Read a field as it is, for a caller that checks it; None where it is not given."""
+        return self._get(key)
+
     def text(self, key: str, *, pattern: str = "", what: str = "a text") -> str:
         """Read a text that must be there."""
         return self.optional_text(key, pattern=pattern, what=what) or self._required(key, what, "")

@@ -3,7 +3,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.simulated.document import SIZE_MAX, read_document
+from dra_driver.documents.document import SIZE_MAX, read_document, with_line
 from dra_driver.model.errors import InputError
 
 
@@ -83,3 +83,22 @@ def test_plain_values_come_back_as_they_were_written(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("documents") / "any.yaml"
     path.write_text(yaml.safe_dump(value))
     assert read_document(path) == value
+
+
+def test_a_fault_is_told_with_its_line_or_that_of_the_nearest_field_around_it(tmp_path):
+    path, lines = tmp_path / "rules.yaml", {}
+    path.write_text("a: 1\nrules:\n  - name: x\n    match:\n      nodes: [1, 2]\n")
+    read_document(path, lines)
+    assert with_line("rules[0].match.nodes: wrong", lines) == "line 5: rules[0].match.nodes: wrong"
+    assert with_line("rules[0].match.other: missing", lines) == "line 4: rules[0].match.other: missing"
+    assert with_line("elsewhere: missing", lines) == "line 1: elsewhere: missing"
+
+
+def test_lines_of_aliases_that_multiply_are_found_at_once(tmp_path):
+    path, lines = tmp_path / "laughs.yaml", {}
+    path.write_text(
+        "a: &a [1]\n"
+        + "".join(f"b{n}: &b{n} [*{x}, *{x}, *{x}]\n" for n, x in enumerate(["a", *[f"b{i}" for i in range(40)]]))
+    )
+    read_document(path, lines)
+    assert len(lines) < 500

@@ -1,0 +1,93 @@
+"""The MIG manager's file and the flag's rules: what is right is read, and all that is wrong is told at once."""
+
+import pytest
+
+from dra_driver.inventory.geometry_file import read_configurations
+from dra_driver.inventory.geometry_rules import geometry_of, read_rules
+from dra_driver.model.errors import InputError, UsageError
+
+
+def document(*entries, **more):
+    return {"version": "v1", "mig-configs": {"c": list(entries)}, **more}
+
+
+def entry(**changes):
+    made = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}
+    made.update({key.replace("_", "-"): value for key, value in changes.items()})
+    return {key: value for key, value in made.items() if value != "absent"}
+
+
+def test_what_the_mig_manager_takes_is_taken():
+    found = read_configurations(
+        document(
+            entry(device_filter=["0x233010DE", "0x20b010de"], devices=[0, 3]),
+            entry(mig_enabled=False, mig_devices="absent"),
+            entry(mig_devices={}),
+            entry(mig_devices={"1g.10gb+me": 1, "1g.24gb+me.all": 1, "2g.48gb-me": 1, "1c.3g.40gb": 2, "2g.20gb": 0}),
+        ),
+        "f",
+    )["c"]
+    assert found[0].filters == {0x233010DE, 0x20B010DE}
+    assert found[0].indices == {0, 3}
+    assert [e.is_enabled for e in found] == [True, False, True, True]
+    assert [len(e.counts) for e in found] == [1, 0, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ("text", "expected version and mig-configs, got 'text'"),
+        (None, "got nothing"),
+        ({}, "version: expected v1, got None"),
+        (document(entry(), extra=1), "extra: unknown field"),
+        ({"version": "v1", "mig-configs": {}}, "at least one configuration"),
+        ({"version": "v1", "mig-configs": {"c": []}}, "mig-configs.c: expected a list with at least one entry"),
+        ({"version": "v1", "mig-configs": {"c": [3]}}, "mig-configs.c[0]: expected named fields, got 3"),
+        (document(entry(), entry(devices="some")), "mig-configs.c[1].devices: expected all or a list of indices"),
+        (document(entry(devices="absent")), "c[0].devices: expected all or a list of indices, got nothing"),
+        (document(entry(devices=[-1])), "c[0].devices"),
+        (document(entry(mig_enabled="yes")), "c[0].mig-enabled: expected true or false, got 'yes'"),
+        (document(entry(mig_devices="absent")), "c[0].mig-devices: missing, although mig-enabled is true"),
+        (document(entry(mig_enabled=False)), "c[0].mig-devices: given, although mig-enabled is false"),
+        (document(entry(mig_devices={"1g10gb": 1})), "'1g10gb' is no profile"),
+        (document(entry(mig_devices={"1g.10gb": -1})), "c[0].mig-devices.1g.10gb: expected a whole number"),
+        (document(entry(mig_devices={"1g.10gb": True})), "expected a whole number"),
+        (document(entry(device_filter="0x2330")), "c[0].device-filter: expected PCI device and vendor id"),
+        (document(entry(mig_device={})), "c[0].mig-device: unknown field, known are device-filter, devices"),
+    ],
+)
+def test_each_fault_is_told_with_its_place(wrong, fault):
+    with pytest.raises(InputError) as caught:
+        read_configurations(wrong, "config.yaml")
+    assert caught.value.code == "input.mig-config"
+    assert str(caught.value).startswith("config.yaml: ")
+    assert fault in str(caught.value)
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(InputError) as caught:
+        read_configurations(document(entry(devices=7), entry(mig_enabled=1)), "f")
+    assert "c[0].devices" in str(caught.value)
+    assert "c[1].mig-enabled" in str(caught.value)
+
+
+def test_the_first_rule_that_fits_counts():
+    rules = read_rules("gpu-a-*: all-1g.10gb; example.com/pool=big:1g.10gb=4,3g.40gb=1 ;label", has_file=False)
+    assert geometry_of(rules, "gpu-a-7", {}) == "all-1g.10gb"
+    assert geometry_of(rules, "b", {"example.com/pool": "big"}) == "1g.10gb=4,3g.40gb=1"
+    assert geometry_of(rules, "b", {}) == "label"
+    assert geometry_of(read_rules("a:all-disabled", has_file=False), "b", {}) == ""
+    assert geometry_of(read_rules("", has_file=False), "b", {}) == ""
+
+
+@pytest.mark.parametrize("text", ["gpu", "1g.10gb", "A B:all-balanced", "x:", "all-balanced;nonsense"])
+def test_a_flag_that_is_wrong_is_refused(text):
+    with pytest.raises(UsageError, match="--mig-geometry") as caught:
+        read_rules(text, has_file=False)
+    assert caught.value.code == "usage.mig-geometry"
+
+
+def test_names_of_a_file_need_one():
+    assert read_rules("my-config", has_file=True)[0].geometry == "my-config"
+    with pytest.raises(UsageError):
+        read_rules("my config", has_file=True)
