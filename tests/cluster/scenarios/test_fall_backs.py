@@ -25,10 +25,6 @@ def one_gpu(agent: Agent, name: str, **more: Any) -> dict[str, Any]:
     return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"', **more))
 
 
-def kinds_of(agent: Agent) -> list[str]:
-    return [device["attributes"]["type"]["string"] for device in agent.devices().values()]
-
-
 def check_said(agent: Agent, *fields: str) -> None:
     """Show that the losses stand in the log and among the problems; none where there are none."""
     lines = [line for line in agent.daemon.log.read_text().splitlines() if DROPPED in line]
@@ -45,9 +41,9 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, kind: str
 ) -> None:
     agent = start_agent(**machine(kind, tmp_path, cut=[0]), mig="dynamic")
-    # A GPU that an administrator cut is not offered whole, the others are.
-    kinds = until("seven whole GPUs", lambda: [it for it in [kinds_of(agent)] if it.count("gpu") == 7], 15)[0]
     found = agent.published()
+    kinds = [device["attributes"]["type"]["string"] for device in agent.devices().values()]
+    assert kinds.count("gpu") == 7, "a GPU that an administrator cut is not offered whole, the others are"
     if stage.cluster.gates:
         check_said(agent)
         assert len([one for one in found if one["spec"].get("sharedCounters")]) > 0
