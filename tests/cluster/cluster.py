@@ -55,7 +55,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.sweep()
         try:
-            (self.sandbox.root / "owner").write_text(_process(os.getpid()))
+            (self.sandbox.root / "owner").write_text(process(os.getpid()))
             self.start()
         except BaseException:
             self.keep_logs()
@@ -185,7 +185,7 @@ class Cluster:
         if not cls.is_owned(sandbox):
             return False
         owner = (sandbox.root / "owner").read_text()
-        return owner != _process(int(owner.split()[0]))
+        return owner != process(int(owner.split()[0]))
 
     def _addresses(self) -> None:
         run = self.sandbox.run
@@ -246,7 +246,7 @@ class Cluster:
         return f"Kubernetes {self.version}, {gates}, {len(self.nodes)} node(s), {self.sandbox.root}"
 
 
-def _process(pid: int) -> str:
+def process(pid: int) -> str:
     """Name a process for good: its number and when it began. Nothing follows the number of one that has ended."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
