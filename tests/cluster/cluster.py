@@ -37,15 +37,22 @@ PREFIX = "dra-"
 
 
 class Cluster:
-    """One cluster; several may live at a time, each in its own sandbox."""
+    """One cluster; several may live at a time, each in its own sandbox.
 
-    def __init__(self, *, version: str = "1.35", gates: bool = True, nodes: int = 1, name: str = "") -> None:
+    `resync` is how long a kubelet waits (and up to half as long again) before it tries a failed Prepare again.
+    """
+
+    def __init__(
+        self, *, version: str = "1.35", gates: bool = True, nodes: int = 1, name: str = "", resync: str = "1m0s"
+    ) -> None:
         self.version = version
         self.gates = gates
         self.programs = binaries.require(version)
         root = PLACE / f"{PREFIX}{name}" if name else Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
         self.sandbox = Sandbox(root)
-        self.nodes = [Node(self.sandbox, self.programs, index + 1, gates=gates) for index in range(nodes)]
+        self.nodes = [
+            Node(self.sandbox, self.programs, index + 1, gates=gates, resync=resync) for index in range(nodes)
+        ]
         self.api: Api
         self.kubeconfig: Path
         self.api_server: Daemon
