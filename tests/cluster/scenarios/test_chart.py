@@ -54,9 +54,13 @@ def stage(chart_cluster: Cluster) -> Stage:
 
 def nothing_is_left(chart: Chart) -> None:
     """Show that an uninstalled driver left neither objects nor files."""
-    until(
-        "no object left", lambda: objects_left(chart.cluster) == [] or pytest.fail(str(objects_left(chart.cluster))), 30
-    )
+
+    def no_object() -> bool:
+        left = objects_left(chart.cluster)
+        assert not left, left
+        return True
+
+    until("no object left", no_object, 30)
     for node in chart.cluster.nodes:
         assert list(node.cdi.iterdir()) == []
         assert list(node.registry.iterdir()) == []
