@@ -1,4 +1,4 @@
-"""The `dra-driver` command. The agent never imports what the other commands need."""
+"""The `dra-driver` command. Agent and MPS supervisor never import what the other commands need."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import sys
 
 
 def main() -> int:
-    """Run the agent, or any other command; return the process's exit status."""
+    """Run the agent, the MPS supervisor, or any other command; return the process's exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
     if sys.argv[1:2] == ["agent"]:
         from dra_driver import agent
 
         return agent.main(sys.argv[2:])
+    if sys.argv[1:2] == ["mps"]:
+        from dra_driver.mps import main as mps
+
+        return mps.main(sys.argv[2:])
     from dra_driver.cli.main import run
 
     return run(sys.argv[1:])

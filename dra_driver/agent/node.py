@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,19 @@ from dra_driver.agent.mig_offer import MigOffer
 from dra_driver.agent.options import Options
 from dra_driver.agent.others import Others
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
+from dra_driver.agent.sharing import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.inventory.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.allocations import allocated_names
+from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
@@ -41,6 +46,7 @@ from dra_driver.plugin.recovery import recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
 from dra_driver.plugin.tenancy import Tenancy
+from dra_driver.sharing.mps import MpsClient, socket_path
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -64,21 +70,29 @@ class NodeAgent:
         self._tenancy.enter()
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
-        self._page, answered = self._open_page(options.metrics_address)
+        self._page, self._count = self._open_page(options.metrics_address)
         self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
-            Owners(hardware, self._ledger, locks, node.boot_id),
+            self._owners,
             is_dynamic=options.is_mig_dynamic,
             with_all=options.has_all_profiles,
             published=self._publisher.status,
             allocated=self._allocated_names,
             tell=self._tell_mig,
         )
+        self._sharing = Sharing(
+            options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
+        )
         self._scanner = Scanner(
-            hardware, on_change=self._changed, on_driver_change=self._driver_changed, judge=self._mig.judge
+            hardware,
+            on_change=self._changed,
+            on_driver_change=self._driver_changed,
+            judge=self._judge,
+            also=self._sharing.fingerprint,
         )
         self._preparer = Preparer(
             node,
@@ -88,7 +102,9 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
+            supervisor=MpsClient(socket_path(data)),
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -96,7 +112,7 @@ class NodeAgent:
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
             preparer=self._preparer,
-            answered=answered,
+            answered=self._claim_answered,
         )
         self._geometer = Geometer(
             GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
@@ -190,6 +206,7 @@ class NodeAgent:
                 others.offer(inventory.devices),
                 counter_sets=inventory.counter_sets,
                 plain=others.offer(inventory.plain),
+                instead={name: others.offer(forms) for name, forms in inventory.instead.items()},
             )
 
     def _take_over(self) -> None:
@@ -223,6 +240,14 @@ class NodeAgent:
         options = self._options
         tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
+    def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
+        """Say how MIG is offered, and what is shared."""
+        rules = self._sharing.look()
+        facts, policy = self._mig.judge(facts)
+        if not self._owners.is_settled:
+            self._scanner.look_again()
+        return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
+
     def _plain_now(self) -> tuple[Device, ...]:
         """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
         return self._others.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
@@ -236,6 +261,11 @@ class NodeAgent:
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
+
+    def _claim_answered(self, rpc: str, seconds: float, code: str) -> None:
+        self._count(rpc, seconds, code)
+        if self._scanner.inventory.waits_for_claims and rpc == "unprepare":
+            self._scanner.look_now()
 
     def _role_gained(self) -> None:
         self._publisher.start()
@@ -286,10 +316,16 @@ class NodeAgent:
         return Snapshot(
             version=__version__,
             vendor=self._hardware.vendor,
-            devices=Counter(str(d.type) for d in inventory.devices),
+            devices=Counter(str(d.type) for d in inventory.offered(with_shares=status.is_sharing)),
             problems=Counter(
                 p.code
-                for p in (*inventory.problems, *status.problems, *self._geometer.problems, *self._others.problems())
+                for p in (
+                    *inventory.problems,
+                    *status.problems,
+                    *self._geometer.problems,
+                    *self._sharing.problems,
+                    *self._others.problems(),
+                )
             ),
             slice_writes=status.writes,
             prepared_claims=self._count_claims(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.geometry_rules import Rule, read_rules
-from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid
+from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Options:
     has_all_profiles: bool
     mig_geometry: tuple[Rule, ...]
     mig_config: Path | None
+    sharing_config: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -40,6 +41,7 @@ class Options:
 
 def options_of(values: Mapping[str, str]) -> Options:
     """Check the values of the flags. Raises: UsageError."""
+    check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
     plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),
@@ -57,4 +59,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
     )

@@ -17,7 +17,8 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import STATIC, MigPolicy
-from dra_driver.model.errors import HardwareError
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
+from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,9 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 class Scanner:
     """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
 
-    `judge` says how MIG is offered, and whose the partitions are. `on_driver_change` is called once when the loaded
-    driver is no longer the one whose library this process holds.
+    `judge` says how MIG is offered, whose the partitions are, and what is shared; `also` is what else, when it changes,
+    asks for a full look. `on_driver_change` is called once when the loaded driver is no longer the one whose library
+    this process holds.
     """
 
     def __init__(
@@ -42,13 +44,15 @@ class Scanner:
         *,
         on_change: Callable[[Inventory], None],
         on_driver_change: Callable[[], None],
-        judge: Callable[[Facts], tuple[Facts, MigPolicy]] = lambda facts: (facts, STATIC),
+        judge: Callable[[Facts], tuple[Facts, MigPolicy, SharingRules]] = lambda f: (f, STATIC, NOTHING_SHARED),
+        also: Callable[[], Hashable] = lambda: None,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
         self._hardware = hardware
         self._on_change = on_change
         self._judge = judge
+        self._also = also
         self._on_driver_change = on_driver_change
         self._probe_s, self._full_s = probe_s, full_s
         self._wake = threading.Event()
@@ -57,8 +61,9 @@ class Scanner:
         self._is_let_go = False
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
+        self._asks, self._answered = 0, 0  # one asked for while a look is under way gets a look of its own
         self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
-        self._judged: tuple[Facts, MigPolicy] | None = None  # what the newest inventory was built from
+        self._judged: tuple[Facts, MigPolicy, SharingRules] | None = None  # what the newest inventory was built from
         self.inventory: Inventory = FIRST_LOOK
         self.scans = 0
         self.scan_seconds = 0.0
@@ -75,20 +80,20 @@ class Scanner:
 
     def look_now(self) -> None:
         """Make a full discovery now rather than at the next probe."""
-        self._fingerprint = None
+        self._asks += 1
         self._wake.set()
 
     def look_again(self) -> None:
         """Make a full discovery at the next probe, whatever it says."""
-        self._fingerprint = None
+        self._asks += 1
 
     def inventory_holding(self, names: Collection[str]) -> Inventory:
         """Give the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
         if self._judged is None:
             return self.inventory
-        facts, policy = self._judged
+        facts, policy, rules = self._judged
         held = policy.ownership.held.union(names)
-        return build_inventory(facts, replace(policy, ownership=replace(policy.ownership, held=held)))
+        return build_inventory(facts, replace(policy, ownership=replace(policy.ownership, held=held)), rules)
 
     def let_go(self) -> None:
         """Release the vendor's library, so that the driver can be unloaded, until `look_now`."""
@@ -105,7 +110,7 @@ class Scanner:
             self._wake.clear()
             try:
                 self._step()
-            except HardwareError as error:
+            except DriverError as error:
                 if error.code == DRIVER_CHANGED:
                     log.warning("the loaded driver changed", extra=fields(err=str(error)))
                     self._on_driver_change()
@@ -123,21 +128,22 @@ class Scanner:
                 log.info("vendor's library let go")
             return
         self._is_let_go = False
-        fingerprint = self._hardware.fingerprint()
+        asked = self._asks
+        fingerprint = (self._hardware.fingerprint(), self._also())
         now = time.monotonic()
-        if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
+        is_seen = asked != self._answered or fingerprint != self._fingerprint
+        if not is_seen and now - self._scanned_at < self._full_s:
             return
         self._judged = self._judge(self._hardware.discover())
         inventory = build_inventory(*self._judged)
-        is_seen = fingerprint != self._fingerprint  # device nodes may have changed where no device did
-        self._fingerprint, self._scanned_at = fingerprint, now
+        self._fingerprint, self._scanned_at, self._answered = fingerprint, now, asked
         self.scans += 1
         self.scan_seconds = time.monotonic() - now
         if inventory != self.inventory:
             self._log(inventory)
             self.inventory = inventory
             self._on_change(inventory)
-        elif is_seen:
+        elif is_seen:  # device nodes may have changed where no device did
             self._on_change(inventory)
 
     def _log(self, inventory: Inventory) -> None:

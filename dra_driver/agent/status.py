@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from dra_driver.model.errors import NodeError, UsageError
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+
+FAULT_SECONDS = 1.0  # before another connection is asked for when there was none to be had
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -35,8 +39,9 @@ class StatusPage:
             raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
+        self._stop = threading.Event()
         self._address = f"{host}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
 
     def start(self) -> None:
         """Begin answering."""
@@ -45,8 +50,26 @@ class StatusPage:
 
     def stop(self) -> None:
         """Stop answering and free the port."""
-        self._server.shutdown()
+        self._stop.set()
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
+        if self._thread.is_alive():
+            self._thread.join()
         self._server.server_close()
+
+    def _serve(self) -> None:
+        """Wait for connections in the kernel; the library's own loop looks twice a second whether it shall end."""
+        while not self._stop.is_set():
+            try:
+                request, client = self._server.get_request()
+            except OSError:  # ended, or short of something
+                self._stop.wait(FAULT_SECONDS)
+                continue
+            try:
+                self._server.process_request(request, client)
+            except Exception:
+                log.exception("request not served")
+                self._server.shutdown_request(request)
 
 
 def _handler(metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]) -> type[BaseHTTPRequestHandler]:

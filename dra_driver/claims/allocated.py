@@ -6,26 +6,31 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.claims.config import DeviceConfig, Fault, decode_config, read_config, refuse
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
-_PRECEDENCE = {"FromClass": 0, "FromClaim": 1}
+_FROM_CLASS = "FromClass"
+_PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One result: a device for a request. `request` may be `name/subrequest`; the kubelet is told `base_request`."""
+    """One result: a device for a request. `request` may be `name/subrequest`; the kubelet is told `base_request`.
+
+    `consumed` is how much of the capacities of a device with a `share_id` this result takes, as quantities by name.
+    """
 
     request: str
     pool: str
     device: str
     share_id: str | None = None
     is_admin: bool = False
+    consumed: tuple[tuple[str, str], ...] = ()
 
     @property
     def base_request(self) -> str:
@@ -35,10 +40,14 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config of ours; no `requests` means all devices of the config's type."""
+    """One config of ours; no `requests` means all devices of the config's type.
+
+    `is_class` says that a device class gave it, not the claim (ledgers of older agents don't tell).
+    """
 
     config: DeviceConfig
     requests: tuple[str, ...] = ()
+    is_class: bool = field(default=False, compare=False)
 
     def names(self, device: AllocatedDevice) -> bool:
         """Say whether the entry names this device's request, in full or by its base name."""
@@ -47,19 +56,24 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim as far as this driver is concerned. `configs` in the order in which later ones win."""
+    """A claim as far as this driver is concerned. `configs` in the order in which later ones win.
+
+    `pods` are the UIDs of the pods that it is reserved for.
+    """
 
     uid: str
     namespace: str
     name: str
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[ConfigEntry, ...] = ()
+    pods: tuple[str, ...] = ()
 
     def record(self) -> Wire:
         """Give what was allocated as JSON for the ledger (the claim's own names have columns of their own)."""
         return {
             "devices": [_device_record(d) for d in self.devices],
-            "configs": [{"requests": list(c.requests), "parameters": c.config.record()} for c in self.configs],
+            "configs": [_config_record(entry) for entry in self.configs],
+            **({"pods": list(self.pods)} if self.pods else {}),
         }
 
     def is_same_allocation(self, other: AllocatedClaim) -> bool:
@@ -90,6 +104,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
         name=metadata.get("name", ""),
         devices=devices,
         configs=_decode_configs(wire.get("config") or (), driver, full_name),
+        pods=tuple(_pods(claim_wire["status"].get("reservedFor") or ())),
     )
 
 
@@ -106,10 +121,15 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
                 device=d["device"],
                 share_id=d.get("shareID"),
                 is_admin=bool(d.get("adminAccess")),
+                consumed=_consumed(d.get("consumedCapacity")),
             )
             for d in record["devices"]
         ),
-        configs=tuple(ConfigEntry(decode_config(c["parameters"]), tuple(c["requests"])) for c in record["configs"]),
+        configs=tuple(
+            ConfigEntry(decode_config(c["parameters"]), tuple(c["requests"]), c.get("source") == _FROM_CLASS)
+            for c in record["configs"]
+        ),
+        pods=tuple(record.get("pods") or ()),
     )
 
 
@@ -120,7 +140,16 @@ def _decode_result(result: Wire) -> AllocatedDevice:
         device=result["device"],
         share_id=result.get("shareID") or None,
         is_admin=bool(result.get("adminAccess")),
+        consumed=_consumed(result.get("consumedCapacity")),
     )
+
+
+def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
+
+
+def _pods(consumers: Iterable[Wire]) -> Iterator[str]:
+    return (str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 
 
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:
@@ -134,8 +163,9 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
         path = f"status.allocation.devices.config[{index}].opaque.parameters"
         config = read_config(opaque.get("parameters"), path, faults)
         if config is not None:
-            rank = _PRECEDENCE.get(entry.get("source", ""), len(_PRECEDENCE))
-            decoded.append((rank, ConfigEntry(config, tuple(entry.get("requests") or ()))))
+            source = entry.get("source", "")
+            rank = _PRECEDENCE.get(source, len(_PRECEDENCE))
+            decoded.append((rank, ConfigEntry(config, tuple(entry.get("requests") or ()), source == _FROM_CLASS)))
     refuse(faults, full_name)
     return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
 
@@ -146,4 +176,11 @@ def _device_record(device: AllocatedDevice) -> Wire:
         record["shareID"] = device.share_id
     if device.is_admin:
         record["adminAccess"] = True
+    if device.consumed:
+        record["consumedCapacity"] = dict(device.consumed)
     return record
+
+
+def _config_record(entry: ConfigEntry) -> Wire:
+    record: Wire = {"requests": list(entry.requests), "parameters": entry.config.record()}
+    return {**record, "source": _FROM_CLASS} if entry.is_class else record

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.config import DeviceConfig, Fault, refuse
+from dra_driver.claims.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts, MigProfile
-from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory
+from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
 from dra_driver.inventory.partitions import occupied
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 
 
@@ -108,7 +109,7 @@ class CdiFileStep:
         return {"kind": self.kind, "file": self.file}
 
 
-Step = MigModeStep | MigPartitionStep | CdiFileStep
+Step = MigModeStep | MigPartitionStep | SharingStep | CdiFileStep
 
 
 def gpu_record(gpu: GpuFacts) -> Wire:
@@ -156,9 +157,10 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
     Raises: ClaimError("claim.hardware-waiting") while the hardware does not answer at all, or ("claim.device-unknown")
     naming every device that this node does not have now; both retry LATER.
     """
-    missing = sorted({d.device for d in claim.devices} - inventory.by_name.keys())
+    found = {d.device: _find(inventory, d) for d in claim.devices}
+    missing = sorted(name for name, device in found.items() if device is None)
     if not missing:
-        return {d.device: inventory.by_name[d.device] for d in claim.devices}
+        return {name: device for name, device in found.items() if device is not None}
     if inventory.waiting_for:
         raise ClaimError(
             "hardware-waiting",
@@ -171,6 +173,19 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
         hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
         retry=Retry.LATER,
     )
+
+
+def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
+    """Find an allocated device; of a replica that is not configured any more at least the device behind it."""
+    device = inventory.find(result.device, result.share_id)
+    parent = replicated_name(result.device)
+    if device is not None or parent is None:
+        return device
+    whole = inventory.find(parent, None)
+    if whole is None or whole.share is not None:
+        return None
+    share = Share(parent, ShareMode.REPLICAS, int(result.device.rpartition("-")[2]))
+    return Device(result.device, DeviceType(f"{whole.type}-share"), {}, {}, whole.gpu, whole.partition, share=share)
 
 
 def is_made(claim: AllocatedClaim, device: Device) -> bool:
@@ -192,12 +207,12 @@ def plan_prepare(
     `edits` holds those of each device that is not made by a step. `mig_on` are the GPUs (by PCI address) on which MIG
     mode was switched on for a partition of ours.
 
-    Raises: ClaimError("claim.bad-config") when a config names a request whose device is of another type.
+    Raises: ClaimError("claim.bad-config") for configs that don't go with their devices.
     """
-    choose_configs(claim, devices)
     own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
     made = {device.name for device in own if device.cut is not None}
-    in_file = {names.device(claim.uid, d.device, d.share_id): d.device for d in claim.devices}
+    results = {d: names.device(claim.uid, d.device, d.share_id) for d in claim.devices}
+    in_file = {name: d.device for d, name in results.items()}
     cdi = CdiFileStep(
         file=names.file(claim.uid),
         cdi_kind=names.kind,
@@ -216,7 +231,8 @@ def plan_prepare(
         for d in claim.devices
     )
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), cdi), taken)
+    sharing = plan_sharing(claim, devices, results)
+    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, cdi), taken)
 
 
 def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
@@ -228,26 +244,3 @@ def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
         elif device.type is DeviceType.GPU and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
             steps.append(MigModeStep(gpu, is_ours=gpu.pci_address in mig_on))
     return steps
-
-
-def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:
-    """Choose the config of each result: claim beats class, later beats earlier, None where no config applies.
-
-    Raises: ClaimError("claim.bad-config") when a config names a request whose device is of another type.
-    """
-    chosen: dict[AllocatedDevice, DeviceConfig | None] = {}
-    faults: list[Fault] = []
-    for result in claim.devices:
-        chosen[result] = None
-        found = devices[result.device].type
-        for entry in claim.configs:
-            is_named = entry.names(result)
-            if entry.requests and not is_named:
-                continue
-            if entry.config.device_type is found:
-                chosen[result] = entry.config
-            elif is_named:
-                message = f"{entry.config.kind} does not go with {result.device}, which is of type {found}"
-                faults.append(Fault(f"config for request {result.request}", message))
-    refuse(faults, f"claim {claim.namespace}/{claim.name}")
-    return chosen

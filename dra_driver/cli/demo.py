@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
 _SHIPPED = {  # folders of examples by the agent's --mig
-    "dynamic": ("resourceclaims", "partitions-on-demand"),
+    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
     "static": ("resourceclaims",),
 }
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
@@ -54,7 +54,9 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
     \b
       pod NAME runs
       pod NAME stays pending[: TEXT IN THE REASON]
+      claim CLAIM is refused[: TEXT IN THE REASON]
       claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
+      claim CLAIM takes QUANTITY of CAPACITY
       claim CLAIM agrees on DOMAIN/ATTRIBUTE
       container POD/CONTAINER has COUNT node[s] PATTERN
       container POD/CONTAINER has env NAME=PATTERN
@@ -63,24 +65,48 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
     Exit status 1: an example did not come out as its file says, or something was left behind.
     """  # noqa: D301
     from dra_driver.embedded.examples import load_examples
-    from dra_driver.embedded.node import EmbeddedNode
 
     signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
-    files = [example for folder in folders for example in load_examples(folder)]
     out = console()
-    node = EmbeddedNode(profile, classes=_classes(_folder("deviceclasses")), mig=mig)
-    out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
-    status: int | None = None
-    try:
-        good = _run(out, node, files)
-    finally:
-        status = node.stop()
-    left = f"; the agent ended with status {status}" if status else ""
+    good = count = 0
+    left = ""
+    for group in _groups(folders):
+        files = [example for folder in group for example in load_examples(folder)]
+        node = _node(group[0], profile, mig)
+        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
+        status: int | None = None
+        try:
+            good += _run(out, node, files)
+        finally:
+            status = node.stop()
+        count += len(files)
+        if status:
+            left = f"; the agent ended with status {status}"
     took = time.monotonic() - started
-    out.print(f"{good} of {len(files)} examples came out as their files say{left}. {took:.1f} s")
-    return ExitCode.OK if good == len(files) and not left else ExitCode.NO_MATCH
+    out.print(f"{good} of {count} examples came out as their files say{left}. {took:.1f} s")
+    return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
+
+
+def _groups(folders: list[Path]) -> list[list[Path]]:
+    """Put folders together that run on the same node; one that brings its own node stands alone."""
+    own = [folder for folder in folders if (folder / "node").is_dir()]
+    usual = [folder for folder in folders if folder not in own]
+    return [group for group in (usual, *([folder] for folder in own)) if group]
+
+
+def _node(folder: Path, profile: str, mig: str) -> Any:
+    """Make the node for a folder of examples: its own where it brings one."""
+    from dra_driver.embedded.node import EmbeddedNode
+
+    own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
+    return EmbeddedNode(
+        str(own) if own.exists() else profile,
+        classes=_classes(_folder("deviceclasses")),
+        mig=mig,
+        sharing=sharing if sharing.exists() else None,
+    )
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> int:

@@ -12,7 +12,7 @@ from dra_driver.cli.devices_offer import Offer, offer_of
 from dra_driver.cli.hardware_options import Chosen, chosen, hardware_options
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.inventory.device import Device
+from dra_driver.inventory.device import Device, ShareMode
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import pool_name
 from dra_driver.model.wire import Wire
@@ -35,17 +35,19 @@ def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
     Without an answer both are shown.
 
     \b
-    Each GPU and MIG partition as the scheduler sees it, then:
+    Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
       not cut on demand   which GPUs, and why
+      shared     how each shared device is divided, and what servers get that don't keep shares
       problems   what could not be read (it is left out, never guessed)
       left out   what containers will not get on this node, and why
 
     Exit status 1: nothing to publish; 5: the hardware is there but does not answer.
     """  # noqa: D301
     selected = chosen(given)
+    rules = selected.rules()
     try:
         facts = selected.hardware.discover()
-        offer = offer_of(selected, facts, kubeconfig)
+        offer = offer_of(selected, facts, kubeconfig, rules)
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
@@ -82,6 +84,7 @@ def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str,
         "sharedCounters": [counter_set_wire(*item) for item in inventory.counter_sets.items()] if with_counters else [],
         "devices": [device_wire(device) for device in offer.devices],
         "devicesWithoutCounters": [device_wire(device) for device in inventory.plain],
+        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.instead.items()},
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(left_out),
@@ -128,6 +131,7 @@ def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
+        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(left_out)),
     ):
@@ -167,15 +171,38 @@ def device_row(device: Device) -> tuple[str, ...]:
     """Give one device as the cells of the table."""
     gpu, partition = device.gpu, device.partition
     part = partition.profile if partition else device.cut.profile.name if device.cut else ""
-    memory = device.capacity.get("memory")
     product = gpu.product_name or "?"
     return (
         device.name,
         str(device.type),
         f"{product} {part}".rstrip(),
-        f"{memory / 2**30:.1f} GiB" if memory is not None else "-",
+        _memory(device.capacity.get("memory")),
         gpu.compute_capability or "-",
         "-" if gpu.numa_node is None else str(gpu.numa_node),
         gpu.nvlink_domain or "-",
         partition.uuid if partition else "-" if part else gpu.uuid,
     )
+
+
+def share_line(device: Device, instead: tuple[Device, ...]) -> str:
+    """Say how one shared device is divided, and what takes its place where shares are not kept."""
+    share, policy = device.share, device.policies
+    if share is None:
+        return ""
+    counted = policy.get(share.mode.value)
+    if counted is None:
+        text = f"{device.attributes['replicas']} replicas"
+        text += f" of {_memory(policy['memory'].default)}" if "memory" in policy else ""
+    elif share.mode is ShareMode.MEMORY:
+        most = f"{_memory(counted.minimum)} to {_memory(counted.maximum)}"
+        text = f"shares of {most} in steps of {_memory(counted.step)}, {_memory(counted.default)} if none is asked for"
+    else:
+        most = f"{counted.minimum} to {counted.maximum} %"
+        text = f"shares of {most} in steps of {counted.step}, {counted.default} % if none is asked for"
+    elsewhere = f"{len(instead)} replicas {instead[0].name} …" if len(instead) > 1 else "the whole device"
+    how = f"strategy {share.strategy or 'none'}, enforcement {share.enforcement}"
+    return f"{device.name}: {text}; {how}; without DRAConsumableCapacity: {elsewhere}"
+
+
+def _memory(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**30:.1f} GiB"

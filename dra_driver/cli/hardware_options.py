@@ -1,6 +1,6 @@
 """Hardware options: the flags that commands on this node's hardware share with the agent, with the same twins.
 
-In: click's parameters and the environment. Out: the chosen hardware.
+In: click's parameters and the environment. Out: the chosen hardware, and what of it is shared.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dra_driver.hardware.choose import choose, roots_of
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 
-_PLACES = {"driver_name", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
+_PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
 
 
@@ -33,9 +34,20 @@ class Chosen:
     device_plugins: Path | None  # the kubelet's folder of them; None where they are ignored
     registrar: Path  # the kubelet's folder of registration sockets
     data: Path  # the agent's own folder
-    proc: str
+    cdi: Path
+    roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
+    sharing_config: Path | None = None
+
+    def rules(self) -> SharingRules:
+        """Read what is shared; labels of the node are not known here. Raises: InputError with every fault."""
+        if self.sharing_config is None:
+            return NOTHING_SHARED
+        from dra_driver.claims.node_settings import read_sharing_config
+
+        rules = read_sharing_config(self.sharing_config)
+        return replace(rules, node=self.node, labels=None if rules.need_labels else {})
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,6 +69,16 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
     roots = roots_of(values)
     state = data if (data / "ledger.db").exists() else None  # what an agent has made of simulated hardware
-    hardware = choose(values["hardware"], roots, node_name=node, state_dir=state)
-    mig = {"is_mig_dynamic": values["mig"] == "dynamic", "has_all_profiles": values["mig_profiles"] == "all"}
-    return Chosen(node, driver, hardware, plugins, registrar, data, roots.proc, **mig)
+    return Chosen(
+        node=node,
+        driver=driver,
+        hardware=choose(values["hardware"], roots, node_name=node, state_dir=state),
+        device_plugins=plugins,
+        registrar=registrar,
+        data=data,
+        cdi=Path(values["cdi_root"]),
+        roots=roots,
+        is_mig_dynamic=values["mig"] == "dynamic",
+        has_all_profiles=values["mig_profiles"] == "all",
+        sharing_config=Path(values["sharing_config"]) if values["sharing_config"] else None,
+    )

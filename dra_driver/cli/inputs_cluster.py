@@ -42,6 +42,10 @@ class Cluster:
         """Read all ResourceClaims of all namespaces. Raises: ApiError."""
         return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaims")
 
+    def templates(self) -> list[Wire]:
+        """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
+        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaimtemplates")
+
     def find(self, plural: str, namespace: str, name: str) -> Wire | None:
         """Read one claim or template; None if there is none. Raises: ApiError."""
         path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.hardware.port import Hardware
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import DeviceWire, SliceWire
@@ -132,13 +133,15 @@ def fleet_of_profile(name_or_path: str, number: int = 1) -> Fleet:
     return Fleet(fleet.devices + tuple(foreign), fleet.sources, fleet.notes)
 
 
-def fleet_of_hardware(hardware: Hardware, node: str, driver: str, source: str) -> Fleet:
+def fleet_of_hardware(
+    hardware: Hardware, node: str, driver: str, source: str, sharing: SharingRules = NOTHING_SHARED
+) -> Fleet:
     """Give what a node with this hardware would publish. Raises: HardwareError, NodeError."""
     from dra_driver.inventory.build import build_inventory
     from dra_driver.inventory.wire import device_wire
 
     try:
-        inventory = build_inventory(hardware.discover())
+        inventory = build_inventory(hardware.discover(), sharing=sharing)
     finally:
         hardware.close()
     devices = tuple(FleetDevice(node, driver, node, device_wire(device)) for device in inventory.devices)

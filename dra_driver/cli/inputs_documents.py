@@ -57,7 +57,7 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
     """
     found: list[Document] = []
     for path in paths:
-        for origin in _files(path):
+        for origin in files_of(path):
             found.extend(parse_documents(read_text(origin), origin))
     return found
 
@@ -112,7 +112,8 @@ def shown(path: str) -> str:
     return "standard input" if path == STDIN else path
 
 
-def _files(path: str) -> list[str]:
+def files_of(path: str) -> list[str]:
+    """Give the files that a path stands for. Raises: InputError."""
     folder = Path(path)
     if path == STDIN or not folder.is_dir():
         return [path]

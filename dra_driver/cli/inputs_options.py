@@ -209,7 +209,8 @@ def _node_fleet(choice: str) -> Fleet:
     from dra_driver.cli.hardware_options import chosen
 
     selected = chosen({"hardware": choice})
-    fleet = fleet_of_hardware(selected.hardware, selected.node, selected.driver, f"this node ({choice})")
+    source = f"this node ({choice})"
+    fleet = fleet_of_hardware(selected.hardware, selected.node, selected.driver, source, selected.rules())
     if choice == "auto" and not fleet.devices:
         raise NodeError("no-gpu", "no GPU found")
     return fleet

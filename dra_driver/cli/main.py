@@ -33,6 +33,7 @@ class Entry:
 
 COMMANDS: dict[str, Entry] = {
     "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
+    "doctor": Entry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
     "in-use": Entry(
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
@@ -41,9 +42,13 @@ COMMANDS: dict[str, Entry] = {
     "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
+    "migrate": Entry("migrate", "Manifests written for the device plugin, turned into claims."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }
-_AGENT = ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help).")
+_DAEMONS = (
+    ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help)."),
+    ("mps", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help)."),
+)
 
 _EPILOG = """\b
 Exit status of every command:
@@ -75,7 +80,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table without importing anything."""
-        rows = [_AGENT, *((name, entry.summary) for name, entry in COMMANDS.items())]
+        rows = [*_DAEMONS, *((name, entry.summary) for name, entry in COMMANDS.items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

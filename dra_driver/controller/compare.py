@@ -33,6 +33,7 @@ DEVICE_FIELDS = (
 )
 COUNTER_FIELDS = ("devices.consumesCounters", "sharedCounters")
 TAINT_FIELD = "devices.taints"
+SHARE_FIELD = "devices.allowMultipleAllocations"
 
 _GATES = {
     "sharedCounters": "DRAPartitionableDevices",

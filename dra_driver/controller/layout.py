@@ -10,7 +10,7 @@ that consume them, 1.35 and newer want them in slices without devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.model import limits
@@ -26,12 +26,14 @@ _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 class PoolContent:
     """What a pool offers: devices and counter sets as the API takes them.
 
-    `plain` is offered instead where counters are not kept: nothing in it overlaps.
+    `plain` is offered instead where counters are not kept: nothing in it overlaps. `instead` holds, by name, what takes
+    the place of a device that may be allocated many times where that is not kept.
     """
 
     devices: tuple[DeviceWire, ...] = ()
     counter_sets: tuple[Wire, ...] = ()
     plain: tuple[DeviceWire, ...] | None = None
+    instead: Mapping[str, tuple[DeviceWire, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 In: what was sent and what came back. Out: what to remember as stored, what is unsafe now, one log line, one problem. A
 harmless loss is remembered as if it had been kept: it is sent again only with the next write that is needed anyway. An
-unsafe one (shared counters, blocking taints) makes the pool smaller until the server is another version.
+unsafe one (shared counters, blocking taints, devices that may be allocated many times) makes the pool another one until
+the server is another version.
 """
 
 from __future__ import annotations
 
 import logging
 
-from dra_driver.controller.compare import COUNTER_FIELDS, TAINT_FIELD, differing_fields, gates_behind
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD, differing_fields, gates_behind
 from dra_driver.controller.validity import has_blocking_taint
 from dra_driver.hardware.facts import Problem
 from dra_driver.model.wire import SliceWire, Wire
@@ -34,7 +35,7 @@ class Losses:
         Gives the spec to remember in place of the stored one (None for the stored one), and the unsafe fields lost.
         """
         lost = differing_fields(sent["spec"], answer["spec"])
-        unsafe = set(lost.intersection(COUNTER_FIELDS))
+        unsafe = set(lost.intersection((*COUNTER_FIELDS, SHARE_FIELD)))
         if TAINT_FIELD in lost and any(has_blocking_taint(d) for d in sent["spec"].get("devices", ())):
             unsafe.add(TAINT_FIELD)
         news = lost - self.fields
@@ -82,4 +83,6 @@ def _listed(lost: frozenset[str]) -> str:
 def _hint(lost: frozenset[str]) -> str:
     gates = ", ".join(gates_behind(lost)) or "unknown"
     instead = "whole GPUs and existing partitions are offered; " if lost.intersection(COUNTER_FIELDS) else ""
+    if SHARE_FIELD in lost:
+        instead += "shared devices are offered as their replicas, or whole where none are configured; "
     return f"{instead}feature gates that are probably off: {gates}; restart this agent after switching them on"

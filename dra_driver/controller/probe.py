@@ -1,4 +1,4 @@
-"""Probe: does the API server keep shared counters? Asked before overlapping devices are in any request.
+"""Probe: does the API server keep shared counters, and shares? Asked before devices that need them are in any request.
 
 In: what a pool is to offer. Out: the fields that the server would drop, found by a create that stores nothing. Nothing
 in that request overlaps: the counter sets alone from 1.35 on; in 1.34, where counters stand beside their devices, one
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from dra_driver.controller.compare import COUNTER_FIELDS, differing_fields
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, differing_fields
 from dra_driver.controller.diff import created
 from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent, SliceSpec
 from dra_driver.controller.losses import Losses
@@ -24,6 +24,29 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 _UNSURE = (0, 408, 409, 429)  # no answer, or none that says anything about our object
+
+
+class Probe:
+    """Asks one server once for each thing that it may drop; again after `forget`. Not thread-safe."""
+
+    def __init__(self, writer: SliceWriter) -> None:
+        self._writer = writer
+        self._knows_counters = self._knows_shares = False
+
+    def forget(self) -> None:
+        """Ask anew: it may be another server now."""
+        self._knows_counters = self._knows_shares = False
+
+    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int) -> Losses:
+        """Give what of this content the server would drop, if it was not asked yet. Raises: ApiError: no answer."""
+        found = Losses(empty.pool)
+        if content.counter_sets and not self._knows_counters:
+            find_losses(self._writer, found, content, empty, minor=minor)
+            self._knows_counters = True
+        if content.instead and not self._knows_shares:
+            find_share_losses(self._writer, found, content, empty, minor=minor)
+            self._knows_shares = True
+        return found
 
 
 def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
@@ -59,3 +82,29 @@ def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceW
     devices = tuple(consumers[:1]) if is_old else ()
     spec = SliceSpec(empty.driver, empty.node, empty.pool, devices, tuple(sets))
     return created(0, spec, spec.wire(1, 1), None)
+
+
+def find_share_losses(
+    writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int
+) -> None:
+    """Note in `losses` whether the server would drop that a device may be allocated many times.
+
+    The question holds one such device and nothing else; nothing is stored. A server that refuses it is taken to drop
+    them: then replicas or whole devices are offered. Raises: ApiError without an answer.
+    """
+    devices = (*content.devices, *(content.plain or ()))
+    shared = next((d for d in devices if d.get("allowMultipleAllocations")), None)
+    if shared is None:
+        return
+    spec = SliceSpec(empty.driver, empty.node, empty.pool, (shared,))
+    sent = created(0, spec, spec.wire(1, 1), None)
+    version = f"1.{minor}" if minor else "unknown"
+    try:
+        answer = writer.try_create(sent)
+    except ApiError as error:
+        if error.status in _UNSURE or error.status >= 500:
+            raise
+        log.warning("api server refuses to be asked about shares", extra=fields(pool=empty.pool, err=str(error)))
+        losses.assume(frozenset({SHARE_FIELD}), version=version)
+        return
+    losses.note(sent, answer, version=version)

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
 from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
-from dra_driver.controller.probe import find_losses
+from dra_driver.controller.probe import Probe
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import Server
 from dra_driver.controller.status import PublisherStatus
@@ -85,7 +85,7 @@ class Publisher:
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
-        self._is_probed = False  # the server was asked whether it keeps counters; by the writing thread alone
+        self._probe = Probe(self._writer)  # asks by the writing thread alone
         self._fault: ApiError | None = None
         self._watch: Watch | None = None
         self._threads: list[threading.Thread] = []
@@ -98,7 +98,8 @@ class Publisher:
         with self._changed:
             if self._threads:
                 return
-            self._is_stopping = self._is_published = self._is_doubtful = self._is_probed = False
+            self._is_stopping = self._is_published = self._is_doubtful = False
+            self._probe.forget()
             self._losses.forget()
             self._fault = None
             self._stored = StoredSlices(driver=self._driver, node=self._node)
@@ -118,15 +119,18 @@ class Publisher:
         *,
         counter_sets: Mapping[str, Mapping[str, int]] | None = None,
         plain: Sequence[Device] = (),
+        instead: Mapping[str, Sequence[Device]] | None = None,
     ) -> None:
         """Make these the devices of the pool, soon. No devices is a pool too: one empty slice.
 
-        `plain` takes their place where the server does not keep `counter_sets`.
+        `plain` takes their place where the server does not keep `counter_sets`, `instead` that of single ones, by name,
+        where it does not keep that they may be allocated many times.
         """
         content = PoolContent(
             tuple(device_wire(device) for device in devices),
             tuple(counter_set_wire(name, counters) for name, counters in (counter_sets or {}).items()),
             tuple(device_wire(device) for device in plain) if counter_sets else None,
+            {name: tuple(map(device_wire, others)) for name, others in (instead or {}).items()},
         )
         self._want(content, is_withdrawn=False)
 
@@ -173,6 +177,7 @@ class Publisher:
         with self._changed:
             slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
+            problems = (Problem(fault.code, self._pool, str(fault)),) if fault else ()
             return PublisherStatus(
                 pool=self._pool,
                 is_published=self._is_published,
@@ -180,10 +185,11 @@ class Publisher:
                 slices=len(slices),
                 devices=sum(len(s["spec"].get("devices") or ()) for s in slices),
                 is_counting=not self._losses.unsafe.intersection(COUNTER_FIELDS),
+                is_sharing=SHARE_FIELD not in self._losses.unsafe,
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
                 dropped=tuple(sorted(self._losses.fields)),
-                problems=self._problems(fault) + self._losses.problems(),
+                problems=problems + self._losses.problems(),
                 writes=dict(self._writer.counts),
             )
 
@@ -282,10 +288,10 @@ class Publisher:
         with self._changed:
             if self._server.is_changed():
                 self._losses.forget()
-                self._is_probed = False
-        if content.counter_sets and not self._is_probed:
-            self._probe(content, minor)
+                self._probe.forget()
+        found = self._probe.ask(content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
         with self._changed:
+            self._losses.add(found)
             unsafe, stored = self._losses.unsafe, self._stored.all()
         if self._plain_now and content.plain is not None and unsafe.intersection(COUNTER_FIELDS):
             content = replace(content, plain=tuple(map(device_wire, self._plain_now())))
@@ -306,14 +312,6 @@ class Publisher:
         plan = plan_writes(specs, stored, owner=owner, least_generation=self._highest_generation + 1)
         self._highest_generation = max(self._highest_generation, plan.generation)
         return plan
-
-    def _probe(self, content: PoolContent, minor: int) -> None:
-        """Find out whether the server keeps counters, before overlapping devices are in any request."""
-        found = Losses(self._pool)
-        find_losses(self._writer, found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
-        self._is_probed = True
-        with self._changed:
-            self._losses.add(found)
 
     def _carry_out(self, plan: WritePlan) -> None:
         with self._changed:
@@ -348,7 +346,7 @@ class Publisher:
     def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
         """Take over what the server stored; if that is not what we sent, say so and see to it that nothing overlaps.
 
-        Raises: _LookAgainError after counters or blocking taints were dropped.
+        Raises: _LookAgainError after counters, shares or blocking taints were dropped.
         """
         with self._changed:
             instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
@@ -395,10 +393,6 @@ class Publisher:
             took_ms=took_ms,
         )
         log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)
-
-    def _problems(self, fault: ApiError | None) -> tuple[Problem, ...]:
-        """Put what is wrong in the words of the inventory's problems."""
-        return (Problem(fault.code, self._pool, str(fault)),) if fault else ()
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:

@@ -13,8 +13,9 @@ class PublisherStatus:
     """Where publishing stands. `slices`, `devices` and `generation` are what the API server holds of our pool.
 
     `is_published` says that this is what was last asked for. `is_counting` is false once the server has shown that it
-    drops shared counters: what overlaps is then withheld. `dropped` names fields that the server did not keep.
-    `writes` counts accepted writes by verb since the process started.
+    drops shared counters: what overlaps is then withheld. `is_sharing` is false once it has shown that it drops that a
+    device may be allocated many times: replicas or whole devices are then offered. `dropped` names fields that the
+    server did not keep. `writes` counts accepted writes by verb since the process started.
     """
 
     pool: str
@@ -23,6 +24,7 @@ class PublisherStatus:
     slices: int = 0
     devices: int = 0
     is_counting: bool = True
+    is_sharing: bool = True
     server: str = ""
     last_error: str = ""
     dropped: tuple[str, ...] = ()

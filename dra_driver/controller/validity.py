@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from dra_driver.controller.compare import COUNTER_FIELDS, TAINT_FIELD
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD
 from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent
 from dra_driver.model import limits, names
 from dra_driver.model.wire import DeviceWire, Wire
@@ -34,13 +34,15 @@ def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
 def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
     """Give what can safely be offered by a server that drops these fields.
 
-    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then. What is
-    offered in place of the former stands in `content.plain`.
+    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then, nor are
+    devices that may be allocated many times. What is offered in their place stands in `content`.
     """
     devices, counter_sets = content.devices, content.counter_sets
     if any(field in dropped for field in COUNTER_FIELDS):
         unshared = tuple(d for d in devices if not d.get("consumesCounters"))
         devices, counter_sets = unshared if content.plain is None else content.plain, ()
+    if SHARE_FIELD in dropped:
+        devices = tuple(one for d in devices for one in (content.instead.get(d["name"], ()) if _is_many(d) else (d,)))
     if TAINT_FIELD in dropped:
         devices = tuple(d for d in devices if not has_blocking_taint(d))
     return PoolContent(devices, counter_sets)
@@ -49,6 +51,10 @@ def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolConte
 def has_blocking_taint(device: DeviceWire) -> bool:
     """Say whether a taint keeps pods away from the device."""
     return any(t.get("effect") in _BLOCKING_EFFECTS for t in device.get("taints") or ())
+
+
+def _is_many(device: DeviceWire) -> bool:
+    return device.get("allowMultipleAllocations") is True
 
 
 def _name_faults(noun: str, found: list[str]) -> Iterator[str]:
@@ -72,6 +78,9 @@ def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, i
     if count > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
         most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
         yield f"device {name!r} has {count} attributes and capacities, at most {most} are allowed"
+    for capacity, wire in (device.get("capacity") or {}).items() if _is_many(device) else ():
+        if "default" not in (wire.get("requestPolicy") or {}):
+            yield f"device {name!r} may be allocated many times, but the first would take all of its {capacity}"
     most_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
     if len(device.get("taints") or ()) > most_taints:
         yield f"device {name!r} has {len(device['taints'])} taints, at most {most_taints} are allowed"

@@ -5,13 +5,16 @@ with `# expect:` is one of the sentences below, and names only what stands in th
 
     pod NAME runs
     pod NAME stays pending[: TEXT IN THE REASON]
+    claim CLAIM is refused[: TEXT IN THE REASON]
     claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY …]
+    claim CLAIM takes QUANTITY of CAPACITY
     claim CLAIM agrees on DOMAIN/ATTRIBUTE
     container POD/CONTAINER has COUNT node[s] PATTERN
     container POD/CONTAINER has env NAME=PATTERN
     containers POD/CONTAINER POD/CONTAINER see the same|different nodes
 
-CLAIM is the name of a ResourceClaim, or POD/ENTRY for the one that is made from a template. Patterns are as in a shell.
+CLAIM is the name of a ResourceClaim, or POD/ENTRY for the one that is made from a template. The pods of a Deployment or
+Job are NAME-0 and so on (`workloads`). Patterns are as in a shell.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dra_driver.embedded import quotas as quotas_room
+from dra_driver.embedded import workloads
 from dra_driver.embedded.kinds import CLAIMS, PODS, kind_of
 from dra_driver.embedded.refusals import Refusal
 from dra_driver.model.errors import InputError
@@ -47,12 +52,29 @@ class PodPends:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """The API server does not take the claim; its reason contains `text`."""
+
+    claim: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimHolds:
     """The claim holds `count` devices, each of which passes `tests`: (name, "=" or ">=", value)."""
 
     claim: str
     count: int
     tests: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTakes:
+    """Each device of the claim is shared, and this much of a capacity is the claim's."""
+
+    claim: str
+    amount: str
+    capacity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +112,17 @@ class ContainersSee:
     is_same: bool
 
 
-Expectation = PodRuns | PodPends | ClaimHolds | ClaimAgrees | ContainerHasNodes | ContainerHasEnv | ContainersSee
+Expectation = (
+    PodRuns
+    | PodPends
+    | ClaimRefused
+    | ClaimHolds
+    | ClaimTakes
+    | ClaimAgrees
+    | ContainerHasNodes
+    | ContainerHasEnv
+    | ContainersSee
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +142,7 @@ class Example:
     intent: str
     objects: tuple[Wire, ...]
     expects: tuple[Sentence, ...]
+    quotas: tuple[Wire, ...] = ()
 
     @property
     def pods(self) -> list[Wire]:
@@ -138,8 +171,16 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
         lambda m: PodPends(m["pod"], m["text"] or ""),
     ),
     (
+        re.compile(rf"claim {_CLAIM} is refused(: (?P<text>.+))?"),
+        lambda m: ClaimRefused(m["claim"], m["text"] or ""),
+    ),
+    (
         re.compile(rf"claim {_CLAIM} holds (?P<count>\d+)( where (?P<tests>.+))?"),
         lambda m: ClaimHolds(m["claim"], int(m["count"]), _tests(m["tests"])),
+    ),
+    (
+        re.compile(rf"claim {_CLAIM} takes (?P<amount>\S+) of (?P<capacity>\S+)"),
+        lambda m: ClaimTakes(m["claim"], m["amount"], m["capacity"]),
     ),
     (
         re.compile(rf"claim {_CLAIM} agrees on (?P<attribute>\S+/\S+)"),
@@ -176,7 +217,9 @@ def load_example(path: Path) -> Example:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError("unreadable", f"{path}: {fault}") from fault
-    objects = tuple(load_objects(path, text))
+    found = list(load_objects(path, text))
+    quotas = tuple(wire for wire in found if wire["kind"] == quotas_room.KIND)
+    objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
     expects = tuple(_sentences(path, text))
     if not expects:
         raise _fault(path, 1, "no line begins with '# expect:'")
@@ -185,7 +228,7 @@ def load_example(path: Path) -> Example:
         for kind, name in _mentioned(sentence.meaning):
             if name not in known[kind]:
                 raise _fault(path, sentence.line, f"there is no {kind} {name} in this file")
-    return Example(path, _intent(text), objects, expects)
+    return Example(path, _intent(text), objects, expects, quotas)
 
 
 def load_objects(path: Path, text: str) -> Iterator[Wire]:
@@ -200,6 +243,9 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict) or not (document.get("metadata") or {}).get("name"):
             raise _fault(path, 1, f"document {number} is not a Kubernetes object with a name")
+        if workloads.is_workload(document) or document.get("kind") == quotas_room.KIND:
+            yield document
+            continue
         try:
             kind_of(document)
         except Refusal:
@@ -253,7 +299,7 @@ def _spec(pod: Wire) -> dict[str, Any]:
 def _mentioned(meaning: Expectation) -> list[tuple[str, str]]:
     if isinstance(meaning, PodRuns | PodPends):
         return [("pod", meaning.pod)]
-    if isinstance(meaning, ClaimHolds | ClaimAgrees):
+    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees):
         return [("claim", meaning.claim)]
     if isinstance(meaning, ContainersSee):
         return [("container", meaning.first), ("container", meaning.second)]

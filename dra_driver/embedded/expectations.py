@@ -13,6 +13,8 @@ from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.examples import (
     ClaimAgrees,
     ClaimHolds,
+    ClaimRefused,
+    ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
     ContainersSee,
@@ -34,8 +36,15 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             return _runs(report, pod)
         case PodPends(pod, text):
             return _pends(report, pod, text)
+        case ClaimRefused(claim, text):
+            said = report.refused.get(claim)
+            return "" if said and text in said else f"the API server said: {said or 'nothing against it'}"
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
+        case ClaimTakes(claim, amount, capacity):
+            taken = [h.choice.consumed.get(capacity) for h in _held(report, claim)]
+            is_met = bool(taken) and all(one and Quantity.parse(one) == Quantity.parse(amount) for one in taken)
+            return "" if is_met else f"it takes {taken}"
         case ClaimAgrees(claim, name):
             values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
             is_met = bool(values) and None not in values and all(value == values[0] for value in values)

@@ -6,9 +6,11 @@ In: a profile and a folder. Out: everything running, slices published, the plugi
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.embedded.agent_process import AgentProcess
@@ -21,17 +23,20 @@ from dra_driver.embedded.scheduler import EmbeddedScheduler
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import NodeError
+from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
+from dra_driver.sharing.mps import MpsClient, socket_path
 
+_DAEMON_SECONDS = 5.0
 _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
 
 
 class EmbeddedNode:
     """One node. `classes` are the DeviceClasses to create, `mig` is the agent's flag.
 
-    `command` replaces the agent's command line in tests.
+    With a `sharing` configuration the agent is told it, and an MPS supervisor runs beside it. `command` replaces the
+    agent's command line in tests.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class EmbeddedNode:
         classes: Sequence[Wire],
         version: str = "1.36",
         mig: str = "dynamic",
+        sharing: Path | None = None,
         command: Sequence[str] = (),
     ) -> None:
         self.profile = load_profile(profile)
@@ -54,19 +60,25 @@ class EmbeddedNode:
         self._kubeconfig = self.folder / "kubeconfig"
         self._foreign: list[ForeignPlugin] = []
         self.kubelet = EmbeddedKubelet(self.folder, self.api, node=self.name)
+        both = {
+            "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
+            "--hardware": f"simulated:{profile}",
+        }
         self.agent = AgentProcess(
             {
                 "--node-name": self.name,
                 "--kubeconfig": str(self._kubeconfig),
                 "--cdi-root": str(self.kubelet.cdi_dir),
                 "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
-                "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
-                "--hardware": f"simulated:{profile}",
                 "--mig": mig,
+                **({"--sharing-config": str(sharing)} if sharing else {}),
+                **both,
             },
             self.folder / "agent.log",
             command=command,
         )
+        supervisor = (sys.executable, "-m", "dra_driver", "mps")
+        self._mps = AgentProcess(both, self.folder / "mps.log", command=supervisor) if sharing else None
 
     @property
     def ledger(self) -> Path:
@@ -91,6 +103,9 @@ class EmbeddedNode:
             plugin.start()
             self._foreign.append(plugin)
             self.kubelet.wait_registered(foreign.driver, timeout_s)
+        if self._mps:
+            progress("starting the MPS supervisor")
+            self._mps.start()
         progress("starting the agent as a process of its own")
         self.agent.start()
         progress("waiting for its ResourceSlices and its registration")
@@ -110,6 +125,10 @@ class EmbeddedNode:
     def stop(self) -> int:
         """End everything and remove the folder; returns the agent's exit status."""
         status = self.agent.stop()
+        if self._mps:
+            with suppress(DriverError):  # of examples that were interrupted: daemons outlive their supervisor
+                MpsClient(socket_path(self.ledger.parent)).stop_unnamed(tuple, deadline_s=_DAEMON_SECONDS)
+            status = status or self._mps.stop()
         for plugin in self._foreign:
             plugin.stop()
         self.kubelet.stop()

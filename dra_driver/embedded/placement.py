@@ -6,8 +6,8 @@ each choice, or a refusal that says why. The decision is the offline allocator's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dra_driver.allocation import Allocator, PodAllocator
 from dra_driver.allocation.explanation import Explanation, explain
@@ -20,12 +20,13 @@ DeviceId = tuple[str, str, str]  # driver, pool, device
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One device of an allocation and why it was taken."""
+    """One device of an allocation and why it was taken; of a shared one, how much was taken."""
 
     request: str
     id: DeviceId
     is_admin: bool
     reason: str
+    consumed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ def _choices(asked: PodAllocator, number: int, result: Wire, funnels: dict[tuple
             for before in request.alternatives[: alternative.number]
         ]
         device = (one["driver"], one["pool"], one["device"])
-        choices.append(Choice(one["request"], device, bool(one.get("adminAccess")), "; ".join(lines)))
+        consumed = one.get("consumedCapacity") or {}
+        choices.append(Choice(one["request"], device, bool(one.get("adminAccess")), "; ".join(lines), consumed))
     return choices
 
 
@@ -118,6 +120,8 @@ def _counts(alternative: Alternative, seen: Funnel) -> str:
         counts += f", {tainted} tainted"
     if held := len(stages["in use"].lost):
         counts += f", {held} held by other claims"
+    if full := len(stages["capacity"].lost):
+        counts += f", {full} without enough capacity left"
     if apart := len(stages["constraints"].lost):
         counts += f", {apart} can't meet the constraints"
     return counts

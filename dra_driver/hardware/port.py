@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.model.edits import Edits
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,33 @@ class Partitionable(Protocol):
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew; nothing while MIG mode is off."""
+
+
+@runtime_checkable
+class Shareable(Protocol):
+    """Optional ability: the settings of a device on which sharing rests.
+
+    Both are of this boot only: a reboot, or a driver that is loaded anew, brings back the defaults. Every method may
+    raise HardwareError, with `hardware.not-answering` when the deadline passed.
+    """
+
+    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
+        """Read the compute mode of a GPU or a MIG device.
+
+        Raises: HardwareError("hardware.compute-mode-unsupported", retry NEVER) where it has none.
+        """
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
+        """Set the compute mode of a GPU or a MIG device.
+
+        Raises: HardwareError("hardware.compute-mode-unsupported"), ("hardware.no-permission"), both retry NEVER.
+        """
+
+    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
+        """Read how long the time slices of a GPU are; None where that can't be told."""
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        """Set how long the time slices of a GPU are.
+
+        Raises: HardwareError("hardware.time-slice-unsupported", retry NEVER) for a GPU without that setting.
+        """

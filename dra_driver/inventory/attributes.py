@@ -17,13 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import DeviceType
+from dra_driver.inventory.device import DeviceType, Share
 from dra_driver.model import limits
 
-GPU = (DeviceType.GPU,)
-MIG = (DeviceType.MIG,)
-BOTH = (DeviceType.GPU, DeviceType.MIG)
+GPU = (DeviceType.GPU, DeviceType.GPU_SHARE)
+MIG = (DeviceType.MIG, DeviceType.MIG_SHARE)
+SHARE = (DeviceType.GPU_SHARE, DeviceType.MIG_SHARE)
+PART = (DeviceType.MIG, *SHARE)
+ALL = (DeviceType.GPU, DeviceType.MIG, *SHARE)
 
+MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"
 MEMORY_SLICES_TABLED = 8  # memory slices of a GPU with seven compute slices; room for as many is kept
 
@@ -61,12 +64,21 @@ class Owner(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of one device: its GPU, its partition if it is one, and the node's driver."""
+    """What is known of one device: its GPU, its partition if it is one, the node's driver, and how it is shared."""
 
     gpu: GpuFacts
     partition: PartitionFacts | None
     driver_version: str | None
     cuda_driver_version: str | None
+    share: Share | None = None
+    replicas: int | None = None
+
+    @property
+    def type(self) -> DeviceType:
+        """Give the type of the device."""
+        if self.share is None:
+            return DeviceType.GPU if self.partition is None else DeviceType.MIG
+        return DeviceType.GPU_SHARE if self.partition is None else DeviceType.MIG_SHARE
 
 
 Fact = str | int | bool | None
@@ -106,8 +118,16 @@ def _uuid(found: Found) -> Fact:
     return found.gpu.uuid if found.partition is None else found.partition.uuid or None
 
 
-def _type(found: Found) -> Fact:
-    return (DeviceType.GPU if found.partition is None else DeviceType.MIG).value
+def _of_share(field: str) -> Callable[[Found], Fact]:
+    def read(found: Found) -> Fact:
+        value: Fact = getattr(found.share, field, None)
+        return str(value) if isinstance(value, str) else value  # the text of an enumeration
+
+    return read
+
+
+def _strategy(found: Found) -> Fact:
+    return str(found.share.strategy or "none") if found.share else None
 
 
 def family(gpu: GpuFacts) -> str | None:
@@ -142,58 +162,67 @@ def label_product(product_name: str | None) -> str | None:
 STANDARD = "resource.kubernetes.io/"
 
 ATTRIBUTES: tuple[Published, ...] = (
-    Published("type", Kind.STRING, "What the device is: `gpu` or `mig`.", BOTH, _type),
+    Published(
+        "type",
+        Kind.STRING,
+        "What the device is: `gpu` or `mig`, whole; `gpu-share` or `mig-share`, to be shared with others.",
+        ALL,
+        lambda f: f.type.value,
+    ),
     Published(
         "uuid",
         Kind.STRING,
-        "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare makes it).",
-        BOTH,
+        "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare makes it); of a share, that of "
+        "the device that is shared.",
+        ALL,
         _uuid,
     ),
-    Published("parentUUID", Kind.STRING, "UUID of the GPU that the partition is cut from.", MIG, lambda f: f.gpu.uuid),
+    Published(
+        "parentUUID", Kind.STRING, "UUID of the GPU that the partition or share is of.", PART, lambda f: f.gpu.uuid
+    ),
     Published("profile", Kind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
     Published(
         "productName",
         Kind.STRING,
         "Product name as the driver gives it, such as `NVIDIA H100 80GB HBM3`.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.product_name,
     ),
-    Published("brand", Kind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", BOTH, lambda f: f.gpu.brand),
+    Published("brand", Kind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", ALL, lambda f: f.gpu.brand),
     Published(
         "architecture",
         Kind.STRING,
         "Architecture, such as `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.architecture,
     ),
     Published(
         "cudaComputeCapability",
         Kind.VERSION,
         "CUDA compute capability, such as `9.0.0`.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.compute_capability,
     ),
-    Published("driverVersion", Kind.VERSION, "Version of the loaded kernel driver.", BOTH, lambda f: f.driver_version),
+    Published("driverVersion", Kind.VERSION, "Version of the loaded kernel driver.", ALL, lambda f: f.driver_version),
     Published(
         "cudaDriverVersion",
         Kind.VERSION,
         "Newest CUDA version that the driver supports.",
-        BOTH,
+        ALL,
         lambda f: f.cuda_driver_version,
     ),
     Published(
         "addressingMode",
         Kind.STRING,
         "How the GPU reaches pageable host memory: `ATS`, `HMM` or `None`.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.addressing_mode,
     ),
     Published(
         STANDARD + "pciBusID",
         Kind.STRING,
         "PCI address of the GPU, `dddd:bb:dd.f`.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.pci_address,
         owner=Owner.KUBERNETES,
     ),
@@ -201,7 +230,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         STANDARD + "pcieRoot",
         Kind.STRING,
         "PCIe root complex above the GPU, `pci0000:64`; equal for devices below one root.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.pcie_root,
         owner=Owner.KUBERNETES,
     ),
@@ -209,16 +238,57 @@ ATTRIBUTES: tuple[Published, ...] = (
         STANDARD + "numaNode",
         Kind.INT,
         "NUMA node of the GPU; absent where the kernel knows none.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.numa_node,
         owner=Owner.KUBERNETES,
+    ),
+    Published(
+        "sharedBy",
+        Kind.STRING,
+        "What shares are counted in: `replicas`, `memory` or `compute`.",
+        SHARE,
+        _of_share("mode"),
+        owner=Owner.OURS,
+    ),
+    Published(
+        "replicas",
+        Kind.INT,
+        "How many replicas share the device; absent where shares are counted in memory or compute.",
+        SHARE,
+        lambda f: f.replicas,
+        owner=Owner.OURS,
+    ),
+    Published(
+        "replicaIndex",
+        Kind.INT,
+        "Which replica this is, from 0; absent where one device is allocated many times.",
+        SHARE,
+        _of_share("index"),
+        owner=Owner.OURS,
+    ),
+    Published(
+        "sharingStrategy",
+        Kind.STRING,
+        "How users of the device run side by side: `TimeSlicing`, `MPS`, or `none` where nothing is set up.",
+        SHARE,
+        _strategy,
+        owner=Owner.OURS,
+    ),
+    Published(
+        "enforcement",
+        Kind.STRING,
+        "What keeps a user within its share: `none`, `cooperative` (limits in its own environment) or `hard` (the "
+        "driver refuses more).",
+        SHARE,
+        _of_share("enforcement"),
+        owner=Owner.OURS,
     ),
     Published(
         "nvlinkDomain",
         Kind.STRING,
         "GPUs with one value reach each other over NVLink: `<clusterUUID>.<cliqueId>` of the fabric, else an id of the "
         "connected group in this node. Absent without links.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.nvlink_domain,
         owner=Owner.OURS,
         rank=1,
@@ -227,7 +297,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         "numaNode",
         Kind.INT,
         "The same as the standard attribute, for clusters whose selectors use the driver's own domain.",
-        BOTH,
+        ALL,
         lambda f: f.gpu.numa_node,
         owner=Owner.OURS,
         rank=2,
@@ -276,7 +346,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         "family",
         Kind.STRING,
         "Family as GPU feature discovery names it: `ampere`, `ada-lovelace`, `hopper`, `blackwell` …",
-        BOTH,
+        ALL,
         lambda f: family(f.gpu),
         owner=Owner.OURS,
         rank=8,
@@ -324,12 +394,29 @@ ATTRIBUTES: tuple[Published, ...] = (
 
 CAPACITIES: tuple[Published, ...] = (
     Published(
-        "memory",
+        MEMORY,
         Kind.QUANTITY,
-        "Memory of the device; absent on GPUs that share the host's memory and report none of their own.",
-        BOTH,
+        "Memory of the device; of a replica, its part. Absent on GPUs that share the host's memory and report none.",
+        ALL,
         _memory,
         unit="bytes",
+    ),
+    Published(
+        SHARES,
+        Kind.QUANTITY,
+        "Shares that a device has which is allocated many times; each takes one.",
+        SHARE,
+        lambda _: None,
+        owner=Owner.OURS,
+    ),
+    Published(
+        COMPUTE,
+        Kind.QUANTITY,
+        "Percent of the multiprocessors; a share takes as many as its claim asks for.",
+        SHARE,
+        lambda _: None,
+        unit="percent",
+        owner=Owner.OURS,
     ),
     Published("multiprocessors", Kind.QUANTITY, "Streaming multiprocessors.", MIG, _of_partition("multiprocessors")),
     Published("copyEngines", Kind.QUANTITY, "Copy engines.", MIG, _of_partition("copy_engines")),
@@ -343,7 +430,7 @@ MEMORY_SLICES = Published(
     MEMORY_SLICE + "<i>",
     Kind.QUANTITY,
     "1 for each memory slice `i` of the GPU that the partition covers, counted from 0.",
-    MIG,
+    (DeviceType.MIG,),
     lambda _: 1,
 )
 
@@ -351,7 +438,7 @@ MEMORY_SLICES = Published(
 def names_of(device_type: DeviceType) -> tuple[Published, ...]:
     """Give the rows that devices of a type carry, in the order of the table.
 
-    All names that are not ours, room for the memory slices of a partition, then ours by rank while there is room.
+    All names that have no rank, room for the memory slices of a partition, then ours by rank while there is room.
 
     Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
     """

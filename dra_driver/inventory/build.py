@@ -4,7 +4,9 @@ Pure and total: any facts give an inventory, and what can't be published is left
 The order of devices is that of their names; the same facts give the same inventory.
 
 A GPU in MIG mode is not published as a whole GPU: its partitions are, and without partitions nothing is. One that
-Prepare may cut is published whole and as every placement, whatever of it exists now (`partitions`).
+Prepare may cut is published whole and as every placement, whatever of it exists now (`partitions`). A device that a
+rule shares is published as one that may be allocated many times, with its replicas, or itself, for servers that would
+not do that (`sharing`).
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from dataclasses import replace
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.inventory import partitions
 from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, Kind
-from dra_driver.inventory.device import AttributeValue, Cut, Device, DeviceType, Inventory
+from dra_driver.inventory.device import AttributeValue, Cut, Device, Inventory, Share
 from dra_driver.inventory.partitions import STATIC, MigPolicy
+from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
+from dra_driver.inventory.sharing import Sharer
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
 
@@ -25,27 +29,27 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb": one of several compute instances of a GPU instance
 
 
-def build_inventory(facts: Facts, policy: MigPolicy = STATIC) -> Inventory:
+def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRules = NOTHING_SHARED) -> Inventory:
     """Give the devices that these facts are published as, with every problem found on the way."""
-    collected = _Collected(facts)
+    collected = _Collected(facts, policy, sharing)
     counter_sets = {}
     for gpu in facts.gpus:
-        held = _held_cuts(gpu, policy)
-        if partitions.is_dynamic(gpu, policy):
-            cuts = partitions.cuts_of(gpu, with_all=policy.with_all)
-            known = {partitions.cut_name(gpu, cut) for cut in cuts}
-            cuts += tuple(cut for name, cut in held.items() if name not in known)
+        cuts = collected.cuts_on_demand(gpu)
+        if cuts:
             counter_sets[partitions.counter_set_name(gpu)] = partitions.counters_of_gpu(cuts)
             collected.add_cuts(gpu, cuts)
         else:
-            collected.add_static(gpu, policy, held)
-        collected.add_plain(gpu, policy, held)
+            collected.add_standing(gpu, collected.devices)
+        collected.add_standing(gpu, collected.plain)
     return Inventory(
         devices=tuple(collected.devices[name] for name in sorted(collected.devices)),
-        problems=tuple(dict.fromkeys(collected.problems)),
+        problems=tuple(dict.fromkeys((*collected.problems, *collected.sharer.problems))),
         waiting_for=facts.waiting_for,
         counter_sets=counter_sets,
         plain=tuple(collected.plain[name] for name in sorted(collected.plain)) if counter_sets else (),
+        instead=dict(sorted(collected.instead.items())),
+        hidden=tuple(collected.hidden[name] for name in sorted(collected.hidden)),
+        waits_for_claims=collected.sharer.waits_for_claims,
         driver_version=facts.driver_version,
     )
 
@@ -53,11 +57,26 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC) -> Inventory:
 class _Collected:
     """Devices and problems found so far."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, facts: Facts, policy: MigPolicy, sharing: SharingRules) -> None:
+        self._facts, self._policy = facts, policy
         self.problems = list(facts.problems)
         self.devices: dict[str, Device] = {}
         self.plain: dict[str, Device] = {}
+        self.instead: dict[str, tuple[Device, ...]] = {}
+        self.hidden: dict[str, Device] = {}
+        self._held = {gpu: _held_cuts(gpu, policy) for gpu in facts.gpus}
+        self._standing = {gpu: tuple(self._as_it_stands(gpu)) for gpu in facts.gpus}
+        self.sharer = Sharer(sharing, policy.ownership, self._make_share)
+        self.sharer.choose(facts.gpus, self._standing)
+
+    def cuts_on_demand(self, gpu: GpuFacts) -> tuple[Cut, ...]:
+        """Give the placements that a GPU is offered as; none where Prepare does not cut it, or where it is shared."""
+        if not partitions.is_dynamic(gpu, self._policy) or self.sharer.is_shared_whole(gpu):
+            return ()
+        cuts = partitions.cuts_of(gpu, with_all=self._policy.with_all)
+        self.sharer.note_on_demand(gpu, cuts)
+        known = {partitions.cut_name(gpu, cut) for cut in cuts}
+        return cuts + tuple(cut for name, cut in self._held[gpu].items() if name not in known)
 
     def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
         """Add a GPU that Prepare may cut: whole, and every placement."""
@@ -71,18 +90,19 @@ class _Collected:
             device = self._cut_device(gpu, cut)
             self._add(self.devices, replace(device, counter_set=shared, counters=partitions.counters_of_cut(cut)))
 
-    def add_static(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> None:
-        """Add a GPU as it stands, and the partitions that claims hold."""
-        for device in self._standing(gpu, policy, held):
-            self._add(self.devices, device)
+    def add_standing(self, gpu: GpuFacts, offered: dict[str, Device]) -> None:
+        """Add a GPU as it stands, and the partitions that claims hold; what a rule shares, as shares."""
+        for device in self._standing[gpu]:
+            offer = self.sharer.offer(device)
+            for one in offer.devices:
+                self._add(offered, one)
+            if offer.instead:
+                self.instead[device.name] = offer.instead
+            self.hidden.update({one.name: one for one in offer.hidden})
 
-    def add_plain(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> None:
-        """Add what a scheduler that does not count may be offered of a GPU."""
-        for device in self._standing(gpu, policy, held):
-            self.plain.setdefault(device.name, device)
-
-    def _standing(self, gpu: GpuFacts, policy: MigPolicy, held: dict[str, Cut]) -> Iterator[Device]:
-        owner, whole_name = policy.ownership, names.gpu_name(gpu.pci_address)
+    def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
+        owner, whole_name = self._policy.ownership, names.gpu_name(gpu.pci_address)
+        held = self._held[gpu]
         is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
         is_cut = bool(gpu.partitions or held) or is_administrators
         if not is_cut or whole_name in owner.held:
@@ -109,6 +129,11 @@ class _Collected:
         found = Found(gpu, partition, self._facts.driver_version, self._facts.cuda_driver_version)
         return _device(name, found, self.problems, has_slices=has_slices)
 
+    def _make_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
+        versions = self._facts.driver_version, self._facts.cuda_driver_version
+        found = Found(of.gpu, of.partition, *versions, share, replicas)
+        return replace(_device(name, found, self.problems, has_slices=False), share=share, cut=of.cut)
+
     def _add(self, devices: dict[str, Device], device: Device) -> None:
         if not names.is_dns_label(device.name):
             self._refuse("name-invalid", device, f"{device.name!r} can't name a device")
@@ -130,10 +155,9 @@ def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
 
 
 def _device(name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
-    device_type = DeviceType.GPU if found.partition is None else DeviceType.MIG
     attributes: dict[str, AttributeValue] = {}
     capacity: dict[str, int] = {}
-    for row in ROWS[device_type]:
+    for row in ROWS[found.type]:
         value = row.read(found)
         if value is None:
             continue
@@ -148,7 +172,7 @@ def _device(name: str, found: Found, problems: list[Problem], *, has_slices: boo
         fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
         if fault:
             problems.append(_problem("too-many-values", found.gpu, found.partition, fault))
-    return Device(name, device_type, attributes, capacity, found.gpu, found.partition)
+    return Device(name, found.type, attributes, capacity, found.gpu, found.partition)
 
 
 def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, taken: int) -> str:

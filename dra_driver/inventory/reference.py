@@ -34,10 +34,11 @@ by `dra-driver devices` and by metrics, not here.
 LIMITS = """\
 ## Limits
 
-A device has room for 32 attributes and capacities together. Names of NVIDIA's driver and of Kubernetes come first; ours
-follow by rank while there is room, the same ones for all devices of a type. Whole GPUs carry up to {gpu} values,
-partitions up to {mig} and {slices} memory slices. A partition of more memory slices than that leaves out the highest,
-and a text of more than 64 bytes is left out; both are said among the problems of `dra-driver devices`.
+A device has room for 32 attributes and capacities together. Names of NVIDIA's driver and of Kubernetes come first, then
+those of sharing; the others of ours follow by rank while there is room, the same ones for all devices of a type. Whole
+GPUs carry up to {gpu} values, partitions up to {mig} and {slices} memory slices, shares of them up to {gpu_share} and
+{mig_share}. A partition of more memory slices than that leaves out the highest, and a text of more than 64 bytes is
+left out; both are said among the problems of `dra-driver devices`.
 """
 
 
@@ -61,15 +62,22 @@ def _table(title: str, rows: Iterable[Published]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{row.name}` | {row.kind} | {row.unit or ''} | {', '.join(row.types)} | {row.owner} "
+        f"| `{row.name}` | {row.kind} | {row.unit or ''} | {_carriers(row)} | {row.owner} "
         f"| {row.rank or ''} | {row.since} | {row.meaning} |"
         for row in rows
     ]
     return "\n".join(lines) + "\n"
 
 
+def _carriers(row: Published) -> str:
+    """Name the types of devices that carry a row: a share has less room than a whole device."""
+    types = row.types if row is MEMORY_SLICES else [kind for kind in DeviceType if row in ROWS[kind]]
+    return "all" if len(types) == len(DeviceType) else ", ".join(types)
+
+
 def _limits() -> str:
-    return LIMITS.format(gpu=len(ROWS[DeviceType.GPU]), mig=len(ROWS[DeviceType.MIG]), slices=MEMORY_SLICES_TABLED)
+    counts = {kind.replace("-", "_"): len(rows) for kind, rows in ROWS.items()}
+    return LIMITS.format(**counts, slices=MEMORY_SLICES_TABLED)
 
 
 if __name__ == "__main__":

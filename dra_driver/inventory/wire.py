@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dra_driver.inventory.device import AttributeValue, Device
+from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
@@ -31,6 +31,10 @@ def device_wire(device: Device) -> DeviceWire:
         wire["attributes"] = {name: attribute_wire(value) for name, value in device.attributes.items()}
     if device.capacity:
         wire["capacity"] = _quantities(device.capacity)
+    if device.policies:
+        wire["allowMultipleAllocations"] = True
+        for name, policy in device.policies.items():
+            wire["capacity"][name]["requestPolicy"] = _policy_wire(name, policy)
     if device.counter_set:
         wire["consumesCounters"] = [{"counterSet": device.counter_set, "counters": _quantities(device.counters)}]
     return wire
@@ -47,6 +51,16 @@ def counter_set_wire(name: str, counters: Mapping[str, int]) -> Wire:
 
 def _quantities(values: Mapping[str, int]) -> Wire:
     return {name: {"value": quantity_text(name, value)} for name, value in values.items()}
+
+
+def _policy_wire(name: str, policy: RequestPolicy) -> Wire:
+    wire: Wire = {"default": quantity_text(name, policy.default)}
+    if policy.values:
+        wire["validValues"] = [quantity_text(name, value) for value in policy.values]
+    elif policy.minimum is not None:
+        limits = {"min": policy.minimum, "max": policy.maximum, "step": policy.step}
+        wire["validRange"] = {key: quantity_text(name, value) for key, value in limits.items() if value is not None}
+    return wire
 
 
 def attribute_wire(value: AttributeValue) -> Wire:

@@ -9,6 +9,7 @@
     ├── ApiError           the Kubernetes API server refused or was not reached    exit 5
     ├── ClaimError         this claim can't be prepared as it is                   exit 3
     ├── PrepareError       an effect on the node failed                            exit 5
+    ├── SharingError       a device can't be shared as asked                       exit 5
     └── LedgerError        the ledger can't be read or written                     exit 5
 
 A code is stable, dotted, and starts with its branch (`claim.device-in-use`). The message says what, on which object and
@@ -122,6 +123,12 @@ class PrepareError(DriverError):
     """An effect on the node failed, or could not be undone."""
 
     branch = "prepare"
+
+
+class SharingError(DriverError):
+    """A device can't be shared as asked: unsupported here, no MPS supervisor, other settings in force."""
+
+    branch = "sharing"
 
 
 class LedgerError(DriverError):

@@ -106,6 +106,13 @@ FLAGS: tuple[Flag, ...] = (
         "GEOMETRY",
     ),
     Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
+    Flag(
+        "--sharing-config",
+        "",
+        "YAML file that says which devices are shared and how; also one of NVIDIA's device plugin; empty: none",
+        "FILE",
+        is_hardware=True,
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

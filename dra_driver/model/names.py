@@ -15,9 +15,11 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _UID = re.compile(r"[0-9a-zA-Z]([-0-9a-zA-Z]{0,126}[0-9a-zA-Z])?")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_REPLICA = re.compile(r"(?P<device>gpu-.+)-share-[0-9]{1,3}")
 
 DRIVER_NAME_MAX = 63
 NODE_NAME_MAX = 253
+POOL_NAME_MAX = 253
 
 
 def is_dns_label(text: str) -> bool:
@@ -81,6 +83,22 @@ def pool_name(node: str, driver: str) -> str:
     return f"{node}/{driver}"
 
 
+def check_pool_name(node: str, driver: str) -> str:
+    """Return the pool's name if the API server takes it.
+
+    Raises: UsageError("usage.pool-name"). No shorter name is derived: two nodes could then share it.
+    Source: resource.k8s.io/v1 ResourcePool.name: at most 253 characters.
+    """
+    name = pool_name(node, driver)
+    if len(name) > POOL_NAME_MAX:
+        raise UsageError(
+            "pool-name",
+            f"the pool of node {node!r} would have a name of {len(name)} characters, {POOL_NAME_MAX} are allowed",
+            hint=f"with driver name {driver} a node's name may have {POOL_NAME_MAX - len(driver) - 1} characters",
+        )
+    return name
+
+
 def normal_pci_address(text: str) -> str:
     """Give a PCI address as `dddd:bb:dd.f`, lower case; NVML writes eight digits of domain.
 
@@ -122,3 +140,22 @@ def partition_name(pci_address: str, profile: str, gi_profile_id: int, start: in
     'gpu-0000-65-00-0-mig-1g10gb-19-2'
     """
     return f"{gpu_name(pci_address)}-mig-{profile_label(profile)}-{gi_profile_id}-{start}"
+
+
+def replica_name(device: str, index: int) -> str:
+    """Name one of the replicas that are published in a device's place.
+
+    >>> replica_name("gpu-0000-65-00-0", 2)
+    'gpu-0000-65-00-0-share-2'
+    """
+    return f"{device}-share-{index}"
+
+
+def replicated_name(name: str) -> str | None:
+    """Give the name of the device that a replica is of; None for any other device.
+
+    >>> replicated_name("gpu-0000-65-00-0-share-2"), replicated_name("gpu-0000-65-00-0")
+    ('gpu-0000-65-00-0', None)
+    """
+    found = _REPLICA.fullmatch(name)
+    return found["device"] if found else None

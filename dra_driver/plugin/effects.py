@@ -13,6 +13,7 @@ from dra_driver.cdi import ids
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep, Step
+from dra_driver.claims.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits
@@ -21,6 +22,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.partitioner import US, Partitioner
+from dra_driver.plugin.sharer import Sharer, in_force, with_sharing
 
 OWNER_ENV = "DRA_DRIVER_PARTITION"
 NODE_SECONDS = 2.0  # how long the nodes of a new partition are waited for
@@ -54,25 +56,35 @@ class DriverCdiNames:
 class Effects:
     """What steps do to the node."""
 
-    def __init__(self, store: CdiStore, hardware: Hardware, partitioner: Partitioner, ledger: Ledger) -> None:
-        self._store, self._hardware, self._partitioner, self._ledger = store, hardware, partitioner, ledger
+    def __init__(
+        self, store: CdiStore, hardware: Hardware, partitioner: Partitioner, sharer: Sharer, ledger: Ledger
+    ) -> None:
+        self._store, self._hardware, self._ledger = store, hardware, ledger
+        self._partitioner, self._sharer = partitioner, sharer
 
     def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
         """Give what is to be recorded before anything is done. Raises: HardwareError."""
-        return tuple(s.record() if isinstance(s, CdiFileStep) else self._partitioner.look(s) for s in steps)
+        return tuple(
+            s.record() if isinstance(s, (CdiFileStep, SharingStep)) else self._partitioner.look(s) for s in steps
+        )
 
     def apply(self, uid: str, steps: Iterable[Step], recorded: list[Wire], deadline: Deadline) -> bool:
         """Carry out steps in order, and keep what they made in `recorded`. Says whether the CDI file had to change.
 
-        Raises: HardwareError, PrepareError.
+        Raises: ClaimError, HardwareError, PrepareError, SharingError.
         """
         changed = False
+        steps = in_force(tuple(steps), recorded)
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, CdiFileStep):
-                changed |= self._write(step, made, deadline.sooner(NODE_SECONDS))
+                changed |= self._write(step, made, _sharing(steps, recorded), deadline.sooner(NODE_SECONDS))
                 continue
             index = _index_of(step, recorded)
+            if isinstance(step, SharingStep):
+                partition = made[step.made][1] if step.made else None
+                recorded[index] = self._sharer.make(uid, step, recorded[index], partition, deadline)
+                continue
             if isinstance(step, MigModeStep):
                 self._partitioner.make_whole(step, deadline)
                 continue
@@ -90,7 +102,7 @@ class Effects:
 
         Raises: HardwareError, PrepareError.
         """
-        steps = tuple(steps)
+        steps = in_force(tuple(steps), recorded)
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, MigPartitionStep):
@@ -98,7 +110,8 @@ class Effects:
                 if partition is None:
                     raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
                 made[step.device] = (step.gpu, partition, recorded[_index_of(step, list(recorded))])
-        return any(self._write(step, made, Deadline.after(0)) for step in steps if isinstance(step, CdiFileStep))
+        sharing, patience = _sharing(steps, recorded), Deadline.after(0)
+        return any(self._write(step, made, sharing, patience) for step in steps if isinstance(step, CdiFileStep))
 
     def undo(self, uid: str, steps: Iterable[Wire], deadline: Deadline) -> None:
         """Undo recorded steps, last first.
@@ -108,12 +121,18 @@ class Effects:
         """
         unknown: list[str] = []
         fault: DriverError | None = None
+        shared: set[str] = set()
         for step in reversed(tuple(steps)):
             try:
                 if step.get("kind") == CdiFileStep.kind:
                     self._store.remove(step["file"])
+                elif step.get("kind") == SharingStep.kind:
+                    shared.add(step["key"])
+                    self._sharer.unmake(uid, step, deadline)
+                    shared.remove(step["key"])
                 elif step.get("kind") == MigPartitionStep.kind:
-                    self._partitioner.unmake(uid, step, deadline)
+                    if step["key"] not in shared:  # else its daemon still runs, and the next call ends that first
+                        self._partitioner.unmake(uid, step, deadline)
                 elif step.get("kind") == MigModeStep.kind:
                     self._partitioner.restore(step, deadline)
                 else:
@@ -131,13 +150,20 @@ class Effects:
             )
 
     def _write(
-        self, step: CdiFileStep, made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]], patience: Deadline
+        self,
+        step: CdiFileStep,
+        made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]],
+        sharing: Sequence[tuple[SharingStep, Wire]],
+        patience: Deadline,
     ) -> bool:
         edits = dict(step.devices)
         for name, device in step.made.items():
             gpu, partition, recorded = made[device]
             found = self._edits_of(gpu, partition, patience)
             edits[name] = replace(found, env=(*found.env, *owner_env(recorded)))
+        for shared, recorded in sharing:
+            for name in shared.in_file:
+                edits[name] = with_sharing(edits[name], shared, recorded, name)
         return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
     def _edits_of(self, gpu: GpuFacts, partition: PartitionFacts, patience: Deadline) -> Edits:
@@ -175,9 +201,14 @@ def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire
     return [*known.values(), *steps]
 
 
+def _sharing(steps: Iterable[Step], recorded: Sequence[Wire]) -> tuple[tuple[SharingStep, Wire], ...]:
+    """Give the steps that share devices, each with what is recorded of it."""
+    return tuple((s, recorded[_index_of(s, recorded)]) for s in steps if isinstance(s, SharingStep))
+
+
 def _key(step: Wire) -> tuple[str, str]:
     return str(step.get("kind")), str(step.get("key") or step.get("file"))
 
 
-def _index_of(step: Step, recorded: list[Wire]) -> int:
+def _index_of(step: Step, recorded: Sequence[Wire]) -> int:
     return next(i for i, r in enumerate(recorded) if _key(r) == (step.kind, step.key))

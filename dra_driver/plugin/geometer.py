@@ -122,4 +122,4 @@ class Geometer:
 def _is_of(gpu: GpuFacts, device: str) -> bool:
     """Say whether a device is a GPU or cut from it."""
     whole = gpu_name(gpu.pci_address)
-    return device == whole or device.startswith((f"{whole}-mig-", f"{whole}/"))
+    return device == whole or device.startswith((f"{whole}-", f"{whole}/"))

@@ -99,6 +99,6 @@ class GeometrySource:
 
 def _read(file: Path) -> Configurations:
     """Read the file. Raises: InputError."""
-    from dra_driver.hardware.simulated.document import read_document  # noqa: PLC0415 - YAML only where it is wanted
+    from dra_driver.documents.document import read_document  # noqa: PLC0415 - YAML only where it is wanted
 
     return read_configurations(read_document(file), str(file))

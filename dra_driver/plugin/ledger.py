@@ -21,18 +21,21 @@ from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
+from dra_driver.plugin import device_effects
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_row, row_of_record, steps_text
+from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, owned, record_of_row, row_of_record
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 _GROWN = (  # since 1.1
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
+    *device_effects.SCHEMA,
 )
 _SCHEMA = (
     """CREATE TABLE claims (
@@ -51,10 +54,11 @@ _FILES = ("", "-wal", "-shm")
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another claim that holds a device we want."""
+    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
 
     device: str
     record: Record
+    pods: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -71,6 +75,7 @@ class Ledger:
         self._recover, self._reads_only = recover, reads_only
         self._reopening = threading.Lock()
         self._database: Database | None = None
+        self.effects = device_effects.DeviceEffects(self._read, self._write)
         self.is_read_only = False
         self.problem = ""  # why the agent isn't ready, for people
         try:
@@ -146,7 +151,7 @@ class Ledger:
         """Say whether nothing would be lost with the file. Raises: LedgerError."""
         if self.is_read_only or self.count():
             return False
-        return not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+        return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
 
     # Writing
 
@@ -175,7 +180,7 @@ class Ledger:
     def commit(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note that all effects are done, and what the steps made."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(State.PREPARED), steps_text(steps), uid))
+        self._execute(sql, (str(State.PREPARED), json_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
@@ -186,7 +191,11 @@ class Ledger:
 
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note what the steps found or made."""
-        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (json_text(steps), uid))
+
+    def set_allocation(self, uid: str, allocation: Wire) -> None:
+        """Note more of what the API says of a claim."""
+        self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
         """Note that we switch a GPU's MIG mode on in this boot; None: it is off again."""
@@ -316,6 +325,7 @@ class Ledger:
                 connection.execute(line)
             for record in records:
                 _insert(connection, record, _wanted(record.claim(), ()))
+                device_effects.insert_recovered(connection, record.uid, record.steps)
 
         database.write(job)
         if records:
@@ -366,19 +376,24 @@ def _wanted(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    names = sorted({device for device, _ in wanted})
+    """Ask who holds what is wanted; of a replica also the device itself, of a device also its replicas."""
+    devices = {device for device, _ in wanted}
+    names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
     marks = ", ".join("?" for _ in names)
+    whole = sorted(device for device in devices if "/" not in device)
+    replicas = " ".join("OR holds.device BETWEEN ? AND ?" for _ in whole)
     sql = (
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
-        f"WHERE holds.device IN ({marks}) AND holds.claim_uid <> ?"
+        f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
     )
-    return sql, (*names, uid)
+    bounds = (f"{device}{end}" for device in whole for end in ("-share-", "-share-~"))
+    return sql, (*names, *bounds, uid)
 
 
 def _rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
-    whole = {device for device, share_id in wanted if not share_id}
+    shares = {device for device, share_id in wanted if share_id}
     return tuple(
-        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] in whole
+        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
     )
 
 

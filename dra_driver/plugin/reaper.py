@@ -1,8 +1,8 @@
 """Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
 
 Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`), MIG
-mode that was switched on for partitions which are no more. Never what somebody else made. `tidy` is whatever else the
-instance with the role has to keep right.
+mode that was switched on for partitions which are no more, sharing that no claim holds. Never what somebody else made.
+`tidy` is whatever else the instance with the role has to keep right.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Reaper:
             return 0
         count = self._preparer.repair() + self._reap_files() + self._reap_claims()
         self._preparer.settle_modes()
-        return count + self._tidy()
+        return count + self._preparer.settle_sharing() + self._tidy()
 
     def look_now(self) -> None:
         """Look again soon: something changed."""

@@ -4,13 +4,15 @@ A file's name holds the claim's UID, its device names hold the devices (and shar
 requests and whether it had admin access are not in there: such a record holds every device of its file until the API
 tells more (`abandoned`), the claim is prepared again, or it is unprepared. A partition that was made for the claim is
 told by a variable with its UUID and the boot; where it is, only the hardware can say, and is asked when it is undone.
+How its devices are shared stands in another one.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
@@ -20,6 +22,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.effects import OWNER_ENV
 from dra_driver.plugin.partitioner import US
 from dra_driver.plugin.record import Record, State
+from dra_driver.plugin.sharer import EFFECT_ENV, step_of_env
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -58,8 +61,31 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
             state=State.RECOVERED,
             boot_id="",
             allocation=claim.record(),
-            steps=(*made_partitions(store, file, uid), {"kind": CdiFileStep.kind, "file": file}),
+            steps=(
+                *made_partitions(store, file, uid),
+                *_shared(store, file),
+                {"kind": CdiFileStep.kind, "file": file},
+            ),
         )
+
+
+def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
+    """Give the steps that shared devices: one for each device, whatever number of its shares the claim has."""
+    steps: dict[str, Wire] = {}
+    for entry in (store.read(file) or {}).get("devices") or ():
+        for value in _values(entry, EFFECT_ENV):
+            try:
+                step = step_of_env(value)
+            except (KeyError, TypeError, ValueError) as exc:
+                log.warning("CDI file tells of sharing that can't be read", extra=fields(file=file, err=str(exc)))
+            else:
+                steps[step["key"]] = step
+    yield from steps.values()
+
+
+def _values(entry: Mapping[str, Any], variable: str) -> Iterator[str]:
+    env = (entry.get("containerEdits") or {}).get("env") or ()
+    return (text.partition("=")[2] for text in env if text.startswith(f"{variable}="))
 
 
 def _devices(store: CdiStore, file: str, uid: str) -> Iterator[AllocatedDevice]:

@@ -29,7 +29,6 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 CALLS = 128  # at once; a call may wait 35 s for a device and costs nothing meanwhile
-CLAIMS_OF_A_CALL = 32  # worked on at once
 
 Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
 
@@ -66,8 +65,8 @@ class PluginServer:
 
     @property
     def is_reachable(self) -> bool:
-        """Say whether the service's socket is still ours: a kubelet that starts anew could not call us otherwise."""
-        return self._made is not None and identity(self.paths.service) == self._made
+        """Say whether both sockets are still ours: a kubelet that starts anew could not call us otherwise."""
+        return self._is_ours() and self._registration.is_reachable
 
     def start(self) -> None:
         """Serve, then register. Raises: NodeError."""
@@ -77,12 +76,15 @@ class PluginServer:
         free_path(self.paths.service)
         server = grpc.server(self._pool)
         server.add_generic_rpc_handlers(
-            tuple(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS)
+            (
+                *(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS),
+                self._registration.methods(),
+            )
         )
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
+        self._registration.bind(server)
         server.start()
         self._server, self._made = server, identity(self.paths.service)
-        self._registration.start()
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
     def stop(self, drain_s: float) -> None:
@@ -96,8 +98,11 @@ class PluginServer:
         done.wait(2.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._server = None
-        if self.is_reachable:
+        if self._is_ours():
             self.paths.service.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        return self._made is not None and identity(self.paths.service) == self._made
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
@@ -162,11 +167,14 @@ def _log(rpc: str, claim: Any, seconds: float, *, devices: int, code: str, text:
 
 
 def _for_each(claims: Any, answer: Callable[[Any], Any]) -> dict[str, Any]:
-    """Answer every claim of a call by its UID, at the same time when there are several."""
+    """Answer every claim of a call by its UID, at the same time when there are several.
+
+    All of them at once: any number may wait for devices, and the others must not wait for those.
+    """
     by_uid = {claim.uid: claim for claim in claims}
     if len(by_uid) <= 1:
         return {uid: answer(claim) for uid, claim in by_uid.items()}
-    with ThreadPoolExecutor(min(len(by_uid), CLAIMS_OF_A_CALL), thread_name_prefix="claim") as pool:
+    with ThreadPoolExecutor(len(by_uid), thread_name_prefix="claim") as pool:
         return dict(zip(by_uid, pool.map(answer, by_uid.values()), strict=True))
 
 

@@ -58,6 +58,11 @@ def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str)
     return SocketPaths(_fitting(registrar_dir, registration), _fitting(data_dir, service))
 
 
+def set_aside(path: Path) -> Path:
+    """Name the file beside a registration socket under which the kubelet does not look at it."""
+    return path.with_name(f".{path.name}.aside")
+
+
 def make_folder(path: Path) -> None:
     """Make a folder for sockets, closed to others; one that exists keeps its mode. Raises: NodeError("node.folder")."""
     try:
@@ -90,7 +95,7 @@ def sweep(driver: str, paths: SocketPaths) -> int:
     uid = r"[0-9A-Za-z_-]{11,36}"
     count = 0
     for folder, pattern in (
-        (paths.registration.parent, rf"{re.escape(driver)}(-{uid})?-reg\.sock"),
+        (paths.registration.parent, rf"\.?{re.escape(driver)}(-{uid})?-reg\.sock(\.aside)?"),
         (paths.service.parent, rf"dra(-{uid})?\.sock"),
     ):
         for path in _sockets(folder):

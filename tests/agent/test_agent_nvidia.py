@@ -45,8 +45,8 @@ class Machine:
         environment = {"LD_LIBRARY_PATH": str(self.folder / "lib"), "FAKE_NVML_STATE": str(self.folder / "state")}
         return self.here.start("auto", *roots, f"--dev-root={self.node.roots.dev}", *flags, environment=environment)
 
-    def claim(self, device, name="claim"):
-        """Create a claim that is allocated to a device."""
+    def claim(self, device, name="claim", config=()):
+        """Create a claim that is allocated to a device, with configs as they stand in an allocation."""
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
         wire = self.here.api.create(
             {
@@ -57,7 +57,7 @@ class Machine:
             }
         )
         result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
-        wire["status"] = {"allocation": {"devices": {"results": [result]}}}
+        wire["status"] = {"allocation": {"devices": {"results": [result], "config": list(config)}}}
         path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
         self.here.api.request("PUT", path, body=wire)
         return ClaimRef("default", name, wire["metadata"]["uid"])

@@ -1,5 +1,6 @@
 """The status page over real HTTP."""
 
+import time
 import urllib.error
 import urllib.request
 
@@ -53,6 +54,17 @@ def test_ready_says_what_it_waits_for(page, reasons):
 
 def test_an_unknown_path_is_404(page):
     assert get(page.port, "/nothing")[0] == 404
+
+
+def test_a_stopped_page_frees_its_port_at_once(page):
+    assert get(page.port, "/healthz")[0] == 200
+    started = time.monotonic()
+    page.stop()
+    assert time.monotonic() - started < 0.4
+    again = StatusPage(f"127.0.0.1:{page.port}", metrics=lambda: b"", readiness=tuple)
+    again.start()
+    assert get(page.port, "/readyz") == (200, "ok\n")
+    again.stop()
 
 
 @pytest.mark.parametrize("text", ["", "9400", "host:", "host:99999", "host:http"])

@@ -1,5 +1,7 @@
 """Opaque configs: what is accepted, and every way to be wrong, with the field's path."""
 
+import subprocess
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config import API_VERSION, DeviceConfig, decode_config
+from dra_driver.claims.config import API_VERSION, DeviceConfig, decode_config, validate
 from dra_driver.inventory.device import DeviceType
 from dra_driver.model.errors import ClaimError
+from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
 
 def parameters(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
@@ -31,29 +34,76 @@ def test_an_empty_config_is_accepted(kind: str, type_: DeviceType, more: dict[st
     assert decode_config(config.record()) == config
 
 
-@pytest.mark.parametrize(
-    "sharing",
-    [
-        {"strategy": "TimeSlicing"},
-        {"strategy": "TimeSlicing", "timeSlicingConfig": {}},
-        {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
-        {"strategy": "MPS"},
+MIB = 1 << 20
+SHARINGS = [
+    ({"strategy": "TimeSlicing"}, TimeSlicingSettings()),
+    ({"strategy": "TimeSlicing", "timeSlicingConfig": None}, TimeSlicingSettings()),
+    ({"strategy": "TimeSlicing", "timeSlicingConfig": {}}, TimeSlicingSettings()),
+    ({"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}, TimeSlicingSettings(Interval.LONG)),
+    ({"strategy": "MPS"}, MpsSettings()),
+    ({"strategy": "MPS", "mpsConfig": {}}, MpsSettings()),
+    (
         {
             "strategy": "MPS",
             "mpsConfig": {
                 "defaultActiveThreadPercentage": 50,
                 "defaultPinnedDeviceMemoryLimit": "10Gi",
-                "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
+                "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi", "GPU-4f3e": 3 * MIB + 1},
                 "multiUser": True,
             },
         },
-    ],
-)
-def test_sharing_is_refused_as_not_supported_yet(sharing: dict[str, Any]) -> None:
-    code, message = faults(parameters(sharing=sharing))
-    assert code == "claim.config-not-supported"
-    assert "parameters.sharing.strategy" in message
-    assert "not supported yet" in message
+        MpsSettings(50, 10240 * MIB, {"0": 1024 * MIB, "GPU-4f3e": 3 * MIB}, multi_user=True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("sharing", "settings"), SHARINGS)
+def test_sharing_is_read_with_defaults_filled_in(sharing: dict[str, Any], settings: SharingSettings) -> None:
+    config = decode_config(parameters(sharing=sharing))
+    assert config == DeviceConfig("GpuConfig", settings)
+    assert decode_config(config.record()) == config
+    assert validate(parameters(sharing=sharing)) == []
+
+
+def test_a_mig_device_has_no_interval() -> None:
+    config = decode_config(parameters("MigDeviceConfig", sharing={"strategy": "TimeSlicing"}))
+    assert config == DeviceConfig("MigDeviceConfig", TimeSlicingSettings())
+    assert decode_config(config.record()) == config
+
+
+def test_admission_and_node_say_the_same() -> None:
+    wrong = parameters("GpuConfig", colour="red", sharing={"strategy": "MPS", "timeSlicingConfig": {"interval": "x"}})
+    told = [str(fault) for fault in validate(wrong, "spec.config[0]")]
+    with pytest.raises(ClaimError) as caught:
+        decode_config(wrong, "spec.config[0]")
+    assert caught.value.message == "opaque config: " + "; ".join(told)
+    assert sorted(text.partition(":")[0] for text in told) == [
+        "spec.config[0].colour",
+        "spec.config[0].sharing.timeSlicingConfig",
+        "spec.config[0].sharing.timeSlicingConfig.interval",
+    ]
+
+
+def test_pydantic_is_imported_with_the_first_config_only() -> None:
+    program = (
+        "import sys\n"
+        "import dra_driver.plugin.server, dra_driver.plugin.prepare\n"
+        "from dra_driver.claims.allocated import decode_claim\n"
+        "from dra_driver.claims.config import API_VERSION\n"
+        "def claim(*configs):\n"
+        "    result = {'request': 'r', 'driver': 'd', 'pool': 'p', 'device': 'g'}\n"
+        "    allocation = {'devices': {'results': [result], 'config': list(configs)}}\n"
+        "    wire = {'metadata': {'uid': 'u'}, 'status': {'allocation': allocation}}\n"
+        "    return decode_claim(wire, driver='d', uid='u')\n"
+        "def opaque(driver):\n"
+        "    return {'opaque': {'driver': driver, 'parameters': {'apiVersion': API_VERSION, 'kind': 'GpuConfig'}}}\n"
+        "claim(opaque('another'))\n"
+        "assert 'pydantic' not in sys.modules\n"
+        "claim(opaque('d'))\n"
+        "assert 'pydantic' in sys.modules\n"
+        "assert not {'click', 'rich', 'celpy', 'kubernetes'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("kind", ["VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"])
@@ -112,6 +162,14 @@ def test_kinds_of_other_features_are_refused_as_not_supported_yet(kind: str) -> 
         (
             parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": 1.5}}}),
             "defaultPerDevicePinnedMemoryLimit[0]: must be a quantity such as 10Gi, is a number",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"gpu": "1Gi"}}}),
+            "defaultPerDevicePinnedMemoryLimit[gpu]: must name a device",
+        ),
+        (
+            parameters(sharing={"strategy": "MPS", "timeSlicingConfig": {"interval": "Long"}}),
+            "parameters.sharing.timeSlicingConfig: only goes with strategy TimeSlicing, strategy is MPS",
         ),
         (
             parameters(sharing={"strategy": "MPS", "mpsConfig": {"multiUser": "yes"}}),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dra_driver.model.errors import NodeError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "resourceclaims"
+SHARING = ROOT / "examples" / "sharing"
 
 
 def demo(*words, **environment):
@@ -37,14 +39,14 @@ def test_the_demo_meets_every_expectation_and_leaves_nothing():
     done, took = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert took < 15
-    folders = (EXAMPLES, EXAMPLES.parent / "partitions-on-demand")
+    assert took < 25
+    folders = (EXAMPLES, EXAMPLES.parent / "partitions-on-demand", SHARING)
     names = [path.name for folder in folders for path in sorted(folder.glob("*.yaml"))]
     assert [name for name in names if name not in done.stdout] == []
     assert f"{len(names)} of {len(names)} examples came out as their files say." in done.stdout
     assert done.stdout.count("after unprepare nothing is left") == len(names)
     assert "published: 164 devices in 8 ResourceSlices" in done.stdout
-    assert done.stdout.count("-mig-… (25 placements)") == 6
+    assert done.stdout.count("-mig-… (25 placements)") == 6 + 1  # one GPU of the node of the sharing examples
     assert re.search(r"why: first that fits \(172 devices here, 6 of class gpu\.nvidia\.com\)", done.stdout)
     assert "env   NVIDIA_VISIBLE_DEVICES=void" in done.stdout
     assert "node  /dev/nvidia0 c 1:3 rw" in done.stdout
@@ -55,7 +57,7 @@ def test_the_core_examples_hold_for_partitions_as_they_stand_too():
     done, _ = demo("--mig", "static")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "published: 14 devices in 1 ResourceSlice" in done.stdout
-    count = len(list(EXAMPLES.glob("*.yaml")))
+    count = len([*EXAMPLES.glob("*.yaml"), *SHARING.glob("*.yaml")])
     assert f"{count} of {count} examples came out as their files say." in done.stdout
 
 
@@ -147,6 +149,28 @@ def test_the_agent_publishes_and_prepares_on_every_version(version):
         assert count == (164 if version == "1.36" else 14)  # gates are off before
         *_, report = node.runner().run(load_example(EXAMPLES / "06-mig-profile.yaml"))
         assert report.is_good, (report.unmet, report.left)
+    finally:
+        status = node.stop()
+    assert status == 0
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35"])
+def test_claims_for_replicas_are_the_same_where_the_scheduler_does_not_count_shares(version):
+    from dra_driver.embedded.examples import load_example
+
+    folder = SHARING / "node"
+    node = EmbeddedNode(str(folder / "profile.yaml"), classes=classes(), version=version, sharing=folder / "rules.yaml")
+    try:
+        node.start()
+        devices = [device for one in node.slices() for device in one["spec"]["devices"]]
+        kinds = [device["attributes"]["type"]["string"] for device in devices]
+        assert {kind: kinds.count(kind) for kind in kinds} == {"gpu": 2, "gpu-share": 8, "mig-share": 28}
+        assert not any("allowMultipleAllocations" in device for device in devices)
+        for name in ("01-replicas", "03-time-slices", "04-mps-with-limits"):
+            example = load_example(SHARING / f"{name}.yaml")
+            expected = tuple(s for s in example.expects if " takes " not in s.text)
+            *_, report = node.runner().run(replace(example, expects=expected))
+            assert report.is_good, (name, report.unmet, report.left)
     finally:
         status = node.stop()
     assert status == 0

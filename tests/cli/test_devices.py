@@ -219,3 +219,36 @@ def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp
     found = json.loads(capsys.readouterr().out)
     assert found["gpus"][0]["partitions"] != []
     assert (len(found["devices"]), found["mig"]["notOnDemand"]) == (52, {})
+
+
+def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
+    config = tmp_path / "sharing.yaml"
+    config.write_text(
+        "version: rules/v1\nrules:\n"
+        '  - {match: {devices: ["gpu-0000-1b-*"]}, replicas: 4, sharing: {strategy: TimeSlicing}}\n'
+        '  - {match: {devices: ["gpu-0000-43-*"]}, memory: {default: 10Gi, step: 1Gi}, sharing: {strategy: MPS}}\n'
+        '  - {match: {devices: ["gpu-0000-52-*"]}, compute: {default: 25}, replicas: 2}\n'
+    )
+    given = ["devices", "--hardware", "simulated:demo-h100", "--node-name", "n1", "--sharing-config", str(config)]
+    assert main.run(given) == ExitCode.OK
+    table = capsys.readouterr().out
+    for line in (
+        "gpu-0000-1b-00-0: 4 replicas of 19.9 GiB; strategy TimeSlicing, enforcement none; without",
+        "without DRAConsumableCapacity: 4 replicas gpu-0000-1b-00-0-share-0",
+        "gpu-0000-43-00-0: shares of 1.0 GiB to 79.0 GiB in steps of 1.0 GiB, 10.0 GiB if none is asked for; strategy",
+        "strategy MPS, enforcement cooperative; without DRAConsumableCapacity: the whole device",
+        "gpu-0000-52-00-0: shares of 1 to 100 % in steps of 1, 25 % if none is asked for; strategy none",
+    ):
+        assert line in table
+    assert main.run([*given, "-o", "json"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    shared = [device for device in document["devices"] if device.get("allowMultipleAllocations")]
+    assert [len(document["instead"][device["name"]]) for device in shared] == [4, 1, 2]
+
+
+def test_a_sharing_configuration_that_is_wrong_is_bad_input(tmp_path, capsys):
+    config = tmp_path / "sharing.yaml"
+    config.write_text("version: rules/v1\nrules: [{replicas: 1}]\n")
+    given = ["devices", "--hardware", "simulated:demo-h100", "--sharing-config", str(config)]
+    assert main.run(given) == ExitCode.BAD_INPUT
+    assert "line 2: rules[0].replicas" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dra_driver import __version__
 from tests.cluster import binaries
 from tests.cluster.agent import DRIVER
 from tests.cluster.cluster import REPOSITORY, Cluster
@@ -40,17 +41,23 @@ class Chart:
         self.helm_program = binaries.helm()
         for node in cluster.nodes:
             node.ctr("images", "import", str(image()))
+            node.ctr("images", "tag", f"{REPOSITORY_NAME}:{TAG}", f"localhost/dra-driver:{__version__}")
+            # The places that values which nobody set name. Device plugins' folder is there already.
+            for outside, inside in (
+                (node.registry, "/var/lib/kubelet/plugins_registry"),
+                (node.plugins, "/var/lib/kubelet/plugins"),
+                (node.cdi, "/var/run/cdi"),
+            ):
+                node.run("sh", "-ec", f"mkdir -p {inside} && mount --bind {outside} {inside}")
 
     def values(self, node: Node, **changed: str) -> list[str]:
-        """Return the values of a cluster whose kubelets keep their files elsewhere."""
+        """Return the values of scenarios: the lane's image, simulated hardware, one node."""
         chosen = {
             "image.repository": REPOSITORY_NAME,
             "image.tag": TAG,
             "image.pullPolicy": "Never",
             "agent.hardware": "simulated:demo-h100",
             "agent.logFormat": "text",
-            "agent.kubeletDir": str(node.kubelet_root),
-            "agent.cdiDir": str(node.cdi),
             "agent.nodeSelector.kubernetes\\.io/hostname": node.name,
             **{name.replace("__", "."): value for name, value in changed.items()},
         }
@@ -69,6 +76,19 @@ class Chart:
         options = ["--install", "--create-namespace", "--wait", "--timeout", "120s"]
         return self.helm("upgrade", RELEASE, str(CHART), *options, *self.values(node, **changed))
 
+    def install_plainly(self) -> str:
+        """Install as somebody does who sets nothing."""
+        return self.helm("install", RELEASE, str(CHART), "--create-namespace", "--wait", "--timeout", "120s")
+
+    def run(self, pod: str, *command: str) -> str:
+        """Run a command in an agent's container."""
+        return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", *command)
+
+    def memory(self, pod: str) -> float:
+        """Return the resident memory of an agent, in MiB."""
+        code = "print(next(l.split()[1] for l in open('/proc/1/status') if l.startswith('VmRSS')))"
+        return int(self.run(pod, "/usr/bin/python3", "-c", code)) / 1024
+
     def uninstall(self) -> str:
         """Uninstall and wait until everything is gone."""
         return self.helm("uninstall", RELEASE, "--wait", "--timeout", "90s")
@@ -79,8 +99,7 @@ class Chart:
 
     def log(self, pod: str) -> str:
         """Return what an agent has logged."""
-        path = self.cluster.api.path("Pod", pod, NAMESPACE) + "/log"
-        return str(self.cluster.api.call("GET", path))
+        return self.cluster.kubectl("logs", "-n", NAMESPACE, pod)
 
     def slices(self, node: Node) -> list[dict[str, Any]]:
         """Return the slices of the driver on a node."""

@@ -486,13 +486,13 @@ def test_a_server_that_drops_blocking_taints_is_not_offered_those_devices(make_c
 def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster):
     cluster = make_cluster(version="1.35")
     publisher = cluster.publisher()
-    put_content(publisher, device_wire("a", allowMultipleAllocations=True))
+    put_content(publisher, device_wire("a", bindsToNode=True))
     assert publisher.wait_published(10)
     until(lambda: cluster.server.open_watches == 1)
     cluster.server.drop_watches()
     settled(cluster, 0.6)
     assert cluster.writes() == ["POST"]
-    assert "DRAConsumableCapacity" in publisher.status().problems[0].message
+    assert "DRADeviceBindingConditions" in publisher.status().problems[0].message
     publisher.publish([gpu(0)])
     assert publisher.wait_published(10)
     assert publisher.status().problems == ()

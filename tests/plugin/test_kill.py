@@ -12,6 +12,7 @@ import pytest
 
 STRIDE = 9
 MIG_STRIDE = 97
+SHARING_STRIDE = 197
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate"])
@@ -42,3 +43,18 @@ def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str
     report = json.loads(done.stdout)
     assert report["wrong"] == []
     assert min(report["kills"].values()) > 5
+
+
+@pytest.mark.parametrize("call", ["first", "joining", "leaving", "last", "repeat"])
+def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for_nobody_else(call: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugin.sharing_kill_points", str(SHARING_STRIDE), call],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        timeout=100,
+    )
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert min(report["kills"].values()) > 2

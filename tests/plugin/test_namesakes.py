@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from dra_driver.plugin.namesakes import NamesakeWatch, ask
@@ -69,11 +71,15 @@ def test_a_socket_below_a_folder_counts_and_a_hidden_one_does_not(folder, other)
 @pytest.mark.parametrize(("data", "is_other"), [("plugins/gpu.nvidia.com", False), ("elsewhere", True)])
 def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
     instance = Registration(DRIVER, folder / "plugins_registry" / "a-reg.sock", folder / data / "dra.sock")
-    instance.start()
+    server = grpc.server(ThreadPoolExecutor(1))
+    instance.bind(server)
+    server.add_generic_rpc_handlers((instance.methods(),))
+    server.start()
     try:
         assert bool(watch(folder).find()) is is_other
     finally:
         instance.stop()
+        server.stop(0).wait()
 
 
 def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):

@@ -1,6 +1,7 @@
 """The plugin over real unix sockets, called as a kubelet calls: registration, both versions, errors, drain."""
 
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_both_versions_prepare_and_unprepare(served: Served, version: str) -> No
         assert not answer.devices[0].HasField("share_id")
     assert served.kubelet.unprepare(claim("u1"), version=version)["u1"].error == ""
     served.rig.assert_empty()
-    assert [(rpc, code) for rpc, _, code in served.answered] == [("prepare", "ok"), ("unprepare", "ok")]
+    eventually(lambda: [(rpc, code) for rpc, _, code in served.answered] == [("prepare", "ok"), ("unprepare", "ok")])
 
 
 def test_each_claim_of_a_call_gets_its_own_answer(served: Served) -> None:
@@ -234,30 +235,74 @@ def test_stop_does_not_wait_for_a_call_that_waits_for_something_else(served: Ser
     assert "hardware.node-missing" in answers[0]["u1"].error
 
 
-def test_a_removed_registration_socket_is_made_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_module, "KEEPER_SECONDS", 0.05)
+def test_a_removed_registration_socket_is_noticed(served: Served) -> None:
     server = served.start()
     served.kubelet.register()
+    assert server.is_reachable
     server.paths.registration.unlink()
-    eventually(server.paths.registration.exists)
-    assert served.kubelet.register().name == DRIVER
+    assert not server.is_reachable
+    server.paths.registration.touch()
+    assert not server.is_reachable
+    server.stop(1.0)
+    assert server.paths.registration.exists(), "not ours"
+
+
+def test_whoever_is_answered_at_the_registration_socket_finds_the_service_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, asked = threading.Event(), threading.Event()
+    bind = registration_module.Registration.bind
+
+    def bind_and_wait(it: registration_module.Registration, server: grpc.Server) -> None:
+        bind(it, server)
+        bound.set()
+        asked.wait(5)
+
+    monkeypatch.setattr(registration_module.Registration, "bind", bind_and_wait)
+    start, _ = in_thread(served.start)
+    assert bound.wait(5)
+    register, answers = in_thread(served.kubelet.register)
+    assert not answers, "not before the server has started"
+    asked.set()
+    register.join(5)
+    start.join(5)
+    assert answers[0].name == DRIVER
+    assert served.kubelet.unprepare(claim("u1"))["u1"].error == ""
 
 
 def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration_module, "RETRY_FIRST_SECONDS", 0.05)
     server = served.start()
-    before = server.paths.registration.stat().st_mtime_ns
+    before = server.paths.registration.stat().st_ctime_ns
     served.kubelet.register(error="no room")
     assert not server.registered
     assert server.last_error == "no room"
 
-    def made_anew() -> bool:
-        return server.paths.registration.exists() and server.paths.registration.stat().st_mtime_ns != before
+    def shown_anew() -> bool:
+        return server.paths.registration.exists() and server.paths.registration.stat().st_ctime_ns != before
 
-    eventually(made_anew)
+    eventually(shown_anew)
+    eventually(lambda: [p.name for p in server.paths.registration.parent.iterdir()] == [f"{DRIVER}-reg.sock"])
+    assert server.is_reachable
     served.kubelet.register()
     assert server.registered
     assert server.last_error == ""
+
+
+def test_claims_of_a_call_do_not_wait_for_those_before_them(served: Served) -> None:
+    from tests.plugin.parts import inventory
+
+    served.rig.inventory = inventory(45)
+    uids = [served.rig.allocate(f"u{number}", f"gpu-{number}") for number in range(45)]
+    served.rig.hardware.missing = set(range(40))
+    served.start()
+    served.kubelet.register()
+    call, _ = in_thread(served.kubelet.prepare, *map(claim, uids))
+    eventually(lambda: set(served.rig.states()) == {f"u{number}" for number in range(40, 45)})
+    assert call.is_alive()
+    served.rig.hardware.missing = set()
+    call.join(10)
+    assert len(served.rig.states()) == 45
 
 
 def test_many_claims_at_once_are_all_prepared(served: Served) -> None:

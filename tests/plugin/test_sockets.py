@@ -95,6 +95,7 @@ def test_sockets_of_dead_instances_are_swept_and_no_others(short_path: Path) -> 
     gone = [
         dead(registrar / f"gpu.nvidia.com-{UID}-reg.sock"),
         dead(registrar / "gpu.nvidia.com-reg.sock"),
+        dead(registrar / ".gpu.nvidia.com-reg.sock.aside"),
         dead(data / f"dra-{UID}.sock"),
         dead(data / "dra.sock"),
     ]
@@ -102,7 +103,7 @@ def test_sockets_of_dead_instances_are_swept_and_no_others(short_path: Path) -> 
     kept[-1].write_text("")
     with listen(registrar / f"gpu.nvidia.com-{UID[:-1]}7-reg.sock") as alive:
         paths = SocketPaths(registrar / "gpu.nvidia.com-reg.sock", data / "dra.sock")
-        assert sweep("gpu.nvidia.com", paths) == 4
+        assert sweep("gpu.nvidia.com", paths) == 5
         assert Path(alive.getsockname()).exists()
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in kept)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated import load_profile, profile_names
-from dra_driver.hardware.simulated.fields import Fields
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.models import decode_model
 from dra_driver.inventory.build import build_inventory

@@ -15,7 +15,7 @@ BRANCHES = {
     if isinstance(kind, type) and issubclass(kind, errors.DriverError) and kind is not errors.DriverError
 }
 _CODE = re.compile(rf"({'|'.join(sorted(set(BRANCHES.values())))})\.[a-z]+(-[a-z]+)*")
-_NO_CODES = {"ledger.db", "node.example"}
+_NO_CODES = {"ledger.db", "node.example", "sharing.yaml"}
 
 
 def error_codes() -> dict[str, str]:

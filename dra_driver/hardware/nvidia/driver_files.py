@@ -51,7 +51,7 @@ _VULKAN = (  # at /etc/vulkan in the container, wherever the host has them
     "vulkan/implicit_layer.d/nvidia_layers.json",
 )
 _FIRMWARE = re.compile(r"gsp.*\.bin")
-_BINARY_FOLDERS = (
+BINARY_FOLDERS = (
     "/usr/local/sbin",
     "/usr/local/bin",
     "/usr/sbin",
@@ -269,7 +269,7 @@ def _line(path: str) -> str:
 
 def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
     for name in _BINARIES:
-        path = find_program(root, name, _BINARY_FOLDERS)
+        path = find_program(root, name, BINARY_FOLDERS)
         if path:
             yield _file(root, path, path)
 

@@ -195,6 +195,16 @@ class Nvml(MigCalls):
         """Give the highest power limit that may be set, in milliwatts."""
         return int(self._call("nvmlDeviceGetPowerManagementLimitConstraints", gpu)[1])
 
+    # -- compute mode, of a GPU or a MIG device
+
+    def compute_mode(self, device: Handle) -> int:
+        """Give NVML_COMPUTEMODE_*."""
+        return int(self._call("nvmlDeviceGetComputeMode", device))
+
+    def set_compute_mode(self, device: Handle, mode: int) -> None:
+        """Set NVML_COMPUTEMODE_*."""
+        self._call("nvmlDeviceSetComputeMode", device, mode)
+
     # -- links
 
     def link_is_active(self, gpu: Handle, link: int) -> bool:

@@ -75,7 +75,7 @@ class Partitioning:
             self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
         except HardwareError:
             with contextlib.suppress(HardwareError, NvmlFault):  # the refusal is what counts
-                self._ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
+                self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
@@ -90,7 +90,7 @@ class Partitioning:
             return read_partitions(nvml, handle, profiles, subject=subject, gpu_memory_bytes=memory_bytes)[0]
 
         try:
-            return self._ask(gpu, read, time.monotonic() + deadline_s)
+            return self.ask(gpu, read, time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
@@ -99,7 +99,7 @@ class Partitioning:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return self._ask(gpu, work, end)
+                return self.ask(gpu, work, end)
             except NvmlFault as fault:
                 if fault.name != "IN_USE":
                     raise _refusal(fault, what) from fault
@@ -108,8 +108,8 @@ class Partitioning:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _ask(self, gpu: GpuFacts, work: Work[T], end: float) -> T:
-        """Let the GPU's worker do something. Raises: NvmlFault, HardwareError."""
+    def ask(self, gpu: GpuFacts, work: Work[T], end: float) -> T:
+        """Let the GPU's worker do something until `end` (monotonic seconds). Raises: NvmlFault, HardwareError."""
         worker, known = self._find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):

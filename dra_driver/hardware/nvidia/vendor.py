@@ -14,6 +14,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import mixing_problems
@@ -21,6 +22,7 @@ from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
 from dra_driver.hardware.nvidia.instances import Removal
 from dra_driver.hardware.nvidia.links import Edge
+from dra_driver.hardware.nvidia.nodes import is_missing
 from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.partitioning import Partitioning
@@ -30,7 +32,11 @@ from dra_driver.hardware.nvidia.worker import Job, Worker
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.telemetry.logs import fields
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.modes import Modes
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +214,29 @@ class NvidiaHardware:
         """Read the GPU's partitions anew."""
         return self._partitioning.partitions(gpu, self._overdue_s)
 
+    # -- sharing (port.Shareable)
+
+    def _modes(self) -> Modes:
+        from dra_driver.hardware.nvidia.modes import Modes  # noqa: PLC0415 - only where devices are shared
+
+        return Modes(self._roots, self._partitioning)
+
+    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
+        """Read the compute mode of a GPU or a MIG device."""
+        return self._modes().compute_mode(device, deadline_s)
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
+        """Set the compute mode of a GPU or a MIG device."""
+        self._modes().set_compute_mode(device, mode, deadline_s)
+
+    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
+        """Read how long a GPU's time slices are."""
+        return self._modes().time_slice(device, deadline_s)
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        """Set how long a GPU's time slices are."""
+        self._modes().set_time_slice(device, interval, deadline_s)
+
     # -- discovery
 
     def _discover(self) -> Facts:
@@ -257,6 +286,7 @@ class NvidiaHardware:
         silent = sum(problem.subject == "node" for problem in problems)
         problems = [*name_silent(problems, functions, answered), *unreported(functions, answered, silent=silent)]
         problems += shared_identities(readings)
+        problems += self._without_nodes(readings)
         self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
         self._edges.update(edge for reading in readings for edge in reading.links.edges)
         self._driver_version = state.driver_version
@@ -282,10 +312,20 @@ class NvidiaHardware:
                 subject = gpu.last.address if gpu.last and gpu.last.address else "node"
                 text = f"GPU at index {index} does not answer {call or 'yet'}"
                 problems.append(Problem("hardware.gpu-not-answering", subject, text))
-            elif gpu.last is not None and gpu.last.address not in {r.address for r in readings if r.address}:
+            elif gpu.last is not None and gpu.last.address in {r.address for r in readings if r.address}:
+                text = f"another GPU has this PCI address too: the one at index {index} is left out"
+                problems.append(Problem("hardware.address-shared", str(gpu.last.address), text))
+            elif gpu.last is not None:
                 readings.append(gpu.last)
                 problems.extend(gpu.last.problems)
         return readings, problems
+
+    def _without_nodes(self, readings: list[GpuReading]) -> list[Problem]:
+        """Say which GPUs no container can open yet: their claims wait until the node is there."""
+        found = (reading.facts for reading in readings if reading.facts is not None)
+        lost = [gpu for gpu in found if is_missing(self._roots, f"nvidia{gpu.minor}")]
+        text = "there is no device node /dev/nvidia{}: claims of this GPU wait for it"
+        return [Problem("hardware.node-missing", gpu.pci_address, text.format(gpu.minor)) for gpu in lost]
 
     def _waiting_facts(self, reason: NotOpen) -> Facts:
         problems = unreported(sysfs.read_pci_functions(self._roots), (), silent=10**6)

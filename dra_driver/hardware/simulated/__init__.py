@@ -2,9 +2,7 @@
 
 Enters: a profile (shipped, or anybody's file) and a node name. Leaves: `Facts` and edits through `hardware.port`, like
 any vendor's. What is edited in the file happens to the hardware: a GPU is lost or added, MIG is cut anew, the driver
-changes its version. The format is in docs/profiles.md.
-
-The only room that imports yaml on the agent's side, and only when simulated hardware was chosen.
+changes its version. The format is in docs/profiles.md. Imported, with yaml, only when simulated hardware was chosen.
 """
 
 from __future__ import annotations

@@ -1,26 +1,21 @@
 """Cuts: what was made of the GPUs since the node started, beside the profile that says how they were then.
 
-In: changes of one GPU at a time. Out: each GPU's placements now. Kept in a file, locked while it is changed and renamed
-into place, so that partitions outlive the agent and two agents see the same hardware; another boot id empties it, as a
-reboot destroys MIG partitions. Without a folder nothing outlives the process.
+In: changes of one GPU at a time. Out: each GPU's placements now, kept in a file that a reboot empties, as it destroys
+MIG partitions.
 
 The profile stays what an administrator edits: a partition given there comes before one of ours that overlaps it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dra_driver.hardware.simulated.mig import Placement
 from dra_driver.hardware.simulated.profile import SimulatedGpu
+from dra_driver.hardware.simulated.state_file import StateFile
 
 FILE_NAME = "simulated-mig.json"
 Key = tuple[str, int]  # profile name and first memory slice
@@ -74,60 +69,23 @@ class Cuts:
     """The cuts of all GPUs of a node, by PCI address."""
 
     def __init__(self, folder: Path | None, boot_id: str) -> None:
-        self._path = folder / FILE_NAME if folder else None
-        self._boot_id = boot_id
-        self._lock = threading.Lock()
-        self._held: dict[str, Cut] = {}
-        self._changes = 0
+        self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
 
     def fingerprint(self) -> Hashable:
         """Give what changes with every change."""
-        if self._path is None:
-            return self._changes
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return self._file.fingerprint()
 
     def read(self) -> Mapping[str, Cut]:
         """Give the cuts as they are now."""
-        if self._path is None:
-            return dict(self._held)
-        try:
-            document = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        if document["bootId"] != self._boot_id:
-            return {}
-        return {pci: _cut_of(wire) for pci, wire in document["gpus"].items()}
+        return {pci: _cut_of(wire) for pci, wire in self._file.read().items()}
 
     def change(self, pci: str, edit: Callable[[Cut], Cut]) -> None:
         """Change one GPU's cut; `edit` sees it as it is under the lock, and may raise."""
-        with self._lock, self._locked_file():
-            cuts = dict(self.read())
-            cuts[pci] = edit(cuts.get(pci, Cut()))
-            self._write(cuts)
 
-    @contextmanager
-    def _locked_file(self) -> Iterator[None]:
-        if self._path is None:
-            yield
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        def changed(wire: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            return asdict(edit(_cut_of(wire) if wire else Cut()))
 
-    def _write(self, cuts: dict[str, Cut]) -> None:
-        self._changes += 1
-        if self._path is None:
-            self._held = cuts
-            return
-        document = {"bootId": self._boot_id, "gpus": {pci: asdict(cut) for pci, cut in cuts.items()}}
-        temporary = self._path.with_suffix(f".{os.getpid()}.new")
-        temporary.write_text(json.dumps(document))
-        temporary.replace(self._path)
+        self._file.change(pci, changed)
 
 
 def _cut_of(wire: Mapping[str, Any]) -> Cut:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dra_driver.hardware.simulated.fields import Fields
+from dra_driver.documents.fields import Fields
 from dra_driver.model import limits, names
 from dra_driver.model.errors import DriverError
 from dra_driver.model.quantity import Quantity

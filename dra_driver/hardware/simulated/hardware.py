@@ -21,10 +21,12 @@ from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of
 from dra_driver.hardware.simulated.mig import MigTable, Placement
+from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 _PCI_VENDOR = 0x10DE
 _SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")  # ours alone; changing it renames all simulated hardware
@@ -41,7 +43,7 @@ class SimulatedHardware:
         profile: name of a shipped profile, or a file.
         roots: only the boot id is read.
         node_name: whose hardware this is.
-        state_dir: where partitions are kept that are made while it runs; None: in memory.
+        state_dir: where is kept what changes while it runs (partitions, modes); None: in memory.
     """
 
     vendor = "simulated"
@@ -52,6 +54,7 @@ class SimulatedHardware:
         self._lock = threading.Lock()
         self._cuts = Cuts(state_dir, _boot_id(roots))
         self._partitioning = Partitioning(self._cuts, self._find)
+        self._modes = Modes(state_dir, _boot_id(roots), self._find)
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
         self._gpus: dict[str, SimulatedGpu] = {}  # as the profile says
@@ -139,6 +142,26 @@ class SimulatedHardware:
         if known is None:
             raise HardwareError("gpu-lost", f"GPU {gpu.pci_address} is lost", retry=Retry.LATER)
         return known.partitions
+
+    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
+        """Read the compute mode; see port.Shareable."""
+        del deadline_s
+        return self._modes.compute_mode(device)
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
+        """Set the compute mode; see port.Shareable."""
+        del deadline_s
+        self._modes.set_compute_mode(device, mode)
+
+    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval:
+        """Read the time slice; see port.Shareable."""
+        del deadline_s
+        return self._modes.time_slice(device)
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        """Set the time slice; see port.Shareable."""
+        del deadline_s
+        self._modes.set_time_slice(device, interval)
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.hardware.simulated.fields import Fields
+from dra_driver.documents.fields import Fields
 
 _SLICES_MAX = 16
 PROFILE_NAME = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.simulated.document import read_document
-from dra_driver.hardware.simulated.fields import Fields
+from dra_driver.documents.document import read_document
+from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.mig import MigTable, decode_mig_table
 
 FOLDER = Path(__file__).parent / "models"

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.simulated.document import read_document
-from dra_driver.hardware.simulated.fields import Fields
+from dra_driver.documents.document import read_document
+from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model

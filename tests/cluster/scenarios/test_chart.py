@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.cluster import binaries, workload
+from tests.cluster import binaries, device_plugin, workload
 from tests.cluster.api import Refused
 from tests.cluster.chart import CHART, NAMESPACE, Chart
 from tests.cluster.cluster import REPOSITORY, Cluster
+from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
+from tests.deploy.test_chart import CASES
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +52,49 @@ def stage(chart_cluster: Cluster) -> Stage:
     return Stage(chart_cluster, chart_cluster.nodes[0], "default")
 
 
+def nothing_is_left(chart: Chart) -> None:
+    """Show that an uninstalled driver left neither objects nor files."""
+    until(
+        "no object left", lambda: objects_left(chart.cluster) == [] or pytest.fail(str(objects_left(chart.cluster))), 30
+    )
+    for node in chart.cluster.nodes:
+        assert list(node.cdi.iterdir()) == []
+        assert list(node.registry.iterdir()) == []
+        assert list(node.plugins.iterdir()) == []
+        until("the kubelet to drop the slices", lambda node=node: not chart.slices(node), 60)
+
+
+def use_one_gpu(stage: Stage, *names: str, request: str = "gpu.nvidia.com") -> None:
+    """Start pods that each use a device of their own."""
+    if not stage.cluster.api.find("ResourceClaimTemplate", request, "default"):
+        stage.create(workload.template("default", request, workload.devices(workload.request("gpu", request))))
+    for name in names:
+        stage.create(workload.pod("default", name, workload.container("main", "gpu"), templates={"gpu": request}))
+
+
+def run_on(stage: Stage, *names: str) -> None:
+    """Show that pods run, and were never restarted."""
+    for name in names:
+        assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])
+
+
+def run_out_of_memory(chart: Chart) -> None:
+    """Let the kernel kill the agent for memory that another process of its container takes, and wait for the next."""
+    (pod,) = chart.pods()
+    name = pod["metadata"]["name"]
+    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
+    with pytest.raises(subprocess.SubprocessError):
+        chart.run(name, "/usr/bin/python3", "-c", greedy)
+
+    def killed() -> bool:
+        (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
+        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
+
+    until("the agent killed and ready again", killed, 60)
+
+
 def objects_left(cluster: Cluster) -> list[str]:
-    kinds = "ds,job,sa,svc,resourcequota,networkpolicy,clusterrole,clusterrolebinding,deviceclass"
+    kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,clusterrole,clusterrolebinding,deviceclass"
     kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
     said = cluster.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/name=dra-driver", "-o", "name")
     return said.split()
@@ -62,11 +108,8 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     assert first["spec"]["containers"][0]["securityContext"]["privileged"] is True
     assert len(chart.published(node)) > 6
 
-    gpu = workload.devices(workload.request("gpu"))
     names = [f"user-{number}" for number in range(3)]
-    stage.create(workload.template("default", "one", gpu))
-    for name in names:
-        stage.create(workload.pod("default", name, workload.container("main", "gpu"), templates={"gpu": "one"}))
+    use_one_gpu(stage, *names)
     for name in names:
         stage.running(name)
         assert any(path.startswith("/dev/nvidia") for path in stage.seen(name).nodes)
@@ -77,39 +120,72 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     (second,) = until("one agent", lambda: [p for p in [chart.pods()] if len(p) == 1], 60)[0]
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     assert {item["metadata"]["uid"] for item in chart.slices(node)} == slices, "the slices were not adopted"
-    for name in names:
-        assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])
-    stage.create(workload.pod("default", "later", workload.container("main", "gpu"), templates={"gpu": "one"}))
+    run_on(stage, *names)
+    use_one_gpu(stage, "later")
     stage.running("later")
 
     # An uninstall would leave pods that can't end.
-    with pytest.raises(subprocess.SubprocessError):
+    with pytest.raises(subprocess.SubprocessError, match=r"claim default/user-0-gpu-.*used by pods user-0"):
         chart.uninstall()
-    (job,) = [p for p in cluster.api.list("Pod", NAMESPACE) if "uninstall-check" in p["metadata"]["name"]]
-    said = chart.log(job["metadata"]["name"])
-    assert "claim default/user-0-gpu-" in said
-    assert "used by pods user-0" in said
+    assert [p for p in cluster.api.list("Pod", NAMESPACE) if "uninstall-check" in p["metadata"]["name"]]
     assert len(chart.pods()) == 1, "the refused uninstall took the agents away"
 
     for name in (*names, "later"):
         stage.delete_pod(name)
-    cluster.api.delete("ResourceClaimTemplate", "one", "default")
     chart.uninstall()
-    until("no object left", lambda: objects_left(cluster) == [] or pytest.fail(str(objects_left(cluster))), 30)
-    assert list(node.cdi.iterdir()) == []
-    assert not list(node.registry.glob("gpu.nvidia.com*"))
-    until("the kubelet to drop the slices", lambda: not chart.slices(node), 60)
+    nothing_is_left(chart)
+
+
+def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mib(chart: Chart) -> None:
+    notes = chart.install_plainly()
+    assert "kubectl get resourceslices" in notes
+    pods = chart.pods()
+    assert len(pods) == len(chart.cluster.nodes)
+    name = pods[0]["metadata"]["name"]
+    until("idle", lambda: "idle until one appears" in chart.log(name), 10)
+    memory = chart.memory(name)
+    print(f"\nan idle agent: {memory:.1f} MiB", end="")
+    assert memory < 30
+    chart.uninstall()
+    nothing_is_left(chart)
+
+
+def test_where_system_priority_classes_need_a_quota_the_chart_brings_one(chart: Chart, stage: Stage) -> None:
+    options = ["--install", "--create-namespace", *chart.values(stage.node, priorityClass__quota="false")]
+    chart.helm("upgrade", "dra-driver", str(CHART), *options)
+
+    def refused() -> bool:
+        events = chart.cluster.api.list("Event", NAMESPACE, fieldSelector="involvedObject.kind=DaemonSet")
+        return any("insufficient quota to match these scopes" in event["message"] for event in events)
+
+    until("the refusal", refused, 30)
+    chart.install(stage.node)
+
+
+@pytest.mark.parametrize("case", [*CASES, "dry run of the manifests"])
+def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, case: str) -> None:
+    cluster = chart.cluster
+    if case in CASES:
+        chosen = [value for value in CASES[case] if "serviceMonitor" not in value]  # its kind is not installed
+        sets = [word for value in chosen for word in ("--set", value)]
+        rendered = chart.helm("template", "dry", str(CHART), "--kube-version", f"{cluster.version}.0", *sets)
+    else:
+        rendered = (REPOSITORY / "deploy" / "manifests" / "driver.yaml").read_text()
+    if not cluster.api.find("Namespace", NAMESPACE):
+        cluster.kubectl("create", "namespace", NAMESPACE)
+    said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=rendered)
+    assert said.count("(server dry run)") > 10
 
 
 def test_the_agents_pod_opens_character_devices(chart: Chart, stage: Stage) -> None:
     chart.install(stage.node)
     (pod,) = chart.pods()
-    place = stage.node.plugins / "test"
+    place = "/var/lib/kubelet/plugins/test"
     # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
     # privileged says EPERM.
     unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
     code = f"""import errno, os, stat
-place = {str(place)!r}
+place = {place!r}
 os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
 {unknown}
 print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
@@ -126,36 +202,121 @@ os.unlink(place + '-null'), os.unlink(place + '-unknown')
 @pytest.mark.soak
 def test_no_device_is_published_while_a_device_plugin_serves_the_gpus(chart: Chart, stage: Stage) -> None:
     node, cluster = stage.node, chart.cluster
-    # What the kubelet writes for a plugin; it keeps what others wrote there.
-    status = ["patch", "node", node.name, "--subresource=status", "--type=merge", "-p"]
-    cluster.kubectl(
-        *status, '{"status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}}}'
-    )
+    argv = [sys.executable, "-m", device_plugin.__name__, "nvidia.com/gpu", "4"]
+    plugin = node.daemon("device-plugin", argv, environment={"PYTHONPATH": str(REPOSITORY)})
+    plugin.start()
+
+    def offered() -> str:
+        return cluster.api.get("Node", node.name)["status"]["allocatable"].get("nvidia.com/gpu", "0")
+
+    until("the plugin's devices in the node's allocatable", lambda: offered() == "4", 60)
     chart.install(node)
     (pod,) = chart.pods()
+    name = pod["metadata"]["name"]
     until("an empty slice", lambda: chart.slices(node), 30)
     assert chart.devices(node) == []
-    assert "no device is published" in chart.log(pod["metadata"]["name"])
+    assert "no device is published" in chart.log(name)
 
     def reasons() -> list[str]:
         events = cluster.api.list("Event", "default", fieldSelector=f"involvedObject.name={node.name}")
         return [event["reason"] for event in events]
 
     until("an event on the node", lambda: "DevicePluginServesGPUs" in reasons(), 10)
-    cluster.kubectl(
-        *status, '{"status": {"capacity": {"nvidia.com/gpu": null}, "allocatable": {"nvidia.com/gpu": null}}}'
-    )
+    assert "the agent publishes none of them: a device plugin" in chart.run(name, "/usr/bin/dra-driver", "devices")
+    plugin.stop(20)
+    until("the kubelet to notice", lambda: offered() == "0", 60)
     assert chart.published(node, 90), "the agent did not look again"
-    # And it comes back, seen by its socket.
-    folder = node.kubelet_root / "device-plugins"
-    with socket.socket(socket.AF_UNIX) as plugin:
-        plugin.bind(str(folder / "nvidia-gpu.sock"))
-        plugin.listen()
-        until("the devices withdrawn", lambda: not chart.devices(node), 90)
-        command = ["exec", "-n", NAMESPACE, pod["metadata"]["name"], "--", "/usr/bin/dra-driver", "devices"]
-        flags = ["--hardware=simulated:demo-h100", f"--device-plugins-directory-path={folder}"]
-        assert "the agent publishes none of them" in cluster.kubectl(*command, *flags)
-    (folder / "nvidia-gpu.sock").unlink()
+    plugin.start()
+    until("the devices withdrawn", lambda: not chart.devices(node), 120)
+    plugin.stop(20)
+
+
+@pytest.mark.soak
+def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_downgrade(
+    chart: Chart, stage: Stage
+) -> None:
+    chart.install(stage.node)
+    chart.published(stage.node)
+    whole, parts = [f"whole-{n}" for n in range(6)], [f"part-{n}" for n in range(14)]
+    use_one_gpu(stage, *whole)
+    use_one_gpu(stage, *parts, request="mig.nvidia.com")
+    run_on(stage, *whole, *parts)
+
+    run_out_of_memory(chart)
+    run_on(stage, *whole, *parts)
+    stage.delete_pod(whole.pop())
+    stage.delete_pod(parts.pop())
+
+    # Up, and down again: the same image stands for both versions, the ledger's versions are another scenario.
+    for version in ("second", "first"):
+        chart.install(stage.node, agent__podAnnotations__version=version)
+        until("one agent", lambda: len(chart.pods()) == 1, 60)
+        run_on(stage, *whole, *parts)
+        use_one_gpu(stage, f"during-{version}")
+        stage.running(f"during-{version}")
+        stage.delete_pod(f"during-{version}")
+    for each in (*whole, *parts):
+        chart.cluster.api.delete("Pod", each, "default")
+    for each in (*whole, *parts):
+        chart.cluster.api.wait_gone("Pod", each, "default", seconds=90)
+    chart.uninstall()
+    nothing_is_left(chart)
+
+
+@pytest.mark.soak
+def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(chart: Chart, stage: Stage) -> None:
+    rule = {"match": {"types": ["gpu"]}, "replicas": 2, "sharing": {"strategy": "MPS"}}
+    shared = ["--set-json", f"sharing.config={json.dumps({'version': 'rules/v1', 'rules': [rule]})}"]
+
+    def install(version: str) -> None:
+        values = chart.values(stage.node, agent__podAnnotations__version=version, agent__mig__mode="static")
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *values, *shared]
+        chart.helm("upgrade", "dra-driver", str(CHART), *options)
+
+    def kept() -> dict[str, int]:
+        (found,) = chart.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=mps")
+        said = json.loads(chart.run(found["metadata"]["name"], "/usr/bin/dra-driver", "mps", "--show"))
+        return {found["metadata"]["uid"]: 0, **{daemon["device"]: daemon["pid"] for daemon in said["daemons"]}}
+
+    install("first")
+    chart.published(stage.node)
+    tenants = ["tenant-0", "tenant-1"]
+    use_one_gpu(stage, *tenants, request="gpu-share-mps.nvidia.com")
+    run_on(stage, *tenants)
+    assert "CUDA_MPS_PIPE_DIRECTORY" in stage.seen("tenant-0").environment
+    before = kept()
+    assert len(before) > 1
+    run_out_of_memory(chart)
+    assert kept() == before
+    install("second")
+    until("one agent", lambda: len(chart.pods()) == 1, 60)
+    assert kept() == before, "the upgrade touched the supervisor or its daemons"
+    run_on(stage, *tenants)
+    for name in tenants:
+        stage.delete_pod(name)
+    until("no daemon", lambda: len(kept()) == 1, 90)
+    chart.uninstall()
+    nothing_is_left(chart)
+
+
+@pytest.mark.soak
+def test_the_charts_agent_works_on_the_nvidia_library(chart: Chart, stage: Stage, tmp_path: Path) -> None:
+    machine = NvmlMachine(tmp_path)
+    place = str(tmp_path)
+    more = {
+        "extraArgs": machine.flags,
+        "extraEnv": [{"name": name, "value": value} for name, value in machine.environment.items()],
+        "extraVolumes": [{"name": "machine", "hostPath": {"path": place}}],
+        "extraVolumeMounts": [{"name": "machine", "mountPath": place}],
+    }
+    sets = [word for name, value in more.items() for word in ("--set-json", f"agent.{name}={json.dumps(value)}")]
+    options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *sets]
+    values = chart.values(stage.node, agent__hardware="nvidia")
+    chart.helm("upgrade", "dra-driver", str(CHART), *options, *values)
+    assert len(chart.published(stage.node)) > 6
+    use_one_gpu(stage, "user")
+    stage.check("user")
+    stage.delete_pod("user")
 
 
 def test_a_namespace_that_enforces_a_stricter_level_stops_the_install_with_the_command(chart: Chart) -> None:
@@ -169,7 +330,7 @@ def test_a_namespace_that_enforces_a_stricter_level_stops_the_install_with_the_c
 
 
 def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Chart, stage: Stage) -> None:
-    if not chart.cluster.gates:
+    if not chart.cluster.gates and chart.cluster.version < "1.36":
         pytest.skip("extended resources need their gate")
     chart.install(stage.node, deviceClasses__extendedResources__enabled="true")
     chart.published(stage.node)
@@ -181,8 +342,10 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
     stage.delete_pod("plain")
 
     # Two of a class, and not one more.
-    quota = REPOSITORY / "examples" / "workloads" / "resource-quota.yaml"
-    chart.cluster.kubectl("apply", "-n", "default", "-f", str(quota))
+    example = REPOSITORY / "examples" / "resourceclaims" / "25-resource-quota.yaml"
+    (quota,) = [c for c in yaml.safe_load_all(example.read_text()) if c["kind"] == "ResourceQuota"]
+    quota["metadata"]["namespace"] = "default"
+    stage.create(quota)
     large = workload.devices(workload.request("gpu", "gpu-at-least-40gi.nvidia.com"))
     try:
         until(
@@ -194,5 +357,5 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
         with pytest.raises(Refused, match="exceeded quota: large-gpus"):
             stage.create(workload.claim("default", "third", large))
     finally:
-        chart.cluster.kubectl("delete", "-n", "default", "-f", str(quota))
+        chart.cluster.api.delete("ResourceQuota", "large-gpus", "default")
         chart.cluster.kubectl("delete", "-n", "default", "resourceclaims", "first", "second", "--ignore-not-found")

@@ -13,6 +13,7 @@
  *     lost | KEY TEXT (uuid, name, minor, memory_bytes, brand, ...: see the getters)
  *     mig_mode CURRENT PENDING
  *     mig_reset 1                     (MIG mode changes with a reset only) | mig_minor N (its minor in MIG mode)
+ *     compute_mode N (0 where there is none) | mig_compute_modes 1 (MIG devices take a compute mode as well)
  *     mig_late 1                      (MIG mode stays pending until somebody writes another mig_mode)
  *     mig_placements_need_mode 1 | ci_device mig (what a compute instance calls its device; else its GPU)
  *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME SIZE START,START...
@@ -317,6 +318,37 @@ API nvmlDeviceGetGpuFabricInfoV(void *device, void *out) {
 }
 
 #include "mig.h"
+
+/* -- compute mode: of a GPU, or of a MIG device where the driver takes it there (`mig_compute_modes 1`) */
+
+static int mode_key(Gpu *gpu, const Handle *h, char *key) {
+    const char *takes = fact(gpu->facts, gpu->facts_n, "mig_compute_modes");
+    snprintf(key, 40, "compute_mode");
+    if (h->kind == GPU) return SUCCESS;
+    if (!takes || !atoi(takes)) return NOT_SUPPORTED;
+    snprintf(key, 40, "compute_mode_%d_%d", h->gi, h->ci);
+    return SUCCESS;
+}
+API nvmlDeviceGetComputeMode(void *device, unsigned *out) {
+    BEGIN(ON_GPU | ON_MIG);
+    char key[40];
+    if ((code = mode_key(gpu, h, key))) return leave(code);
+    const char *text = fact(gpu->facts, gpu->facts_n, key);
+    return give_number(text ? text : "0", out);
+}
+API nvmlDeviceSetComputeMode(void *device, unsigned mode) {
+    BEGIN(ON_GPU | ON_MIG);
+    char key[40], line[64];
+    if ((code = mode_key(gpu, h, key))) return leave(code);
+    if (h->kind == GPU && is_mig_on(gpu)) return leave(NOT_SUPPORTED);
+    if (mode > 3 || mode == 1) return leave(INVALID_ARGUMENT);
+    snprintf(line, sizeof line, "%s %u", key, mode);
+    begin_change();
+    rewrite(h->pci, key, line);
+    end_change();
+    if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
+    return leave(SUCCESS);
+}
 
 /* -- processes */
 

@@ -163,8 +163,8 @@ class Gpu:
                 self.gis.append(Gi(*map(int, rest)))
             elif word == "ci":
                 self.cis.append(Ci(*map(int, rest[:7]), uuid=rest[7], name=rest[8]))
-            elif word == "mig_mode":
-                self.facts["mig_mode"] = " ".join(rest)
+            elif word == "mig_mode" or word.startswith("compute_mode"):
+                self.facts[word] = " ".join(rest)
             elif word == "fault":
                 faults[rest[0]] = " ".join(rest[1:])
         self.faults = faults

@@ -1,0 +1,40 @@
+"""The `sharing` section of the agent's configuration, read by the code that reads one in a claim.
+
+In: a section at a path. Out: settings, or faults with their paths. The same words mean the same in a claim, in a device
+class and in the agent's file; only MPS is for several users here unless the file says no: it is for devices of several
+claims, whose pods' users nobody knows, and in single-user mode a pod of another user would wait without a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.claims.config import API_VERSION, Fault, read_config
+from dra_driver.inventory.rules import SharingRules
+from dra_driver.inventory.rules_file import read_rules
+from dra_driver.model.sharing import MpsSettings, SharingSettings
+
+
+def read_settings(section: object, path: str, faults: list[str]) -> SharingSettings | None:
+    """Read one section; adds `path: message` to the faults."""
+    found: list[Fault] = []
+    parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": section}
+    config = read_config(parameters, path.removesuffix(".sharing"), found)
+    faults.extend(map(str, found))
+    settings = config.settings if config else None
+    if isinstance(settings, MpsSettings) and _given(section, "mpsConfig", "multiUser") is None:
+        return replace(settings, multi_user=True)
+    return settings
+
+
+def _given(section: object, *path: str) -> object:
+    """Give what stands at a path of a section that was found good; None where nothing does."""
+    for name in path:
+        section = section.get(name) if isinstance(section, dict) else None
+    return section
+
+
+def read_sharing_config(path: Path) -> SharingRules:
+    """Read the agent's sharing configuration. Raises: InputError with every fault, its line and its path."""
+    return read_rules(path, read_settings)

@@ -1,0 +1,261 @@
+"""The opaque configs as pydantic models: one definition for reading, for admission and for the exported JSON schema.
+
+In: parameters of one config. Out: settings, or every fault with its field's path in words that a person can act on.
+Importing this costs megabytes, so that `config` does it only once there is a config to read. Never: which device a
+config goes to. `python -m dra_driver.claims.schema` writes the JSON schema.
+Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (field names, defaults and ranges).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from dra_driver.claims.config import API_VERSION, DeviceConfig, Fault, type_name
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+
+MIB = 1 << 20
+LIMIT_MIN = Quantity.parse("1Mi")
+_BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
+_DEVICE_KEY = re.compile(r"\d{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
+_OWN = "dra_driver"  # the type of faults whose message is complete
+
+
+def _fault(message: str) -> PydanticCustomError:
+    return PydanticCustomError(_OWN, "{message}", {"message": message})
+
+
+def _memory_limit(value: Any) -> int:
+    """Read a quantity as bytes, cut to whole MiB: what the MPS daemon is told is in MiB."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise _fault(f"must be a quantity such as 10Gi, is {type_name(value)}")
+    try:
+        limit = Quantity.parse(str(value))
+    except (QuantityError, ValueError):
+        raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
+    if limit < LIMIT_MIN:
+        raise _fault(f"must be at least {LIMIT_MIN}, is {value}")
+    return int(limit.value) // MIB * MIB
+
+
+def _device_key(key: str) -> str:
+    if not _DEVICE_KEY.fullmatch(key):
+        raise _fault("must name a device: the UUID of a GPU or MIG device, or an index from 0")
+    return key
+
+
+MemoryLimit = Annotated[
+    int,
+    BeforeValidator(_memory_limit),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "integer", "minimum": MIB}],
+            "description": "A Kubernetes quantity of at least 1Mi, such as 10Gi; cut to whole MiB.",
+        }
+    ),
+]
+DeviceKey = Annotated[str, AfterValidator(_device_key)]
+
+
+class _Part(BaseModel):
+    """What all parts share: nothing unknown, nothing converted, null is as good as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TimeSlicingConfig(_Part):
+    """How processes take turns on a GPU."""
+
+    interval: Literal["Default", "Short", "Medium", "Long"] | None = Field(
+        None, description="How long a turn is; Default leaves it to the driver."
+    )
+
+
+class MpsConfig(_Part):
+    """Limits that the MPS daemon gives its clients."""
+
+    defaultActiveThreadPercentage: Annotated[int, Field(ge=0, le=100)] | None = Field(  # noqa: N815 - the API's name
+        None, description="Share of the multiprocessors that a client may use, in percent."
+    )
+    defaultPinnedDeviceMemoryLimit: MemoryLimit | None = Field(  # noqa: N815
+        None, description="Device memory that a client may pin."
+    )
+    defaultPerDevicePinnedMemoryLimit: dict[DeviceKey, MemoryLimit] | None = Field(  # noqa: N815
+        None,
+        description="The same for single devices: by UUID, or by index in the list of the devices sorted by UUID.",
+    )
+    multiUser: bool | None = Field(  # noqa: N815
+        None, description="Whether clients of several users may share the daemon; needs compute capability 7.0."
+    )
+
+
+def _only_with(field: str, strategy: str) -> dict[str, Any]:
+    """Say in JSON schema that a field goes with one strategy alone."""
+    return {
+        "if": {"properties": {"strategy": {"const": strategy}}},
+        "else": {"properties": {field: {"type": "null"}}},
+    }
+
+
+class GpuSharing(_Part):
+    """How users of one GPU are kept apart."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"allOf": [_only_with("timeSlicingConfig", "TimeSlicing"), _only_with("mpsConfig", "MPS")]}
+    )
+
+    strategy: Literal["TimeSlicing", "MPS"]
+    timeSlicingConfig: TimeSlicingConfig | None = None  # noqa: N815
+    mpsConfig: MpsConfig | None = None  # noqa: N815
+
+
+class MigDeviceSharing(_Part):
+    """How users of one MIG device are kept apart; its time slices have no interval."""
+
+    model_config = ConfigDict(json_schema_extra={"allOf": [_only_with("mpsConfig", "MPS")]})
+
+    strategy: Literal["TimeSlicing", "MPS"]
+    mpsConfig: MpsConfig | None = None  # noqa: N815
+
+
+class GpuConfig(_Part):
+    """What a claim or a class may say of whole GPUs, and of shares of them."""
+
+    apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
+    kind: Literal["GpuConfig"]
+    sharing: GpuSharing | None = None
+
+
+class MigDeviceConfig(_Part):
+    """What a claim or a class may say of MIG devices, and of shares of them."""
+
+    apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
+    kind: Literal["MigDeviceConfig"]
+    sharing: MigDeviceSharing | None = None
+
+
+MODELS: Mapping[str, type[GpuConfig | MigDeviceConfig]] = {"GpuConfig": GpuConfig, "MigDeviceConfig": MigDeviceConfig}
+_OWNERS = {"timeSlicingConfig": "TimeSlicing", "mpsConfig": "MPS"}
+
+
+def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[Fault, ...]:
+    """Give the config, or everything that is wrong with it."""
+    model = MODELS[kind]
+    faults = list(_combination_faults(model, parameters.get("sharing"), f"{path}.sharing"))
+    try:
+        config = model.model_validate(parameters)
+    except ValidationError as error:
+        known = {fault.path for fault in faults}
+        faults += [f for f in (_as_fault(model, e, path) for e in error.errors()) if f.path not in known]
+    if faults:
+        return tuple(faults)
+    return DeviceConfig(kind, _settings(config.sharing))
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON schema of both kinds."""
+    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[GpuConfig | MigDeviceConfig, Field(discriminator="kind")])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Opaque device configs of {API_VERSION}",
+        **adapter.json_schema(),
+    }
+
+
+def _settings(sharing: GpuSharing | MigDeviceSharing | None) -> SharingSettings | None:
+    if sharing is None:
+        return None
+    if sharing.strategy == "TimeSlicing":
+        slicing = sharing.timeSlicingConfig if isinstance(sharing, GpuSharing) else None
+        return TimeSlicingSettings(Interval(slicing.interval or "Default") if slicing else Interval.DEFAULT)
+    mps = sharing.mpsConfig or MpsConfig()  # type: ignore[call-arg] # every field has a default
+    return MpsSettings(
+        active_thread_percentage=mps.defaultActiveThreadPercentage,
+        pinned_memory_limit=mps.defaultPinnedDeviceMemoryLimit,
+        per_device_limits=MappingProxyType(mps.defaultPerDevicePinnedMemoryLimit or {}),
+        multi_user=bool(mps.multiUser),
+    )
+
+
+def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iterator[Fault]:
+    """Name settings of the strategy that was not chosen; models alone would say so only once all else is right."""
+    if not isinstance(sharing, dict) or sharing.get("strategy") not in _OWNERS.values():
+        return
+    part = GpuSharing if model is GpuConfig else MigDeviceSharing
+    for field, owner in _OWNERS.items():
+        if field in part.model_fields and sharing.get(field) is not None and sharing["strategy"] != owner:
+            message = f"only goes with strategy {owner}, strategy is {sharing['strategy']}"
+            yield Fault(f"{path}.{field}", message)
+
+
+def _as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> Fault:
+    parts = [str(part) for part in error["loc"] if part != "[key]"]
+    where = path
+    for previous, part in zip(("", *parts), parts, strict=False):
+        where += f"[{part}]" if previous == _BY_DEVICE else f".{part}"
+    return Fault(where, _message(model, error, parts))
+
+
+def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> str:
+    kind, value = error["type"], error["input"]
+    if kind == _OWN:
+        return str(error["ctx"]["message"])
+    if kind == "extra_forbidden":
+        known = _model_at(model, parts[:-1]).model_fields
+        return f"unknown field; known are {', '.join(known)}"
+    if kind in {"literal_error", "missing"}:
+        allowed = get_args(_model_at(model, parts[:-1]).model_fields[parts[-1]].annotation)
+        found = None if kind == "missing" else value
+        return must_be(tuple(_words(allowed)), found)
+    if kind in {"greater_than_equal", "less_than_equal"}:
+        return f"must be between 0 and 100, is {value}"
+    expected = {"int_type": "an integer", "bool_type": "true or false"}.get(kind, "an object")
+    return f"must be {expected}, is {type_name(value)}"
+
+
+def must_be(allowed: tuple[str, ...], found: Any) -> str:
+    """Say what a word must be, and what it is."""
+    expected = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
+    return f"{expected}, is {found!r}" if isinstance(found, str) else f"{expected}, is {_absent(found)}"
+
+
+def _absent(found: Any) -> str:
+    return "missing" if found is None else type_name(found)
+
+
+def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
+    """Give the words of a Literal, also of one that may be absent."""
+    for word in allowed:
+        if isinstance(word, str):
+            yield word
+        else:
+            yield from _words(get_args(word))
+
+
+def _model_at(model: type[BaseModel], parts: list[str]) -> type[BaseModel]:
+    """Find the model of a nested object by the path to it."""
+    for part in parts:
+        options = get_args(model.model_fields[part].annotation)
+        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
+    return model
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")

@@ -1,0 +1,345 @@
+"""How a claim's devices are shared: its configs and the inventory come in, `SharingStep`s go out. Pure.
+
+On a device of its own the claim decides: claim beats class, later beats earlier. On a device that others share as well,
+class and agent decide, and the claim may only lower a limit for its own clients. Everything that is wrong is told at
+once. Nothing here says whether another claim agrees: that is asked when the step is carried out.
+Source: KEP-4381 (configs and their order), KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
+
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.config import DeviceConfig, Fault, refuse
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.sharing import (
+    ClientLimits,
+    Interval,
+    MpsSettings,
+    SharedDevice,
+    SharingSettings,
+    TimeSlicingSettings,
+    record_of_settings,
+    settings_of_record,
+    strategy_of,
+)
+from dra_driver.model.wire import Wire
+
+_KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: of MPS at all, of its limits and several users
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SharingStep:
+    """Share one physical device as its settings say; undone by the last claim that holds it.
+
+    `in_file` names the claim's shares of it in the CDI file, `clients` the limits of those that are MPS clients. `made`
+    names the device whose partition an earlier step makes: only then is its UUID known.
+    """
+
+    kind: ClassVar[str] = "sharing"
+
+    device: SharedDevice
+    settings: SharingSettings
+    in_file: tuple[str, ...] = ()
+    clients: Mapping[str, ClientLimits] = field(default_factory=dict)
+    made: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name what the step is about, within its kind."""
+        return self.device.name
+
+    def record(self) -> Wire:
+        """Give all that undoing this step needs, for the ledger."""
+        return {
+            "kind": self.kind,
+            "key": self.key,
+            "device": asdict(self.device),
+            "settings": record_of_settings(self.settings),
+            "inFile": list(self.in_file),
+            "clients": {name: asdict(limits) for name, limits in self.clients.items()},
+            "made": self.made,
+        }
+
+
+def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
+    """Give the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
+
+    Raises: KeyError, TypeError, ValueError for anything else.
+    """
+    return SharingStep(
+        device=SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__}),
+        settings=settings_of_record(record["settings"]),
+        in_file=tuple(record["inFile"]),
+        clients={
+            name: ClientLimits(**{limit: limits[limit] for limit in ClientLimits.__slots__})
+            for name, limits in record["clients"].items()
+        },
+        made=record["made"],
+    )
+
+
+def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:
+    """Choose the config of each result: claim beats class, later beats earlier, None where no config applies.
+
+    Raises: ClaimError("claim.bad-config") when a config names a request whose device is of another type.
+    """
+    applying = _applying(claim, devices)
+    return {result: entries[-1].config if entries else None for result, entries in applying.items()}
+
+
+def plan_sharing(
+    claim: AllocatedClaim, devices: Mapping[str, Device], in_file: Mapping[AllocatedDevice, str]
+) -> tuple[SharingStep, ...]:
+    """Give a step for each physical device that is to be shared. `in_file` names each result in the CDI file.
+
+    Raises: ClaimError("claim.bad-config") with everything that is wrong.
+    """
+    applying = _applying(claim, devices)
+    faults: list[Fault] = []
+    wishes: dict[str, list[_Wish]] = {}
+    for result, entries in applying.items():
+        if result.is_admin:
+            continue
+        device = devices[result.device]
+        is_shared = device.share is not None or result.share_id is not None
+        wish = _of_shared(result, device, entries) if is_shared else _of_own(result, device, entries, applying, devices)
+        faults += wish.faults
+        if wish.settings is not None:
+            wishes.setdefault(device.shared_name, []).append(wish)
+    faults += [fault for group in wishes.values() for fault in _disagreements(group)]
+    faults += _crowded(wishes)
+    refuse(faults, f"claim {claim.namespace}/{claim.name}")
+    return tuple(_step(devices, group, in_file) for group in wishes.values() if _has_effect(devices, group[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What one result asks for: settings of its device, limits of its own."""
+
+    result: AllocatedDevice
+    settings: SharingSettings | None = None
+    limits: ClientLimits = field(default_factory=ClientLimits)
+    faults: tuple[Fault, ...] = ()
+
+
+def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
+    """Give the configs that apply to each result, the one that wins last. Raises: ClaimError("claim.bad-config")."""
+    applying: dict[AllocatedDevice, tuple[ConfigEntry, ...]] = {}
+    faults: list[Fault] = []
+    for result in claim.devices:
+        found = devices[result.device].type
+        meant = [entry for entry in claim.configs if not entry.requests or entry.names(result)]
+        for entry in meant:
+            if entry.requests and entry.config.device_type is not found.undivided:
+                message = f"{entry.config.kind} does not go with {result.device}, which is of type {found}"
+                faults.append(_fault(result, message))
+        applying[result] = tuple(entry for entry in meant if entry.config.device_type is found.undivided)
+    refuse(faults, f"claim {claim.namespace}/{claim.name}")
+    return applying
+
+
+# A device of the claim's own
+
+
+def _of_own(
+    result: AllocatedDevice,
+    device: Device,
+    entries: Sequence[ConfigEntry],
+    applying: Mapping[AllocatedDevice, Sequence[ConfigEntry]],
+    devices: Mapping[str, Device],
+) -> _Wish:
+    """Take the settings of the config that wins; its limits by device are those of the devices that it wins for."""
+    settings = entries[-1].config.settings if entries else None
+    if not isinstance(settings, MpsSettings):
+        return _Wish(result, settings)
+    won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
+    uuids = sorted((_uuid(devices[name]), name) for name in won)
+    faults = () if entries[-1].is_class else tuple(_unknown_devices(result, settings, uuids))
+    settings = _for_device(settings, device, uuids.index((_uuid(device), device.name)))
+    return _Wish(result, settings, faults=(*faults, *_capability_faults(result, device, settings)))
+
+
+def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
+    """Turn limits by device into the limit of this one."""
+    by_device = settings.per_device_limits
+    limit = by_device.get(_uuid(device), by_device.get(str(index), settings.pinned_memory_limit))
+    return replace(settings, pinned_memory_limit=limit, per_device_limits={})
+
+
+def _unknown_devices(
+    result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
+) -> Iterator[Fault]:
+    known = {*(uuid for uuid, _ in uuids), *map(str, range(len(uuids)))}
+    for key in sorted(settings.per_device_limits.keys() - known):
+        names = ", ".join(f"{index}: {uuid or name}" for index, (uuid, name) in enumerate(uuids))
+        yield _fault(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
+
+
+# A device that others share as well
+
+
+def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> _Wish:
+    """Take class or agent settings for the device, and let the claim lower limits for its own clients."""
+    given = device.share.settings if device.share else None
+    of_class = [entry.config.settings for entry in entries if entry.is_class]
+    of_claim = [entry.config.settings for entry in entries if not entry.is_class]
+    base = _completed(of_class[-1] if of_class else None, given)
+    if isinstance(base, MpsSettings):
+        base = _for_device(base, device, 0)
+    wish = of_claim[-1] if of_claim else None
+    if isinstance(wish, MpsSettings):
+        wish = _for_device(wish, device, 0)
+    faults = tuple(_fault(result, text) for text in _above(base, wish, device))
+    if not isinstance(base, MpsSettings):
+        return _Wish(result, base, faults=faults)
+    faults += tuple(_capability_faults(result, device, base))
+    return _Wish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
+
+
+def _completed(of_class: SharingSettings | None, given: SharingSettings | None) -> SharingSettings | None:
+    """Let the class decide; what it leaves open of MPS is as the agent's configuration says."""
+    if not isinstance(of_class, MpsSettings) or not isinstance(given, MpsSettings):
+        return of_class or given
+    threads, memory = of_class.active_thread_percentage, of_class.pinned_memory_limit
+    return replace(
+        of_class,
+        active_thread_percentage=given.active_thread_percentage if threads is None else threads,
+        pinned_memory_limit=given.pinned_memory_limit if memory is None else memory,
+        multi_user=of_class.multi_user or given.multi_user,
+        across_namespaces=given.across_namespaces,
+    )
+
+
+def _above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
+    """Say what of a claim's wish is more than lowering a limit."""
+    if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
+        return
+    shared = f"{device.name} is shared with other claims"
+    if base is None:
+        yield f"{shared}: its sharing is set by a device class or the agent's configuration, and neither sets any"
+    elif strategy_of(wish) is not strategy_of(base):
+        theirs = strategy_of(base)
+        yield f"{shared} by {theirs}: {strategy_of(wish)} can't be combined with {theirs} on one device"
+    elif isinstance(wish, TimeSlicingSettings) and isinstance(base, TimeSlicingSettings):
+        if wish.interval not in {base.interval, Interval.DEFAULT}:
+            yield f"{shared} with interval {base.interval}, which a claim can't change to {wish.interval}"
+    elif isinstance(wish, MpsSettings) and isinstance(base, MpsSettings):
+        for what, most, asked in (
+            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage),
+            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit),
+        ):
+            if most is not None and asked is not None and asked > most:
+                yield f"{shared}: a claim may only lower its {what} of {most}, not raise it to {asked}"
+        if wish.multi_user and not base.multi_user:
+            yield f"{shared} by clients of one user: a claim can't set multiUser"
+
+
+def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
+    """Give the limits of one result's clients: its share, or less where the claim says so."""
+    consumed = {name: int(Quantity.parse(amount).value) for name, amount in result.consumed}
+    threads = [consumed.get("compute"), wish.active_thread_percentage]
+    memory = [consumed.get("memory"), wish.pinned_memory_limit]
+    return ClientLimits(_least(threads), _least(memory))
+
+
+def _least(limits: Sequence[int | None]) -> int | None:
+    """Give the least limit; 0 is a capacity that is told and not counted."""
+    return min((limit for limit in limits if limit), default=None)
+
+
+# Of both
+
+
+def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[Fault]:
+    text = device.gpu.compute_capability
+    if text is None:
+        return
+    capability = tuple(int(part) for part in text.split(".")[:2])
+    limits = settings.multi_user or (settings.active_thread_percentage, settings.pinned_memory_limit) != (None, None)
+    if capability < _KEPLER or (limits and capability < _VOLTA):
+        what, needed = ("MPS", "3.5") if capability < _KEPLER else ("MPS with limits or several users", "7.0")
+        yield _fault(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
+
+
+def _disagreements(group: Sequence[_Wish]) -> Iterator[Fault]:
+    """Say which results of one claim want one device shared in different ways."""
+    first = group[0]
+    for other in group[1:]:
+        if other.settings != first.settings:
+            yield _fault(
+                other.result,
+                f"{other.result.device} can't be shared in two ways, request {first.result.request} has another config",
+            )
+
+
+def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[Fault]:
+    """Say which requests have several devices under MPS: a container talks to one MPS daemon only."""
+    by_request: dict[str, dict[str, AllocatedDevice]] = {}
+    for shared_name, group in wishes.items():
+        for wish in group:
+            if isinstance(wish.settings, MpsSettings):
+                by_request.setdefault(wish.result.base_request, {})[shared_name] = wish.result
+    for found in by_request.values():
+        if len(found) > 1:
+            first, *_ = found.values()
+            listed = ", ".join(sorted(found))
+            yield _fault(
+                first, f"a container talks to one MPS daemon, each of {listed} has its own: ask for one device"
+            )
+
+
+def _has_effect(devices: Mapping[str, Device], wish: _Wish) -> bool:
+    """Say whether there is anything to set: MIG devices have no time slice of their own."""
+    is_gpu = devices[wish.result.device].type.undivided is DeviceType.GPU
+    return is_gpu or isinstance(wish.settings, MpsSettings)
+
+
+def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mapping[AllocatedDevice, str]) -> SharingStep:
+    device = devices[group[0].result.device]
+    settings = group[0].settings
+    assert settings is not None  # noqa: S101 - only such wishes are in a group
+    is_made = device.cut is not None
+    shared = SharedDevice(
+        name=device.shared_name,
+        gpu_uuid=device.gpu.uuid,
+        minor=device.gpu.minor,
+        pci_address=device.gpu.pci_address,
+        mig_uuid=device.partition.uuid if device.partition and not is_made else None,
+    )
+    clients: dict[str, ClientLimits] = {}
+    if isinstance(settings, MpsSettings):
+        clients = {in_file[wish.result]: _together(group, wish, settings) for wish in group}
+    names = tuple(in_file[wish.result] for wish in group)
+    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "")
+
+
+def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:
+    """Add up the shares of one request: whoever uses it gets them all, and one limit for the device."""
+    limits = [other.limits for other in group if other.result.base_request == wish.result.base_request]
+    threads = _sum([one.active_thread_percentage for one in limits], settings.active_thread_percentage or 100)
+    memory = _sum([one.pinned_memory_limit for one in limits], settings.pinned_memory_limit)
+    return ClientLimits(threads, memory and memory // _MIB * _MIB)
+
+
+def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
+    if not limits or any(limit is None for limit in limits):
+        return None
+    total = sum(limit for limit in limits if limit is not None)
+    return total if most is None else min(total, most)
+
+
+def _uuid(device: Device) -> str:
+    """Give the UUID by which CUDA finds the device; "" for one that is yet to be made."""
+    if device.type.undivided is DeviceType.GPU:
+        return device.gpu.uuid
+    return device.partition.uuid if device.partition else ""
+
+
+def _fault(result: AllocatedDevice, message: str) -> Fault:
+    return Fault(f"config for request {result.request}", message)

@@ -1,0 +1,124 @@
+"""`dra-driver doctor`: what is wrong on this node or in the cluster, how it is known, and how to mend it.
+
+In: the cluster's API server, this node's files and hardware. Out: a report, and a support bundle where one is wanted.
+It reads only: its questions to the API server about gates are dry runs.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dra_driver.cli.hardware_options import chosen, hardware_options
+from dra_driver.cli.output import console, say, write_document
+from dra_driver.model.errors import DriverError, ExitCode
+
+if TYPE_CHECKING:
+    from dra_driver.cli.hardware_options import Chosen
+    from dra_driver.doctor.cluster_evidence import ClusterEvidence
+    from dra_driver.doctor.finding import Finding, Report, Unseen
+    from dra_driver.doctor.node_evidence import NodeEvidence
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+@click.command(name="doctor")
+@hardware_options
+@click.option(
+    "--kubeconfig", metavar="FILE", default=None, help="The cluster (default: as kubectl, else the pod's own)."
+)
+@click.option("--host-root", metavar="DIR", default="/", show_default=True, help="Where the host's / is seen.")
+@click.option("--only", type=click.Choice(["node", "cluster"]), default=None, help="Look at one of the two.")
+@click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(
+    kubeconfig: str | None, host_root: str, only: str | None, bundle: str | None, output: str, **given: str | None
+) -> int:
+    """Say what is wrong, how it is known, and how to mend it.
+
+    \b
+    dra-driver doctor                       this node and the cluster, as far as either can be seen
+    dra-driver doctor --only cluster        from a laptop, with your kubeconfig
+    dra-driver doctor --bundle b.tar.gz     and everything that a report needs, redacted
+
+    Nothing is changed. What could not be looked at is said; run it as root on a node to see all of it.
+
+    Exit status 1: there are errors or warnings; 5: neither a node nor a cluster could be looked at.
+    """  # noqa: D301
+    from dra_driver.doctor.bundle import write_bundle
+    from dra_driver.doctor.examination import examine
+
+    selected = chosen(given)
+    unseen: list[Unseen] = []
+    node = _look_at_node(selected, Path(host_root), unseen, is_asked=only == "node") if only != "cluster" else None
+    cluster = _look_at_cluster(selected.driver, kubeconfig, unseen) if only != "node" else None
+    report = examine(cluster, node, datetime.now(UTC), tuple(unseen))
+    if bundle:
+        write_bundle(Path(bundle), report, cluster, node)
+    if output == "json":
+        write_document(report.document(), "json")
+    else:
+        _show(report, bundle)
+    if not report.looked_at:
+        return ExitCode.ENVIRONMENT
+    return ExitCode.OK if report.is_clean else ExitCode.NO_MATCH
+
+
+def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_asked: bool) -> NodeEvidence | None:
+    from dra_driver.doctor.finding import Unseen
+    from dra_driver.doctor.node_evidence import NodeFolders, read_node
+
+    folders = NodeFolders(
+        selected.cdi, selected.registrar, selected.data.parent, selected.device_plugins or Path(), host
+    )
+    if not (is_asked or folders.is_kubelet_here or selected.hardware.is_present()):
+        unseen.append(Unseen("node", "this machine has no kubelet and no GPU; --only node looks all the same"))
+        return None
+    return read_node(selected.node, selected.driver, selected.hardware, selected.roots, folders)
+
+
+def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) -> ClusterEvidence | None:
+    from dra_driver.cli.inputs_cluster import default_kubeconfig
+    from dra_driver.doctor.cluster_evidence import read_cluster
+    from dra_driver.doctor.finding import Unseen
+    from dra_driver.kube.api import KubeApi
+    from dra_driver.kube.credentials import load
+
+    try:
+        api = KubeApi(load(kubeconfig or default_kubeconfig()))
+        try:
+            return read_cluster(api, driver)
+        finally:
+            api.close()
+    except DriverError as error:
+        unseen.append(Unseen("cluster", f"{error} [{error.code}]"))
+        return None
+
+
+def _show(report: Report, bundle: str | None) -> None:
+    out = console()
+    for finding in report.findings:
+        _show_finding(out, finding)
+    if report.unseen:
+        say(out, "could not be looked at:", style="bold")
+        for one in report.unseen:
+            say(out, f"{one.what}: {one.why}", indent=2)
+    counts = {"error": 0, "warning": 0, "note": 0}
+    for finding in report.findings:
+        counts[str(finding.severity)] += 1
+    listed = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items())
+    say(out, f"looked at {', '.join(report.looked_at) or 'nothing'}: {listed}")
+    if bundle:
+        say(out, f"support bundle: {bundle} (look through it before you give it away)")
+
+
+def _show_finding(out: object, finding: Finding) -> None:
+    severity = str(finding.severity)
+    say(out, f"{severity:<8}{finding.id}", style=_STYLES[severity])
+    say(out, f"{finding.subject}: {finding.message}", indent=8)
+    say(out, f"known by  {finding.how}", indent=8)
+    say(out, f"remedy    {finding.remedy}", indent=8)
+    say(out, f"page      docs/{finding.kind.page}", indent=8)

@@ -1,0 +1,43 @@
+"""Checks of the agent's pods, as the API server shows them.
+
+Pure. In: `ClusterEvidence`. Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.model.wire import Wire
+
+
+def check_agents(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look for agent pods that are not ready."""
+    for pod in cluster.of("pods"):
+        labels = pod["metadata"].get("labels") or {}
+        if labels.get("app.kubernetes.io/name") != "dra-driver" or _is_ready(pod):
+            continue
+        namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
+        node = (pod.get("spec") or {}).get("nodeName") or "no node"
+        yield Finding(
+            "agent-not-ready", f"pod {namespace}/{name}", f"on {node}: {_why(pod)}", "status.conditions",
+            f"kubectl logs -n {namespace} {name}; its /readyz says what it waits for",
+        )  # fmt: skip
+
+
+def _is_ready(pod: Wire) -> bool:
+    status = pod.get("status") or {}
+    conditions = status.get("conditions") or ()
+    is_ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return is_ready or status.get("phase") == "Succeeded" or "deletionTimestamp" in pod["metadata"]
+
+
+def _why(pod: Wire) -> str:
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting:
+            return f"{waiting.get('reason')}, {container.get('restartCount', 0)} restarts"
+    unready = [one for one in status.get("conditions") or () if one.get("status") == "False"]
+    return next((str(one.get("message") or one.get("reason")) for one in unready), "not ready")

@@ -1,0 +1,139 @@
+"""Checks of ResourceClaims: stuck before they are prepared, held by pods that have ended, on devices that are gone.
+
+Pure. In: `ClusterEvidence`, the time, and `NodeEvidence` where the node's own ledger is at hand. Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.doctor.node_evidence import NodeEvidence
+from dra_driver.model.wire import ClaimWire, Wire
+
+PATIENCE_SECONDS = 60.0  # a pod may take that long to start without anything being wrong
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+def check_reservations(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look for claims that pods keep which have ended, or are not there any more."""
+    if not cluster.has("pods", "claims"):
+        return
+    pods = {one["metadata"].get("uid"): one for one in cluster.of("pods")}
+    for claim in _allocated(cluster):
+        for user in claim["status"].get("reservedFor") or ():
+            if user.get("resource") != "pods":
+                continue
+            pod = pods.get(user.get("uid"))
+            phase = _phase(pod) if pod else ""
+            if pod is None or phase in _ENDED:
+                yield Finding(
+                    "claim-finished-pod", f"claim {_full_name(claim)}",
+                    f"is reserved by pod {user['name']}, which {f'has ended ({phase})' if pod else 'is gone'}",
+                    "status.reservedFor beside GET pods",
+                    "the resource claim controller of kube-controller-manager frees it: look at its log if this stays",
+                )  # fmt: skip
+
+
+def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
+    """Look for pods that wait for devices, or for their preparation."""
+    claims = {(one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in _allocated(cluster)}
+    for pod in cluster.of("pods"):
+        spec, namespace = pod.get("spec") or {}, pod["metadata"].get("namespace")
+        if _phase(pod) != "Pending" or not spec.get("resourceClaims"):
+            continue
+        subject = f"pod {namespace}/{pod['metadata']['name']}"
+        if not spec.get("nodeName"):
+            yield Finding(
+                "claim-waits", subject, "waits for devices", "status.phase is Pending, spec.nodeName is not set",
+                f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} says why",
+            )  # fmt: skip
+            continue
+        names = [claims[key] for name in _claims_of(pod) if (key := (namespace, name)) in claims]
+        mine = [claim for claim in names if _devices_of(claim, cluster.driver)]
+        waited = _seconds_since(_scheduled_at(pod), now)
+        if mine and waited > PATIENCE_SECONDS:
+            listed = ", ".join(_full_name(claim) for claim in mine)
+            yield Finding(
+                "claim-not-prepared", subject, f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}",
+                "status.phase is Pending, its claims are allocated",
+                "kubectl describe pod shows the code of the fault; `dra-driver doctor` on that node tells more",
+            )  # fmt: skip
+
+
+def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look for claims whose devices nobody publishes."""
+    if not cluster.has("slices", "claims"):
+        return
+    published = {
+        (one["spec"]["pool"]["name"], device["name"])
+        for one in cluster.of("slices")
+        if one["spec"].get("driver") == cluster.driver
+        for device in one["spec"].get("devices") or ()
+    }
+    for claim in _allocated(cluster):
+        gone = [name for name in _devices_of(claim, cluster.driver) if name not in published]
+        if gone:
+            yield Finding(
+                "claim-device-gone", f"claim {_full_name(claim)}",
+                f"holds {', '.join('/'.join(name) for name in gone)}, which is not published",
+                "status.allocation beside GET resourceslices",
+                "a GPU may be lost, or held under a name of another driver; end the pod if it does not come back",
+            )  # fmt: skip
+
+
+def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
+    """Compare what is prepared on this node with the claims that there are."""
+    if node.rows is None or not cluster.has("claims"):
+        return
+    known = {one["metadata"].get("uid") for one in cluster.of("claims")}
+    for row in node.rows:
+        if row.uid not in known:
+            yield Finding(
+                "claim-gone", f"claim {row.name}", f"is gone, but {', '.join(row.devices) or 'it'} is still prepared",
+                "the ledger beside GET resourceclaims",
+                "the agent undoes it once it was gone for five minutes and nothing runs on the device",
+            )  # fmt: skip
+
+
+def _allocated(cluster: ClusterEvidence) -> list[ClaimWire]:
+    return [one for one in cluster.of("claims") if (one.get("status") or {}).get("allocation")]
+
+
+def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
+    """Give pool and device of what a claim holds of a driver."""
+    results = (claim["status"]["allocation"].get("devices") or {}).get("results") or ()
+    return [(one["pool"], one["device"]) for one in results if one.get("driver") == driver]
+
+
+def _claims_of(pod: Wire) -> list[str]:
+    """Name the claims of a pod: made from templates, given by name, made for extended resources."""
+    status = pod.get("status") or {}
+    names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
+    names += [one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
+    names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
+    return [str(name) for name in dict.fromkeys(names) if name]
+
+
+def _scheduled_at(pod: Wire) -> str:
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled":
+            return str(condition.get("lastTransitionTime") or "")
+    return ""
+
+
+def _seconds_since(time: str, now: datetime) -> float:
+    try:
+        return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
+    except ValueError:
+        return 0.0
+
+
+def _phase(pod: Wire) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def _full_name(wire: Wire) -> str:
+    return f"{wire['metadata'].get('namespace')}/{wire['metadata']['name']}"

@@ -1,0 +1,119 @@
+"""Checks of DeviceClasses: do they match devices, only ours, and do their selectors work at all?
+
+Pure. In: `ClusterEvidence`. Out: findings. A class is of interest when it names this driver, matches a device of it, or
+is wanted by a claim that does not find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.doctor.slice_checks import devices_of
+from dra_driver.model.wire import ClassWire, DeviceWire, Wire
+from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+
+_ENGINE_MINORS = (34, 37)
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What a class matches: devices by driver; `fault` is the first selector that failed, with Kubernetes' words."""
+
+    matches: dict[str, int] = field(default_factory=dict)
+    fault: str = ""
+
+
+def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Judge every class on every device that is published."""
+    if not cluster.has("classes", "slices"):
+        return
+    fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
+    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    wanted = _wanted(cluster)
+    for one in cluster.of("classes"):
+        wanted_by = wanted.pop(one["metadata"]["name"], "")
+        if fleet.get(cluster.driver):  # without a device of ours, that is the finding
+            yield from _findings(cluster.driver, one, _judge(engine, one, fleet), wanted_by)
+    for name, claim in sorted(wanted.items()):
+        yield Finding(
+            "class-missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
+            "install it: the chart's classes are in deviceclasses/; kubectl get deviceclasses lists those there are",
+        )  # fmt: skip
+
+
+def _findings(driver: str, one: ClassWire, verdict: _Verdict, wanted_by: str) -> Iterator[Finding]:
+    subject, how = f"class {one['metadata']['name']}", "its selectors, evaluated on every published device"
+    is_ours = any(driver in expression for expression in _expressions(one))
+    others = {name: count for name, count in verdict.matches.items() if name != driver}
+    if verdict.fault and (is_ours or wanted_by):
+        remedy = "guard the attribute with `in` or has(), or correct the expression: dra-driver cel lint"
+        yield Finding("class-broken", subject, verdict.fault, how, remedy)
+    elif not verdict.matches and (is_ours or wanted_by):
+        code = "class-wanted-no-match" if wanted_by else "class-no-match"
+        what = f"matches no device, and {wanted_by} asks for it" if wanted_by else "matches no device"
+        yield Finding(code, subject, what, how, f"dra-driver cel explain --class {one['metadata']['name']} says why")
+    elif others and driver in verdict.matches:
+        listed = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
+        remedy = f'begin its expression with device.driver == "{driver}" &&'
+        yield Finding("class-foreign", subject, f"also matches {listed}", how, remedy)
+
+
+def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _Verdict:
+    verdict = _Verdict()
+    try:
+        selectors = [engine.compile(expression) for expression in _expressions(one)]
+    except SelectorCompileError as error:
+        verdict.fault = error.text
+        return verdict
+    for driver, devices in fleet.items():
+        for name, device in devices.items():
+            try:
+                if _matches(selectors, device, driver):
+                    verdict.matches[driver] = verdict.matches.get(driver, 0) + 1
+            except SelectorRuntimeError as error:
+                verdict.fault = verdict.fault or f"fails on {driver} device {name}: {error.text}"
+    return verdict
+
+
+def _matches(selectors: list[KubernetesSelector], device: DeviceWire, driver: str) -> bool:
+    return all(selector.matches(device, driver) for selector in selectors)
+
+
+def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
+    found: dict[str, list[Wire]] = {}
+    for one in cluster.of("slices"):
+        found.setdefault(one["spec"]["driver"], []).append(one)
+    return found
+
+
+def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
+    """Give who names each class: claims that are not allocated yet, and templates."""
+    wanted: dict[str, str] = {}
+    for kind, wire, spec in (
+        *(("template", one, one["spec"].get("spec") or {}) for one in cluster.of("templates")),
+        *(
+            ("claim", one, one["spec"])
+            for one in cluster.of("claims")
+            if not (one.get("status") or {}).get("allocation")
+        ),
+    ):
+        for request in (spec.get("devices") or {}).get("requests") or ():
+            for part in (request.get("exactly") or {}, *(request.get("firstAvailable") or ())):
+                if name := part.get("deviceClassName"):
+                    wanted[name] = f"{kind} {wire['metadata'].get('namespace')}/{wire['metadata']['name']}"
+    return wanted
+
+
+def _expressions(one: ClassWire) -> list[str]:
+    selectors = (one.get("spec") or {}).get("selectors") or ()
+    return [selector["cel"]["expression"] for selector in selectors if selector.get("cel")]
+
+
+def _engine_version(minor: int) -> str:
+    """Give the version whose rules come nearest."""
+    first, last = _ENGINE_MINORS
+    return f"1.{min(max(minor, first), last)}"

@@ -1,0 +1,153 @@
+"""What the API server shows: objects that matter to this driver, and what it keeps of fields behind feature gates.
+
+In: an API client. Out: `ClusterEvidence`; what may not be read is told as `Unseen`, and nothing is guessed. It writes
+nothing: the questions about gates are creates as dry runs.
+Source: Kubernetes API concepts, dry-run; fields of gates that are off are dropped silently at create.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.doctor.finding import Unseen
+from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.kube.api import KubeApi, ServerVersion
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+
+PAGE = "500"
+SECONDS = 30.0
+RESOURCE_API = "/apis/resource.k8s.io/v1"
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+KINDS: dict[str, str] = {
+    "nodes": "/api/v1/nodes",
+    "namespaces": "/api/v1/namespaces",
+    "pods": "/api/v1/pods",
+    "slices": f"{RESOURCE_API}/resourceslices",
+    "classes": f"{RESOURCE_API}/deviceclasses",
+    "claims": f"{RESOURCE_API}/resourceclaims",
+    "templates": f"{RESOURCE_API}/resourceclaimtemplates",
+    "policies": _POLICIES,
+    "bindings": f"{_POLICIES.removesuffix('ies')}ybindings",
+    "daemonsets": "/apis/apps/v1/daemonsets",
+}
+# What an agent's ServiceAccount must be allowed: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
+RIGHTS = (
+    *(("resource.k8s.io", "resourceclaims", verb) for verb in ("get", "list")),
+    *(("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")),
+    ("", "nodes", "get"),
+    ("", "events", "create"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvidence:
+    """What was read. A kind that could not be read is missing from `objects`; a gate that nobody answered, from `kept`.
+
+    `rights` says, for each ServiceAccount of an agent, which of `RIGHTS` it lacks.
+    """
+
+    version: ServerVersion
+    driver: str
+    objects: Mapping[str, list[Wire]] = field(default_factory=dict)
+    kept: Mapping[str, bool] = field(default_factory=dict)
+    rights: Mapping[str, list[str]] = field(default_factory=dict)
+    unseen: tuple[Unseen, ...] = ()
+
+    def of(self, kind: str) -> list[Wire]:
+        """Give the objects of one kind; none when they could not be read."""
+        return self.objects.get(kind, [])
+
+    def has(self, *kinds: str) -> bool:
+        """Say whether all of these kinds were read."""
+        return all(kind in self.objects for kind in kinds)
+
+
+def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
+    """Read the cluster. Raises: ApiError when the server is not reached or does not let us in."""
+    version = api.server_version()
+    objects: dict[str, list[Wire]] = {}
+    unseen: list[Unseen] = []
+    for kind, path in KINDS.items():
+        try:
+            objects[kind] = _list(api, path)
+        except ApiError as error:
+            if error.status in {0, 401}:
+                raise
+            unseen.append(Unseen(kind, _why(error)))
+    kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
+    rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))
+    return ClusterEvidence(version, driver, objects, kept, rights, (*unseen, *unasked, *unchecked))
+
+
+def agents(daemonsets: list[Wire]) -> list[Wire]:
+    """Give the DaemonSets that run an agent, whatever they are called."""
+    return [one for one in daemonsets if _label(one, "app.kubernetes.io/name") == "dra-driver"]
+
+
+def _label(wire: Wire, name: str) -> Any:
+    return (wire["metadata"].get("labels") or {}).get(name)
+
+
+def _ask_gates(api: KubeApi, driver: str, minor: int, nodes: list[Wire]) -> tuple[dict[str, bool], list[Unseen]]:
+    node = nodes[0]["metadata"]["name"] if nodes else "node"
+    kept: dict[str, bool] = {}
+    unseen: list[Unseen] = []
+    for gate, question in QUESTIONS.items():
+        path, body = question.request(driver, node, minor)
+        try:
+            stored = api.request("POST", path, body=body, query={"dryRun": "All"}, timeout_s=SECONDS)
+        except ApiError as error:
+            unseen.append(Unseen(f"gate {gate}", _why(error)))
+        else:
+            kept[gate] = answer(question, stored)
+    return kept, unseen
+
+
+def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[str]], list[Unseen]]:
+    """Ask for each agent's ServiceAccount what it may do."""
+    lacking: dict[str, list[str]] = {}
+    for daemonset in agents(daemonsets):
+        template = daemonset["spec"]["template"]
+        if (template["metadata"].get("labels") or {}).get("app.kubernetes.io/component", "agent") != "agent":
+            continue
+        account = template["spec"].get("serviceAccountName") or "default"
+        user = f"system:serviceaccount:{daemonset['metadata']['namespace']}:{account}"
+        try:
+            lacking[user] = [_named(right) for right in RIGHTS if not _is_allowed(api, user, right)]
+        except ApiError as error:
+            return lacking, [Unseen(f"rights of {user}", _why(error))]
+    return lacking, []
+
+
+def _is_allowed(api: KubeApi, user: str, right: tuple[str, str, str]) -> bool:
+    group, resource, verb = right
+    spec = {"user": user, "resourceAttributes": {"group": group, "resource": resource, "verb": verb}}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answered = api.request("POST", path, body=review, timeout_s=SECONDS)
+    return bool((answered.get("status") or {}).get("allowed"))
+
+
+def _named(right: tuple[str, str, str]) -> str:
+    group, resource, verb = right
+    return f"{verb} {resource}{f'.{group}' if group else ''}"
+
+
+def _why(error: ApiError) -> str:
+    return f"{error.message} [{error.code}]"
+
+
+def _list(api: KubeApi, path: str) -> list[Wire]:
+    found: list[Wire] = []
+    token = ""
+    while True:
+        query = {"limit": PAGE, **({"continue": token} if token else {})}
+        page = api.request("GET", path, query=query, timeout_s=SECONDS)
+        found.extend(page.get("items") or [])
+        token = (page.get("metadata") or {}).get("continue") or ""
+        if not token:
+            return found

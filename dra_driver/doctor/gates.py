@@ -1,0 +1,94 @@
+"""Gates: asked by what the API server keeps of an object that is never stored.
+
+Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer has the
+field, or lacks it. A server that does not know a field drops it as well.
+Source: Kubernetes API resource/v1, fields and their feature gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.model.wire import Wire
+
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+_COUNTERS_APART_MINOR = 35  # from here on counters stand in slices of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about one gate: the object, where its field is, and what is missing without it."""
+
+    make: Callable[[str, str, int], tuple[str, Wire]]
+    field: tuple[str | int, ...]
+    without: str
+
+    def request(self, driver: str, node: str, minor: int) -> tuple[str, Wire]:
+        """Give path and body of the dry run."""
+        return self.make(driver, node, minor)
+
+
+def answer(question: Question, stored: Wire) -> bool:
+    """Say whether the answer has the field."""
+    value: Any = stored
+    for key in question.field:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return value not in (None, False, [], {})
+
+
+def _slice(driver: str, node: str, **spec: Any) -> tuple[str, Wire]:
+    pool = {"name": f"{node}/doctor", "generation": 1, "resourceSliceCount": 1}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": "dra-driver-doctor-"},
+        "spec": {"driver": driver, "nodeName": node, "pool": pool, **spec},
+    }
+    return _SLICES, body
+
+
+def _counters(driver: str, node: str, minor: int) -> tuple[str, Wire]:
+    sets = [{"name": "gpu", "counters": {"memory": {"value": "1"}}}]
+    if minor >= _COUNTERS_APART_MINOR:
+        return _slice(driver, node, sharedCounters=sets)
+    takes = [{"counterSet": "gpu", "counters": {"memory": {"value": "1"}}}]
+    return _slice(driver, node, sharedCounters=sets, devices=[{"name": "a", "consumesCounters": takes}])
+
+
+def _taints(driver: str, node: str, _minor: int) -> tuple[str, Wire]:
+    taint = {"key": "doctor.example.com/asked", "effect": "NoSchedule"}
+    return _slice(driver, node, devices=[{"name": "a", "taints": [taint]}])
+
+
+def _shared(driver: str, node: str, _minor: int) -> tuple[str, Wire]:
+    return _slice(driver, node, devices=[{"name": "a", "allowMultipleAllocations": True}])
+
+
+def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"generateName": "dra-driver-doctor-"},
+        "spec": {"extendedResourceName": "doctor.example.com/asked"},
+    }
+    return _CLASSES, body
+
+
+QUESTIONS: dict[str, Question] = {
+    "DRAPartitionableDevices": Question(
+        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
+    ),
+    "DRAConsumableCapacity": Question(
+        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
+    ),
+    "DRADeviceTaints": Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
+    "DRAExtendedResource": Question(
+        _extended, ("spec", "extendedResourceName"), "pods with limits nvidia.com/gpu served by classes"
+    ),
+}

@@ -1,0 +1,53 @@
+"""Kernel driver: which module drives the GPUs of this node, of which version, and could it be built?
+
+In: roots. Out: `KernelDriver`. It reads sysfs, procfs and file names; nothing is loaded and no device is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.nvidia import library, sysfs
+from dra_driver.hardware.port import Roots
+
+_FILE_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDriver:
+    """What stands between the GPUs and their library. Versions are None where there is none.
+
+    `bound` names the kernel driver of each GPU by PCI address, None for none. `sources` are driver sources that wait to
+    be built (DKMS), `has_headers` says whether the running kernel's build folder is there.
+    """
+
+    bound: dict[str, str | None]
+    module_version: str | None
+    library_version: str | None
+    library_file: str | None
+    sources: tuple[str, ...]
+    kernel: str
+    has_headers: bool
+
+
+def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
+    """Look at this node. `host` is the root of the host's file system."""
+    file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
+    release = sysfs.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
+    return KernelDriver(
+        bound={one.address: one.driver for one in sysfs.read_pci_functions(roots)},
+        module_version=sysfs.read_driver_version(roots),
+        library_version=_version_of(file),
+        library_file=file,
+        sources=tuple(sorted(path.name for path in (host / "usr/src").glob("nvidia-*") if path.is_dir())),
+        kernel=release,
+        has_headers=(host / "lib/modules" / release / "build").exists(),
+    )
+
+
+def _version_of(file: str | None) -> str | None:
+    match = _FILE_VERSION.search(os.path.realpath(file)) if file else None
+    return match[1] if match else None

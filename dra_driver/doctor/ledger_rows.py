@@ -1,0 +1,57 @@
+"""Ledger rows: what the agent's ledger says, read without touching it.
+
+In: the ledger's path. Out: rows. The file is opened read-only and never repaired: that is the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from dra_driver.model.errors import LedgerError
+from dra_driver.plugin.record import record_of_row
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One claim as the agent knows it. `has_file` says whether its steps include a CDI file."""
+
+    uid: str
+    name: str
+    state: str
+    boot_id: str
+    devices: tuple[str, ...]
+    has_file: bool
+
+
+def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
+    """Give every row; none where there is no ledger. Raises: PermissionError, ValueError for a damaged file."""
+    if not path.exists():
+        return ()
+    if not os.access(path, os.R_OK):
+        raise PermissionError(path)
+    # Without a write-ahead log nobody has it open, and a reader must not make one.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            rows = connection.execute("SELECT * FROM claims ORDER BY uid").fetchall()
+        return tuple(_row(row) for row in rows)
+    except (sqlite3.Error, LedgerError) as fault:
+        raise ValueError(f"{path}: {fault}") from fault
+
+
+def _row(row: sqlite3.Row) -> LedgerRow:
+    record = record_of_row(row)
+    return LedgerRow(
+        uid=record.uid,
+        name=record.full_name,
+        state=str(record.state),
+        boot_id=record.boot_id,
+        devices=record.owned_names(),
+        has_file=any(step.get("kind") == "cdi-file" for step in record.steps),
+    )

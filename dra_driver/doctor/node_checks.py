@@ -1,0 +1,189 @@
+"""Checks of one node: kernel driver, hardware, container runtime, registration, ledger and CDI folder.
+
+Pure. In: `NodeEvidence`. Out: findings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from dra_driver.doctor.finding import Finding
+from dra_driver.doctor.node_evidence import NodeEvidence
+from dra_driver.hardware.mixing import hangs_when_mixed
+from dra_driver.plugin.record import UNFINISHED, State
+
+_MIXED = "hardware.mixed-mig-driver"
+# What `check_kernel_driver` and `driver-not-answering` say better.
+_SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
+_UPGRADE = "upgrade the driver to 580.65.06 or newer"
+
+
+def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
+    """Look at what drives the GPUs on the bus."""
+    kernel = node.kernel
+    if node.vendor == "simulated":
+        return
+    for address, bound in kernel.bound.items():
+        subject, how = f"GPU {address}", "the driver link of its PCI function in sysfs"
+        if bound == "nouveau":
+            yield Finding(
+                "driver-nouveau", subject, "is bound to nouveau", how,
+                "blacklist nouveau (a file in /etc/modprobe.d, then a new initramfs) and reboot",
+            )  # fmt: skip
+        elif bound and bound.startswith("vfio"):
+            yield Finding(
+                "driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed"
+            )
+        elif bound is None:
+            yield Finding(
+                "driver-not-loaded",
+                subject,
+                "has no driver",
+                how,
+                "install NVIDIA's driver, or load it: modprobe nvidia",
+            )
+    if any(bound is None for bound in kernel.bound.values()) and kernel.sources and not kernel.has_headers:
+        yield Finding(
+            "driver-no-headers", f"kernel {kernel.kernel}",
+            f"has no headers, so that {kernel.sources[-1]} can't be built",
+            f"/usr/src/{kernel.sources[-1]} is there, /lib/modules/{kernel.kernel}/build is not",
+            f"install the headers of {kernel.kernel}, then build the driver again (dkms autoinstall)",
+        )  # fmt: skip
+    if kernel.module_version and kernel.library_version and kernel.module_version != kernel.library_version:
+        yield Finding(
+            "driver-version-skew", "GPU driver",
+            f"the kernel runs {kernel.module_version}, the library is of {kernel.library_version}",
+            f"/sys/module/nvidia/version beside {kernel.library_file}",
+            "drain the node and reload the module (or reboot): the driver was upgraded under a running kernel",
+        )  # fmt: skip
+
+
+def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
+    """Tell what the hardware's own library answers."""
+    facts, inventory = node.facts, node.inventory
+    if facts is None or inventory is None:
+        return
+    if inventory.waiting_for:
+        yield Finding(
+            "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
+            "discovery, as the agent does it", "nvidia-smi should say the same; dmesg | grep NVRM tells why",
+        )  # fmt: skip
+    for problem in inventory.problems:
+        if problem.code in _SAID_OTHERWISE:
+            continue
+        code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
+        yield Finding(
+            code, problem.subject, f"{problem.message} [{problem.code}]", "discovery, as the agent does it",
+            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md has the code",
+        )  # fmt: skip
+    if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
+        yield Finding(
+            "driver-risky-version", f"driver {facts.driver_version}",
+            "workloads hang once some GPUs of a node are in MIG mode and others are not", "the driver's version",
+            f"{_UPGRADE} before MIG is used on part of the GPUs",
+        )  # fmt: skip
+    for gpu in facts.gpus:
+        if gpu.mig_enabled and not gpu.partitions:
+            yield Finding(
+                "hardware-mig-mode", f"GPU {gpu.pci_address}", "is in MIG mode, and has no partition", "its MIG mode",
+                "let the agent cut it (docs/mig.md), cut it with nvidia-smi mig, or switch MIG off",
+            )  # fmt: skip
+    for text in node.left_out if node.vendor != "simulated" else ():
+        yield Finding(
+            "toolkit-missing", "containers", text, "what lies below the driver root", "install the container toolkit"
+        )
+
+
+def check_runtime(node: NodeEvidence) -> Iterator[Finding]:
+    """Judge the container runtime's configuration."""
+    for one in node.runtimes:
+        subject, how = f"{one.runtime} ({one.file})", f"{one.file} and what it imports"
+        if one.fault:
+            yield Finding("runtime-cdi-unknown", subject, f"can't be read: {one.fault}", how, "correct the file")
+        elif one.is_cdi_on is False:
+            yield Finding(
+                "runtime-cdi-off", subject, "enable_cdi is false", how, "set enable_cdi = true and restart the runtime"
+            )
+        elif one.is_cdi_on is None:
+            yield Finding(
+                "runtime-cdi-unknown", subject, "does not set enable_cdi: on since containerd 2.0, off in 1.7", how,
+                "with containerd 1.7 set enable_cdi = true and restart it",
+            )  # fmt: skip
+        if _same_folder(str(node.folders.cdi)) not in map(_same_folder, one.folders):
+            yield Finding(
+                "runtime-cdi-folder", subject, f"looks into {', '.join(one.folders)}, not into {node.folders.cdi}", how,
+                f"add {node.folders.cdi} to cdi_spec_dirs, or give the agent --cdi-root={one.folders[-1]}",
+            )  # fmt: skip
+
+
+def check_registration(node: NodeEvidence) -> Iterator[Finding]:
+    """Look at who serves the driver's name, and whether somebody else serves the GPUs."""
+    for path in node.device_plugins:
+        yield Finding(
+            "node-device-plugin", f"node {node.node}",
+            "a device plugin serves these GPUs: the agent publishes none", path,
+            "remove the device plugin from this node (docs/from-the-device-plugin.md)",
+        )  # fmt: skip
+    if node.sockets is None:
+        return
+    data = node.folders.plugins / node.driver
+    serving = [one for one in node.sockets if one.serves(node.driver)]
+    foreign = [
+        one
+        for one in serving
+        if one.plugin and not (one.plugin.is_marked and one.plugin.endpoint.startswith(f"{data}/"))
+    ]
+    has_gpus = bool(node.kernel.bound or node.rows or (node.facts and node.facts.gpus))
+    if has_gpus and not serving:
+        yield Finding(
+            "node-not-registered", f"node {node.node}", f"no plugin answers as {node.driver}",
+            f"GetInfo on every socket in {node.folders.registrar}",
+            "is the agent running on this node? kubectl get pods -o wide; its log says what it waits for",
+        )  # fmt: skip
+    for one in foreign:
+        yield Finding(
+            "node-second-driver", f"node {node.node}", f"another driver answers as {node.driver}",
+            f"GetInfo on {one.path}",
+            "remove the other driver from this node (docs/from-nvidias-driver.md)",
+        )  # fmt: skip
+    for one in node.sockets:
+        if one.is_dead:
+            yield Finding(
+                "node-dead-socket", one.path, "nobody listens", "connecting is refused",
+                "each delays registrations by seconds; remove it if its driver is gone",
+            )  # fmt: skip
+
+
+def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
+    """Compare ledger and CDI folder."""
+    if node.ledger_fault:
+        yield Finding(
+            "node-ledger", f"node {node.node}", node.ledger_fault, "reading it",
+            "the agent sets a damaged ledger aside and rebuilds it; look at its log",
+        )  # fmt: skip
+    if node.rows is None:
+        return
+    for row in node.rows:
+        if row.state in UNFINISHED:
+            yield Finding(
+                "node-half-done", f"claim {row.name}", f"is {row.state}", "its row in the ledger",
+                "the agent finishes or undoes it at its next start or call; look at its log if it stays",
+            )  # fmt: skip
+        is_due = row.state == State.PREPARED and row.boot_id == node.boot_id and row.has_file
+        if is_due and node.cdi_uids is not None and row.uid not in node.cdi_uids:
+            yield Finding(
+                "node-cdi-missing", f"claim {row.name}", f"is prepared, but has no file in {node.folders.cdi}",
+                "the ledger beside the CDI folder", "restart the agent: it writes the file again",
+            )  # fmt: skip
+    for uid in sorted((node.cdi_uids or frozenset()) - {row.uid for row in node.rows}):
+        yield Finding(
+            "node-cdi-orphan", f"claim UID {uid}", "has a CDI file, but no row in the ledger",
+            "the CDI folder beside the ledger", "the agent removes it within minutes; is it running?",
+        )  # fmt: skip
+
+
+def _same_folder(path: str) -> str:
+    """Give one name for folders that are one: /var/run is a link to /run on every distribution."""
+    clean = os.path.normpath(path)
+    return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean

@@ -1,0 +1,137 @@
+"""What this node shows: kernel driver, hardware, container runtime, sockets, ledger, CDI folder.
+
+In: the flags that commands on this node's hardware share, and folders. Out: `NodeEvidence`; what may not be read is
+told as `Unseen`. It writes nothing, and asks plugins nothing but who they are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cdi.ids import claim_uid_of
+from dra_driver.doctor.finding import Unseen
+from dra_driver.doctor.kernel_driver import KernelDriver, read_kernel_driver
+from dra_driver.doctor.ledger_rows import LedgerRow, read_ledger
+from dra_driver.doctor.registrations import PluginSocket, read_registrations
+from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtimes
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import Inventory
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.device_plugin import live_sockets
+
+BOOT_ID = "sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolders:
+    """Where to look. `host` is the root of the host's file system as this process sees it."""
+
+    cdi: Path
+    registrar: Path
+    plugins: Path
+    device_plugins: Path
+    host: Path = Path("/")
+
+    @property
+    def is_kubelet_here(self) -> bool:
+        """Say whether a kubelet has made its folders."""
+        return self.registrar.is_dir() or self.plugins.is_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """What was read. None stands for what could not be, which `unseen` explains."""
+
+    node: str
+    driver: str
+    vendor: str
+    kernel: KernelDriver
+    folders: NodeFolders
+    runtimes: tuple[RuntimeConfig, ...]
+    facts: Facts | None
+    inventory: Inventory | None
+    left_out: tuple[str, ...]
+    sockets: tuple[PluginSocket, ...] | None
+    device_plugins: tuple[str, ...]
+    rows: tuple[LedgerRow, ...] | None
+    ledger_fault: str
+    cdi_uids: frozenset[str] | None
+    boot_id: str
+    unseen: tuple[Unseen, ...]
+
+
+def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: NodeFolders) -> NodeEvidence:
+    """Look at this node; never raises for one thing that can't be read."""
+    unseen: list[Unseen] = []
+    facts, inventory, left_out = _look_at_hardware(hardware, unseen)
+    rows, ledger_fault = _look_at_ledger(folders.plugins / driver / "ledger.db", unseen)
+    boot = Path(roots.proc, BOOT_ID)
+    return NodeEvidence(
+        node=node,
+        driver=driver,
+        vendor=hardware.vendor,
+        kernel=read_kernel_driver(roots, folders.host),
+        folders=folders,
+        runtimes=read_runtimes(folders.host),
+        facts=facts,
+        inventory=inventory,
+        left_out=left_out,
+        sockets=_look_at_sockets(folders.registrar, unseen),
+        device_plugins=tuple(str(path) for path in live_sockets(folders.device_plugins)),
+        rows=rows,
+        ledger_fault=ledger_fault,
+        cdi_uids=_look_at_cdi(folders.cdi, driver, unseen),
+        boot_id=boot.read_text().strip() if boot.is_file() else "",
+        unseen=tuple(unseen),
+    )
+
+
+def _look_at_hardware(
+    hardware: Hardware, unseen: list[Unseen]
+) -> tuple[Facts | None, Inventory | None, tuple[str, ...]]:
+    try:
+        facts = hardware.discover()
+        return facts, build_inventory(facts), hardware.edit_problems() if facts.gpus else ()
+    except DriverError as error:
+        unseen.append(Unseen("hardware", f"{error} [{error.code}]"))
+        return None, None, ()
+    finally:
+        hardware.close()
+
+
+def _look_at_ledger(path: Path, unseen: list[Unseen]) -> tuple[tuple[LedgerRow, ...] | None, str]:
+    if not os.access(path.parent, os.X_OK) and path.parent.exists():
+        unseen.append(Unseen("ledger", f"{path.parent} can't be entered: run as root"))
+        return None, ""
+    try:
+        return read_ledger(path), ""
+    except PermissionError:
+        unseen.append(Unseen("ledger", f"{path} can't be read: run as root"))
+        return None, ""
+    except ValueError as fault:
+        return None, str(fault)
+
+
+def _look_at_sockets(registrar: Path, unseen: list[Unseen]) -> tuple[PluginSocket, ...] | None:
+    try:
+        return read_registrations(registrar)
+    except PermissionError:
+        unseen.append(Unseen("registration sockets", f"{registrar} can't be read: run as root"))
+    except FileNotFoundError:
+        unseen.append(Unseen("registration sockets", f"there is no {registrar}: no kubelet on this machine?"))
+    return None
+
+
+def _look_at_cdi(folder: Path, driver: str, unseen: list[Unseen]) -> frozenset[str] | None:
+    try:
+        uids = (claim_uid_of(driver, path.name) for path in folder.iterdir())
+        return frozenset(uid for uid in uids if uid)
+    except FileNotFoundError:
+        return frozenset()
+    except PermissionError:
+        unseen.append(Unseen("CDI files", f"{folder} can't be read: run as root"))
+        return None

@@ -1,0 +1,112 @@
+"""Redaction: what of an object may leave the cluster in a support bundle.
+
+Pure. In: wire objects. Out: copies that hold only what is listed here: environment variables, arguments of workloads,
+addresses, annotations, managed fields, serial numbers and other drivers' parameters are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dra_driver.model.wire import Wire
+
+REMOVED = "(removed)"
+_METADATA = ("name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp")
+_LABELS = ("nvidia.com/", "feature.node.kubernetes.io/", "resource.k8s.io/", "resource.kubernetes.io/",
+           "app.kubernetes.io/", "kubernetes.io/arch", "kubernetes.io/os", "pod-security.kubernetes.io/")  # fmt: skip
+_SERIALS = frozenset({"serial"})
+
+
+def redacted(kind: str, wire: Wire, driver: str) -> Wire:
+    """Give the part of an object that may be shown. `kind` is a key of `cluster_evidence.KINDS`."""
+    shown: Wire = {"metadata": _metadata(wire["metadata"])}
+    body = _BODIES[kind](wire, driver)
+    return {**shown, **{key: value for key, value in body.items() if value}}
+
+
+def _metadata(metadata: Mapping[str, Any]) -> Wire:
+    labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name.startswith(_LABELS)}
+    owners = [{key: one.get(key) for key in ("kind", "name")} for one in metadata.get("ownerReferences") or ()]
+    kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    return {**kept, **({"labels": labels} if labels else {}), **({"ownerReferences": owners} if owners else {})}
+
+
+def _picked(wire: Mapping[str, Any] | None, *fields: str) -> Wire:
+    return {key: (wire or {})[key] for key in fields if key in (wire or {})}
+
+
+def _pod(wire: Wire, _driver: str) -> Wire:
+    spec, status = wire.get("spec") or {}, wire.get("status") or {}
+    containers = [_picked(one, "name", "resources") for one in spec.get("containers") or ()]
+    states = [_picked(one, "name", "ready", "restartCount", "state") for one in status.get("containerStatuses") or ()]
+    fields = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "reason", "message")
+    return {
+        "spec": {**_picked(spec, "nodeName", "resourceClaims", "tolerations"), "containers": containers},
+        "status": {**_picked(status, *fields), "containerStatuses": states},
+    }
+
+
+def _node(wire: Wire, _driver: str) -> Wire:
+    status = wire.get("status") or {}
+    return {
+        "spec": _picked(wire.get("spec"), "taints", "unschedulable"),
+        "status": _picked(status, "allocatable", "nodeInfo", "conditions"),
+    }
+
+
+def _slice(wire: Wire, _driver: str) -> Wire:
+    spec = dict(wire.get("spec") or {})
+    spec["devices"] = [_device(device) for device in spec.get("devices") or ()]
+    return {"spec": spec}
+
+
+def _device(device: Wire) -> Wire:
+    attributes = {
+        name: {"string": REMOVED} if name.rpartition("/")[2] in _SERIALS else value
+        for name, value in (device.get("attributes") or {}).items()
+    }
+    return {**device, "attributes": attributes}
+
+
+def _with_configs(wire: Wire, driver: str) -> Wire:
+    """Keep spec and status; parameters that are meant for other drivers are removed."""
+    return {key: _without_foreign(wire[key], driver) for key in ("spec", "status") if key in wire}
+
+
+def _without_foreign(value: Any, driver: str) -> Any:
+    if isinstance(value, list):
+        return [_without_foreign(one, driver) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "parameters" in value and value.get("driver") != driver:
+        return {**value, "parameters": REMOVED}
+    return {key: _without_foreign(one, driver) for key, one in value.items()}
+
+
+def _daemonset(wire: Wire, _driver: str) -> Wire:
+    template = ((wire.get("spec") or {}).get("template") or {}).get("spec") or {}
+    containers = [_picked(one, "name", "image", "resources") for one in template.get("containers") or ()]
+    return {"spec": {"containers": containers}, "status": wire.get("status")}
+
+
+def _labels_only(_wire: Wire, _driver: str) -> Wire:
+    return {}
+
+
+def _whole_spec(wire: Wire, _driver: str) -> Wire:
+    return _picked(wire, "spec")
+
+
+_BODIES: dict[str, Callable[[Wire, str], Wire]] = {
+    "nodes": _node,
+    "namespaces": _labels_only,
+    "pods": _pod,
+    "slices": _slice,
+    "classes": _with_configs,
+    "claims": _with_configs,
+    "templates": _with_configs,
+    "policies": _whole_spec,
+    "bindings": _whole_spec,
+    "daemonsets": _daemonset,
+}

@@ -1,0 +1,38 @@
+"""Registrations: who answers on the sockets where the kubelet looks for plugins.
+
+In: the kubelet's registry folder. Out: one `PluginSocket` for each socket. Each is asked who it is, as the kubelet
+does, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.plugin.methods import PLUGIN_TYPE
+from dra_driver.plugin.namesakes import Plugin, ask
+from dra_driver.plugin.sockets import is_refused
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSocket:
+    """One registration socket. `plugin` is who answered, None where nobody did; `is_dead`: nobody listens."""
+
+    path: str
+    plugin: Plugin | None = None
+    is_dead: bool = False
+
+    def serves(self, driver: str) -> bool:
+        """Say whether a DRA plugin of this driver name answered."""
+        return self.plugin is not None and self.plugin.kind == PLUGIN_TYPE and self.plugin.name == driver
+
+
+def read_registrations(folder: Path) -> tuple[PluginSocket, ...]:
+    """Ask every socket. Raises: FileNotFoundError, PermissionError."""
+    return tuple(_ask(path) for path in sorted(folder.iterdir()) if path.is_socket())
+
+
+def _ask(path: Path) -> PluginSocket:
+    if is_refused(path):
+        return PluginSocket(str(path), is_dead=True)
+    return PluginSocket(str(path), ask(path))

@@ -1,0 +1,82 @@
+"""Container runtime: does it use CDI files, and from which folders? Read from its configuration files.
+
+In: the root of the host's file system. Out: one `RuntimeConfig` for each runtime that is configured there. A default
+that depends on the runtime's version is told as unknown. Never: a command is run.
+Source: containerd, CDI support (enable_cdi: off by default in 1.7, on since 2.0); CRI-O, crio.conf(5).
+"""
+
+from __future__ import annotations
+
+import glob
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+_CONTAINERD = "etc/containerd/config.toml"
+_CRIO = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*")
+# The CRI plugin's table: config version 2 (containerd 1.x), and 3 (2.x).
+_TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """What one runtime's configuration says. `is_cdi_on` is None where the version's default holds."""
+
+    runtime: str
+    file: str
+    is_cdi_on: bool | None
+    folders: tuple[str, ...]
+    fault: str = ""
+
+
+def read_runtimes(host: Path) -> tuple[RuntimeConfig, ...]:
+    """Read what is configured below `host`."""
+    return tuple(one for one in (_containerd(host), _crio(host)) if one is not None)
+
+
+def _containerd(host: Path) -> RuntimeConfig | None:
+    path = host / _CONTAINERD
+    if not path.is_file():
+        return None
+    is_on: bool | None = None
+    folders = DEFAULT_FOLDERS
+    try:
+        for document in _with_imports(path, host):
+            plugins = document.get("plugins") or {}
+            for table in (plugins.get(name) or {} for name in _TABLES):
+                is_on = table.get("enable_cdi", is_on)
+                folders = tuple(table.get("cdi_spec_dirs") or folders)
+    except (OSError, ValueError, AttributeError) as fault:
+        return RuntimeConfig("containerd", _host_name(path, host), None, folders, str(fault))
+    return RuntimeConfig("containerd", _host_name(path, host), is_on, folders)
+
+
+def _with_imports(path: Path, host: Path) -> Iterator[dict[str, Any]]:
+    """Give the file, then what it imports; what comes later wins."""
+    document = tomllib.loads(path.read_text("utf-8"))
+    yield document
+    for pattern in document.get("imports") or ():
+        absolute = host / str(pattern).lstrip("/") if str(pattern).startswith("/") else path.parent / str(pattern)
+        for name in sorted(glob.glob(str(absolute))):  # noqa: PTH207 - the pattern may be absolute
+            yield tomllib.loads(Path(name).read_text("utf-8"))
+
+
+def _crio(host: Path) -> RuntimeConfig | None:
+    files = [path for pattern in _CRIO for path in sorted(host.glob(pattern)) if path.is_file()]
+    if not files:
+        return None
+    folders = DEFAULT_FOLDERS
+    try:
+        for path in files:
+            runtime = (tomllib.loads(path.read_text("utf-8")).get("crio") or {}).get("runtime") or {}
+            folders = tuple(runtime.get("cdi_spec_dirs") or folders)
+    except (OSError, ValueError, AttributeError) as fault:
+        return RuntimeConfig("CRI-O", _host_name(files[0], host), None, folders, str(fault))
+    return RuntimeConfig("CRI-O", _host_name(files[0], host), is_cdi_on=True, folders=folders)
+
+
+def _host_name(path: Path, host: Path) -> str:
+    return f"/{path.relative_to(host)}"

@@ -1,0 +1,127 @@
+"""Checks of ResourceSlices: there, of live nodes, complete, current, and true to the hardware.
+
+Pure. In: `ClusterEvidence`, and `NodeEvidence` for the last. Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.doctor.node_evidence import NodeEvidence
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.wire import attribute_wire
+from dra_driver.model.wire import DeviceWire, SliceWire, Wire
+
+# What other software says of nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
+_GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
+_PCI = "resource.kubernetes.io/pciBusID"
+_OWNERS = ("uuid", "parentUUID")
+
+
+def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Compare the nodes that have GPUs, and those that are there at all, with the slices."""
+    if not cluster.has("slices"):
+        return
+    ours = _ours(cluster)
+    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one)]
+    if not ours:
+        yield Finding(
+            "slices-none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
+            "GET resourceslices", "is the agent installed, and does it run on the GPU nodes? (docs/install.md)",
+        )  # fmt: skip
+    published = {one["spec"].get("nodeName") for one in ours}
+    for name in wanted if ours else ():
+        if name not in published:
+            yield Finding(
+                "slices-node-missing", f"node {name}", "has GPUs by its labels, but publishes none",
+                "GET resourceslices", f"look at the agent's log on {name}, or run `dra-driver doctor` there",
+            )  # fmt: skip
+    known = {one["metadata"]["name"] for one in cluster.of("nodes")}
+    for name in sorted({str(name) for name in published if name} - known) if cluster.has("nodes") else ():
+        yield Finding(
+            "slices-no-node", f"node {name}", "is gone, its slices are not", "GET nodes",
+            f"kubectl delete resourceslices --field-selector spec.nodeName={name}",
+        )  # fmt: skip
+
+
+def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look for incomplete pools and slices of older generations."""
+    pools: defaultdict[str, list[Wire]] = defaultdict(list)
+    for one in _ours(cluster):
+        pools[one["spec"]["pool"]["name"]].append(one["spec"]["pool"])
+    for name, found in sorted(pools.items()):
+        newest = max(pool["generation"] for pool in found)
+        current = [pool for pool in found if pool["generation"] == newest]
+        if len(current) != current[0]["resourceSliceCount"]:
+            yield Finding(
+                "slices-incomplete", f"pool {name}",
+                f"has {len(current)} of {current[0]['resourceSliceCount']} slices of generation {newest}",
+                "GET resourceslices", "the agent mends it within seconds; if it does not, look at its log",
+            )  # fmt: skip
+        if len(current) < len(found):
+            yield Finding(
+                "slices-stale", f"pool {name}",
+                f"{len(found) - len(current)} slices are older than generation {newest}", "GET resourceslices",
+                "the agent removes them within seconds; if it does not, look at its log",
+            )  # fmt: skip
+
+
+def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
+    """Compare what the node publishes with what it has."""
+    inventory, how = node.inventory, "this node's hardware beside GET resourceslices"
+    published = devices_of(_ours(cluster), node.node)
+    if inventory is None or inventory.waiting_for or not published:
+        return
+    remedy = "the agent mends it within seconds; if it does not, look at its log"
+    seen = {value for device in published.values() for value in _identities(device)}
+    for device in inventory.devices:
+        gpu = device.gpu
+        if device.name in published:
+            if wrong := _differing(device, published[device.name]):
+                yield Finding("slices-differ", device.name, f"differs in {', '.join(wrong)}", how, remedy)
+        elif not {gpu.uuid, gpu.pci_address} & seen:
+            yield Finding("slices-differ", device.name, "is here, but not published", how, remedy)
+    here = {address for gpu in (node.facts.gpus if node.facts else ()) for address in (gpu.pci_address, gpu.uuid)}
+    for name, wire in published.items():
+        if (found := _identities(wire)) and not found & here:
+            yield Finding("slices-differ", name, "is published, but its GPU is not here", how, remedy)
+
+
+def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceWire]:
+    """Give the devices of the newest generation of each pool (of one node), by name."""
+    chosen = [one["spec"] for one in slices if not node or one["spec"].get("nodeName") == node]
+    newest: dict[str, int] = {}
+    for spec in chosen:
+        newest[spec["pool"]["name"]] = max(spec["pool"]["generation"], newest.get(spec["pool"]["name"], 0))
+    current = [spec for spec in chosen if spec["pool"]["generation"] == newest[spec["pool"]["name"]]]
+    return {device["name"]: device for spec in current for device in spec.get("devices") or ()}
+
+
+def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
+    return [one for one in cluster.of("slices") if one["spec"].get("driver") == cluster.driver]
+
+
+def _has_gpus(node: Wire) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    return any(labels.get(label) == "true" for label in _GPU_LABELS)
+
+
+def _identities(device: DeviceWire) -> frozenset[str]:
+    """Give what ties a device to its GPU: PCI address, own UUID or its GPU's."""
+    attributes = device.get("attributes") or {}
+    return frozenset(str(_value(attributes[name])) for name in (_PCI, *_OWNERS) if name in attributes)
+
+
+def _differing(device: Device, wire: DeviceWire) -> list[str]:
+    """Name the attributes that both have, with different values."""
+    attributes: Mapping[str, Any] = wire.get("attributes") or {}
+    mine = {name: attribute_wire(value) for name, value in device.attributes.items()}
+    return sorted(name for name, value in mine.items() if name in attributes and attributes[name] != value)
+
+
+def _value(attribute: Mapping[str, Any]) -> Any:
+    return next(iter(attribute.values()), None)

@@ -1,0 +1,88 @@
+"""Document: one YAML file as plain values, read strictly.
+
+In: a path. Out: dicts, lists, str, int, bool, None, and in which line each of them stands. Everything else that YAML
+1.1 makes of unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stays text here. A name given
+twice is refused. Never runs tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dra_driver.model.errors import InputError
+
+SIZE_MAX = 1 << 20  # bytes
+
+
+class _Loader(yaml.SafeLoader):  # the C loader is faster, but deep nesting crashes the process
+    """YAML with the few scalar types that profiles need."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse names given twice, which YAML would settle silently."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = getattr(key, "value", None)
+            if not isinstance(name, str):
+                raise yaml.constructor.ConstructorError(None, None, "a field name must be a text", key.start_mark)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"field {name!r} is given twice", key.start_mark)
+            seen.add(name)
+        made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return made
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|)\Z"), ["~", "n", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(0|-?[1-9][0-9]{0,18})\Z"), list("-0123456789"))
+
+
+def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
+    """Read one YAML file. Fills `lines`: where values stand, counted from 1, by path such as `gpus[3].mig`.
+
+    Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml").
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(SIZE_MAX + 1)
+    except OSError as error:
+        raise InputError("unreadable", f"{path} can't be read: {error.strerror}") from error
+    if len(text) > SIZE_MAX:
+        raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
+    try:
+        if lines is not None and (node := yaml.compose(text, Loader=_Loader)) is not None:
+            _note_lines(node, "", lines, set())
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError("not-yaml", f"{path} is not the YAML that is read here: {reason}") from error
+
+
+def with_line(fault: str, lines: Mapping[str, int]) -> str:
+    """Put the line before a fault that begins with a path: its own, or that of the nearest field around it."""
+    path = fault.partition(": ")[0]
+    while path not in lines and path:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return f"line {lines[path]}: {fault}" if path in lines else fault
+
+
+def _note_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int]) -> None:
+    """Note a node and what is in it; of one that stands in several places (an alias) the first."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            at = f"{path}.{key.value}" if path else str(key.value)
+            lines[at] = key.start_mark.line + 1
+            _note_lines(value, at, lines, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _note_lines(item, f"{path}[{index}]", lines, seen)

@@ -1,0 +1,163 @@
+"""Fields: strict decoding of what somebody wrote, with all faults at once and the path of each.
+
+In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. Reading goes on after a
+fault with a harmless stand-in, so that one run shows everything; a caller must not use what it read while there are
+faults. A field that nobody asked for is a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_TEXT_MAX = 1024
+
+
+class Fields:
+    """One mapping of a document, at a path such as `gpus[3].mig[0]`."""
+
+    def __init__(
+        self, value: object, path: str, faults: list[str], defaults: Mapping[str, object] | None = None
+    ) -> None:
+        self.path, self.faults = path, faults
+        self._asked: set[str] = set()
+        self._value: dict[str, object] = dict(defaults or {})
+        if isinstance(value, dict):
+            self._value.update(value)
+        else:
+            self._fault(path, f"expected named fields, got {_described(value)}")
+
+    def close(self) -> None:
+        """Record every field that was not asked for."""
+        known = ", ".join(sorted(self._asked))
+        for key in self._value:
+            if key not in self._asked:
+                self._fault(self._at(key), f"unknown field (known here: {known})")
+
+    def has(self, key: str) -> bool:
+        """Say whether the field is there and not null."""
+        self._asked.add(key)
+        return self._value.get(key) is not None
+
+    def fault(self, key: str, message: str) -> None:
+        """Record a fault that the caller found in a field."""
+        self._fault(self._at(key), message)
+
+    def any(self, key: str) -> object:
+        """Read a field as it is, for a caller that checks it; None where it is not given."""
+        return self._get(key)
+
+    def text(self, key: str, *, pattern: str = "", what: str = "a text") -> str:
+        """Read a text that must be there."""
+        return self.optional_text(key, pattern=pattern, what=what) or self._required(key, what, "")
+
+    def optional_text(self, key: str, *, pattern: str = "", what: str = "a text") -> str | None:
+        """Read a text; None where it is not given."""
+        value = self._get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value or len(value) > _TEXT_MAX:
+            self._wrong(key, what, value)
+            return None
+        if pattern and not re.fullmatch(pattern, value):
+            self._wrong(key, what, value)
+            return None
+        return value
+
+    def integer(self, key: str, least: int, most: int) -> int:
+        """Read a whole number that must be there."""
+        value = self.optional_integer(key, least, most)
+        return self._required(key, f"a whole number from {least} to {most}", least) if value is None else value
+
+    def optional_integer(self, key: str, least: int, most: int) -> int | None:
+        """Read a whole number; None where it is not given."""
+        value = self._get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self._wrong(key, f"a whole number from {least} to {most}", value)
+            return None
+        return value
+
+    def optional_flag(self, key: str) -> bool | None:
+        """Read true or false; None where it is not given."""
+        value = self._get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        self._wrong(key, "true or false", value)
+        return None
+
+    def integers(self, key: str, most: int) -> tuple[int, ...]:
+        """Read a list of whole numbers from 0 to `most`; empty where it is not given."""
+        values = self._list(key)
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+                self._fault(f"{self._at(key)}[{index}]", f"expected a number from 0 to {most}, got {_described(value)}")
+        return tuple(value for value in values if isinstance(value, int))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Read a list of texts; empty where it is not given."""
+        values = self._list(key)
+        for index, value in enumerate(values):
+            if not isinstance(value, str) or not value:
+                self._fault(f"{self._at(key)}[{index}]", f"expected a text, got {_described(value)}")
+        return tuple(value for value in values if isinstance(value, str))
+
+    def section(self, key: str) -> Fields:
+        """Read named fields; none where they are not given."""
+        value = self._get(key)
+        return Fields({} if value is None else value, self._at(key), self.faults)
+
+    def rows(self, key: str, *, most: int, defaults: Mapping[str, object] | None = None) -> tuple[Fields, ...]:
+        """Read a list of mappings, each filled up from `defaults`; empty where it is not given."""
+        values = self._list(key)
+        if len(values) > most:
+            self._fault(self._at(key), f"{len(values)} entries, at most {most} are allowed")
+        return tuple(
+            Fields(value, f"{self._at(key)}[{index}]", self.faults, defaults)
+            for index, value in enumerate(values[:most])
+        )
+
+    def entries(self) -> Iterator[tuple[str, object]]:
+        """Give all fields as they are, for mappings whose names the author chooses."""
+        self._asked.update(self._value)
+        yield from self._value.items()
+
+    def _get(self, key: str) -> object:
+        self._asked.add(key)
+        return self._value.get(key)
+
+    def _list(self, key: str) -> list[object]:
+        value = self._get(key)
+        if value is None or isinstance(value, list):
+            return value or []
+        self._wrong(key, "a list", value)
+        return []
+
+    def _required(self, key: str, what: str, stand_in: _T) -> _T:
+        if self._value.get(key) is None:
+            self._fault(self._at(key), f"missing, expected {what}")
+        return stand_in
+
+    def _wrong(self, key: str, what: str, value: object) -> None:
+        self._fault(self._at(key), f"expected {what}, got {_described(value)}")
+
+    def _at(self, key: object) -> str:
+        return f"{self.path}.{key}" if self.path else str(key)
+
+    def _fault(self, path: str, message: str) -> None:
+        self.faults.append(f"{path or 'document'}: {message}")
+
+
+def _described(value: object) -> str:
+    if isinstance(value, dict):
+        return "named fields"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value if len(str(value)) <= 64 else str(value)[:61] + "…")

@@ -1,0 +1,147 @@
+"""Modes: compute mode and time slice of NVIDIA GPUs, and of MIG devices as far as the driver has them there.
+
+In: a shared device and what is to be set. Out: what is set, or a HardwareError that says what stands in the way. The
+compute mode goes through NVML. The time slice has no NVML call: nvidia-smi sets it, as one child process with fixed
+arguments, a deadline, and never a shell.
+Source: NVIDIA's NVML API reference (compute modes); nvidia-smi, "Compute Policy".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia import library
+from dra_driver.hardware.nvidia.driver_files import BINARY_FOLDERS, find_program
+from dra_driver.hardware.nvidia.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.partitioning import Partitioning
+from dra_driver.hardware.port import Roots
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+
+T = TypeVar("T")
+
+PROGRAM = "nvidia-smi"
+_MODES = tuple(ComputeMode)  # in the order of NVML_COMPUTEMODE_*
+_UNSUPPORTED = re.compile(r"not[ _]supported|unsupported", re.IGNORECASE)
+_FORBIDDEN = re.compile(r"insufficient permissions|not have permission|no[ _]permission", re.IGNORECASE)
+_INTERVAL = re.compile(rf"time[-\s]?slice\W.*?\b({'|'.join(Interval)})\b", re.IGNORECASE)
+_OUTPUT_MOST = 300  # characters of what the program said
+
+
+class Modes:
+    """Modes of one node's devices; `partitioning` lets a GPU's worker make library calls."""
+
+    def __init__(self, roots: Roots, partitioning: Partitioning) -> None:
+        self._roots = roots
+        self._partitioning = partitioning
+
+    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
+        """Read the compute mode."""
+        return self._ask(device, lambda nvml, handle: _MODES[nvml.compute_mode(handle)], deadline_s)
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
+        """Set the compute mode."""
+        self._ask(device, lambda nvml, handle: nvml.set_compute_mode(handle, _MODES.index(mode)), deadline_s)
+
+    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
+        """Read the time slice; None where nvidia-smi does not tell it."""
+        try:
+            told = self._run(device, ("-l",), deadline_s)
+        except HardwareError:
+            return None
+        found = _INTERVAL.search(told)
+        return Interval(found[1].capitalize()) if found else None
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        """Set the time slice."""
+        self._run(device, ("--set-timeslice", str(interval.level)), deadline_s)
+
+    def _ask(self, device: SharedDevice, work: Callable[[Nvml, Handle], T], deadline_s: float) -> T:
+        gpu = GpuFacts(device.gpu_uuid, device.pci_address, device.minor, None)
+
+        def on_handle(nvml: Nvml, handle: Handle, _: GpuFacts) -> T:
+            return work(nvml, nvml.by_uuid(device.mig_uuid) if device.mig_uuid else handle)
+
+        try:
+            return self._partitioning.ask(gpu, on_handle, time.monotonic() + deadline_s)
+        except NvmlFault as fault:
+            raise _refusal(fault, device) from fault
+
+    def _run(self, device: SharedDevice, arguments: tuple[str, ...], deadline_s: float) -> str:
+        """Run nvidia-smi on one GPU and give what it said."""
+        command = (self._program(), "compute-policy", "-i", device.gpu_uuid, *arguments)
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=max(0.1, deadline_s),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            text = f"{PROGRAM} did not end within {deadline_s:.0f} s ({device})"
+            raise HardwareError("not-answering", text, retry=Retry.LATER) from late
+        except OSError as exc:
+            raise HardwareError("nvidia-smi-failed", f"{PROGRAM} can't be run: {exc}", retry=Retry.LATER) from exc
+        said = " ".join(done.stdout.decode("utf-8", "replace").split())
+        if done.returncode or _UNSUPPORTED.search(said):  # some releases call a refusal a warning and end well
+            raise _failure(device, done.returncode, said)
+        return said
+
+    def _program(self) -> str:
+        """Find nvidia-smi below the driver root; where that is our own root, on our path."""
+        own = None if library.has_own_mount(self._roots) else shutil.which(PROGRAM)
+        if own is not None:
+            return own
+        root = DriverRoot(self._roots.driver_mount, self._roots.driver)
+        path = find_program(root, PROGRAM, BINARY_FOLDERS)
+        resolved = root.resolve(path) if path else None
+        if resolved is None:
+            raise HardwareError(
+                "nvidia-smi-missing",
+                f"{PROGRAM} is not found below {self._roots.driver_mount}: time slices can't be set",
+                hint="install the driver's utilities where the driver is",
+                retry=Retry.LATER,
+            )
+        return root.here(resolved)
+
+    def _environment(self) -> dict[str, str]:
+        """Let a program of the driver root find that root's library: its C library may be another one than ours."""
+        nvml = next(library.below_mount(self._roots), None) if library.has_own_mount(self._roots) else None
+        return {**os.environ, **({"LD_PRELOAD": nvml} if nvml else {})}
+
+
+def _refusal(fault: NvmlFault, device: SharedDevice) -> HardwareError:
+    if fault.is_absent:
+        what = "MIG devices have none of their own on this driver" if device.mig_uuid else "this GPU has none"
+        text = f"the compute mode of {device} can't be read or set: {what} ({fault})"
+        return HardwareError("compute-mode-unsupported", text)
+    if fault.name == "NO_PERMISSION":
+        return HardwareError("no-permission", f"compute mode of {device}: {fault}", hint="run the agent privileged")
+    if fault.is_lost or fault.name == "NOT_FOUND":
+        return HardwareError("gpu-lost", f"{device} is not there any more ({fault})", retry=Retry.LATER)
+    return HardwareError("compute-mode-failed", f"compute mode of {device}: {fault}", retry=Retry.LATER)
+
+
+def _failure(device: SharedDevice, code: int, said: str) -> HardwareError:
+    text = f"{PROGRAM} says: {said[:_OUTPUT_MOST] or 'nothing'} (exit status {code})"
+    if _UNSUPPORTED.search(said):
+        return HardwareError(
+            "time-slice-unsupported",
+            f"the time slice of {device} can't be set; {text}",
+            hint="older GPUs and virtual ones have no such setting: take the interval out of the config",
+        )
+    if _FORBIDDEN.search(said):
+        return HardwareError("no-permission", f"time slice of {device}: {text}", hint="run the agent privileged")
+    return HardwareError("nvidia-smi-failed", f"time slice of {device}: {text}", retry=Retry.LATER)

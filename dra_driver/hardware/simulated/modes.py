@@ -1,0 +1,50 @@
+"""Modes: compute mode and time slice of simulated devices.
+
+In: what is to be set. Out: what is set, kept in a file that a reboot empties, as a real driver forgets both. A lost GPU
+refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dra_driver.hardware.simulated.profile import SimulatedGpu
+from dra_driver.hardware.simulated.state_file import StateFile
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+
+FILE_NAME = "simulated-modes.json"
+
+
+class Modes:
+    """Modes of one node's devices. `find` gives a GPU of the profile by PCI address, None where there is none."""
+
+    def __init__(self, folder: Path | None, boot_id: str, find: Callable[[str], SimulatedGpu | None]) -> None:
+        self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
+        self._find = find
+
+    def compute_mode(self, device: SharedDevice) -> ComputeMode:
+        """Read the compute mode."""
+        self._check(device)
+        return ComputeMode(self._file.read().get(device.uuid, {}).get("computeMode", ComputeMode.DEFAULT))
+
+    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode) -> None:
+        """Set the compute mode."""
+        self._check(device)
+        self._file.change(device.uuid, lambda state: {**(state or {}), "computeMode": mode})
+
+    def time_slice(self, device: SharedDevice) -> Interval:
+        """Read the time slice."""
+        self._check(device)
+        return Interval(self._file.read().get(device.gpu_uuid, {}).get("timeSlice", Interval.DEFAULT))
+
+    def set_time_slice(self, device: SharedDevice, interval: Interval) -> None:
+        """Set the time slice."""
+        self._check(device)
+        self._file.change(device.gpu_uuid, lambda state: {**(state or {}), "timeSlice": interval})
+
+    def _check(self, device: SharedDevice) -> None:
+        gpu = self._find(device.pci_address)
+        if gpu is None or gpu.is_lost:
+            raise HardwareError("gpu-lost", f"GPU {device.pci_address} is lost", retry=Retry.LATER)

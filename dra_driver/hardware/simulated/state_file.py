@@ -1,0 +1,76 @@
+"""StateFile: what became of simulated devices since the node started, by device.
+
+In: changes of one device at a time. Out: each device's state now. Kept in a file, locked while it is changed and
+renamed into place, so that it outlives the agent and two agents see the same hardware; another boot id empties it.
+Without a path nothing outlives the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+State = Mapping[str, Any]  # JSON
+
+
+class StateFile:
+    """States by device, in the file at `path`."""
+
+    def __init__(self, path: Path | None, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._lock = threading.Lock()
+        self._held: Mapping[str, State] = {}
+        self._changes = 0
+
+    def fingerprint(self) -> Hashable:
+        """Give what changes with every change."""
+        if self._path is None:
+            return self._changes
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+    def read(self) -> Mapping[str, State]:
+        """Give the states as they are now."""
+        if self._path is None:
+            return self._held
+        try:
+            document = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return document["gpus"] if document["bootId"] == self._boot_id else {}
+
+    def change(self, device: str, edit: Callable[[State | None], State]) -> None:
+        """Change one device's state; `edit` sees it as it is now, None while there is none, and may raise."""
+        with self._lock, self._locked_file():
+            states = dict(self.read())
+            states[device] = edit(states.get(device))
+            self._write(states)
+
+    @contextmanager
+    def _locked_file(self) -> Iterator[None]:
+        if self._path is None:
+            yield
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, states: Mapping[str, State]) -> None:
+        self._changes += 1
+        if self._path is None:
+            self._held = states
+            return
+        temporary = self._path.with_suffix(f".{os.getpid()}.new")
+        temporary.write_text(json.dumps({"bootId": self._boot_id, "gpus": states}))
+        temporary.replace(self._path)

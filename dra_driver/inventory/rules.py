@@ -1,0 +1,135 @@
+"""Sharing rules: which devices are shared, and how, as the agent's configuration says.
+
+In: rules, in the order in which they were written, and the devices of a node. Out: the rule of each device, the first
+that matches. Pure. Where no rule matches, a device is whole. How a rule is written is in `rules_file`, what becomes of
+the device in `shares`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from dra_driver.inventory.attributes import label_product
+from dra_driver.inventory.device import Device, DeviceType, ShareMode
+from dra_driver.model.sharing import SharingSettings
+
+REPLICAS_MOST = 128  # more than one ResourceSlice of one device's replicas would be hard to look through
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a device, and its node, must be like; a device that meets every part that is given matches.
+
+    Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" a GPU, "0:1" a partition of it.
+    `first` takes only so many devices of those that match.
+    """
+
+    nodes: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    types: tuple[DeviceType, ...] = ()
+    ids: tuple[str, ...] = ()
+    first: int | None = None
+
+    def is_met_by(self, device: Device, index: str) -> bool:
+        """Say whether a device is meant, wherever it is."""
+        product = device.gpu.product_name or ""
+        profile = device.partition.profile if device.partition else ""
+        return (
+            (not self.types or device.type in self.types)
+            and (not self.devices or _is_one_of(device.name, self.devices))
+            and (not self.products or _is_one_of(product, self.products) or _is_label(product, self.products))
+            and (not self.profiles or _is_one_of(profile, self.profiles) or _is_mig_label(profile, self.profiles))
+            and (not self.ids or bool({index, _uuid(device)} & set(self.ids)))
+        )
+
+    def is_met_on(self, node: str, labels: Mapping[str, str] | None) -> bool:
+        """Say whether a node is meant, or may be while its labels are not known."""
+        if self.nodes and not _is_one_of(node, self.nodes):
+            return False
+        return labels is None or all(key in labels and fnmatchcase(labels[key], value) for key, value in self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """How much one share takes: bytes of memory, or percent of the multiprocessors. `maximum` None: all there is."""
+
+    default: int
+    minimum: int
+    step: int
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the devices that match are shared; with neither `replicas` nor a `portion` they stay whole.
+
+    `replicas` beside a portion is what takes its place where the API server does not keep what shares are counted in.
+    """
+
+    name: str
+    match: Match = Match()
+    mode: ShareMode | None = None
+    replicas: int | None = None
+    portion: Portion | None = None
+    settings: SharingSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharingRules:
+    """All rules and where they apply: what the node is called, and its labels (None while they are not known)."""
+
+    rules: tuple[Rule, ...] = ()
+    node: str = ""
+    labels: Mapping[str, str] | None = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what stands in the file but means nothing here
+
+    @property
+    def need_labels(self) -> bool:
+        """Say whether a rule asks for labels of the node."""
+        return any(rule.match.labels for rule in self.rules)
+
+    def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, Rule]:
+        """Give the rule of each device that is shared, by name. `devices` come with their indices.
+
+        While the node's labels are not known, a device that a rule with labels may mean is left out of every later
+        rule: it stays whole.
+        """
+        here = [rule for rule in self.rules if rule.match.is_met_on(self.node, self.labels)]
+        left = {id(rule): rule.match.first for rule in here}
+        chosen: dict[str, Rule] = {}
+        for device, index in devices:
+            rule = self._rule_of(device, index, here, left)
+            if rule is None:
+                continue
+            count = left[id(rule)]
+            left[id(rule)] = None if count is None else count - 1
+            if rule.mode is not None and not (self.labels is None and rule.match.labels):
+                chosen[device.name] = rule
+        return chosen
+
+    def _rule_of(self, device: Device, index: str, here: Sequence[Rule], left: Mapping[int, int | None]) -> Rule | None:
+        return next((r for r in here if left[id(r)] != 0 and r.match.is_met_by(device, index)), None)
+
+
+NOTHING_SHARED = SharingRules()
+
+
+def _is_one_of(text: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _is_label(product: str, patterns: Iterable[str]) -> bool:
+    return _is_one_of(label_product(product) or "", patterns)
+
+
+def _is_mig_label(profile: str, patterns: Iterable[str]) -> bool:
+    return _is_one_of(profile.replace("+", "."), patterns)
+
+
+def _uuid(device: Device) -> str:
+    return device.partition.uuid if device.partition else device.gpu.uuid

@@ -1,0 +1,161 @@
+"""The agent's sharing configuration: a YAML file as `SharingRules`.
+
+In: a path, and who reads a `sharing` section (the same code that reads one in a claim). Out: rules, or one InputError
+with every fault, its line and its path. A file of NVIDIA's device plugin (`version: v1` with `sharing`) is read as it
+is. The format is in docs/sharing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.documents.document import read_document, with_line
+from dra_driver.documents.fields import Fields
+from dra_driver.inventory.device import DeviceType, ShareMode
+from dra_driver.inventory.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
+from dra_driver.inventory.device_plugin_file import decode_device_plugin
+from dra_driver.inventory.rules import REPLICAS_MOST, Match, Portion, Rule, SharingRules
+from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+
+VERSION = "rules/v1"
+RULES_MOST = 256
+MIB = 1 << 20
+
+ReadSettings = Callable[[object, str, list[str]], SharingSettings | None]
+"""Reads a `sharing` section at a path; adds `path: message` to the faults."""
+
+
+def read_rules(path: Path, read_settings: ReadSettings) -> SharingRules:
+    """Read the file.
+
+    Raises: InputError("input.sharing-config") with every fault; "input.unreadable", "input.too-large",
+    "input.not-yaml".
+    """
+    lines: dict[str, int] = {}
+    document = read_document(path, lines)
+    faults: list[str] = []
+    root = Fields(document, "", faults)
+    version = root.optional_text("version")
+    if version == DEVICE_PLUGIN_VERSION:
+        rules = decode_device_plugin(root)
+    else:
+        rules = SharingRules(_rules(root, read_settings))
+        if version != VERSION:
+            known = f"{VERSION!r}, or {DEVICE_PLUGIN_VERSION!r} for a file of NVIDIA's device plugin"
+            root.fault("version", f"expected {known}, got {version!r}" if version else f"missing, expected {known}")
+    root.close()
+    if faults:
+        listed = "\n  ".join(with_line(fault, lines) for fault in faults)
+        raise InputError("sharing-config", f"sharing configuration {path} has {len(faults)} faults:\n  {listed}")
+    return rules
+
+
+def _rules(root: Fields, read_settings: ReadSettings) -> tuple[Rule, ...]:
+    rows = root.rows("rules", most=RULES_MOST)
+    if not root.has("rules"):
+        root.fault("rules", "missing, expected a list of rules")
+    return tuple(_rule(row, number, read_settings) for number, row in enumerate(rows, 1))
+
+
+def _rule(row: Fields, number: int, read_settings: ReadSettings) -> Rule:
+    name = row.optional_text("name") or f"rule {number}"
+    match = _match(row.section("match"))
+    is_exclusive = row.optional_flag("exclusive") is True
+    replicas = row.optional_integer("replicas", 2, REPLICAS_MOST)
+    portions = {mode: _portion(row, mode) for mode in (ShareMode.MEMORY, ShareMode.COMPUTE) if row.has(mode.value)}
+    ways = [*portions, *([ShareMode.REPLICAS] if row.has("replicas") else [])]
+    if len(portions) > 1:
+        row.fault("compute", "shares are counted in memory or in compute, not in both")
+    if is_exclusive and ways:
+        row.fault("exclusive", f"does not go with {ways[0]}")
+    if not is_exclusive and not ways:
+        row.fault("replicas", "missing, expected replicas, memory, compute or `exclusive: true`")
+    settings = _settings(row, match, read_settings, is_exclusive=is_exclusive)
+    row.close()
+    mode = None if is_exclusive or not ways else ways[0]
+    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings)
+
+
+def _match(section: Fields) -> Match:
+    labels = section.section("nodeLabels")
+    types = section.texts("types")
+    for index, word in enumerate(types):
+        if word not in (DeviceType.GPU, DeviceType.MIG):
+            section.fault(f"types[{index}]", f"expected gpu or mig, got {word!r}")
+    match = Match(
+        nodes=section.texts("nodes"),
+        labels=tuple((key, _label(labels, key, value)) for key, value in labels.entries()),
+        devices=section.texts("devices"),
+        products=section.texts("products"),
+        profiles=section.texts("profiles"),
+        types=tuple(DeviceType(word) for word in types if word in (DeviceType.GPU, DeviceType.MIG)),
+    )
+    section.close()
+    if match.profiles and DeviceType.GPU in match.types:
+        section.fault("profiles", "a whole GPU has no MIG profile: leave `gpu` out of types")
+    return replace(match, types=(DeviceType.MIG,)) if match.profiles else match
+
+
+def _label(labels: Fields, key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    labels.fault(key, "expected a text: quote numbers, true and false")
+    return ""
+
+
+def _portion(row: Fields, mode: ShareMode) -> Portion:
+    """Read how much one share takes. Quantities are bytes of memory; percent are whole numbers."""
+    section = row.section(mode.value)
+    is_memory = mode is ShareMode.MEMORY
+    values = {name: _amount(section, name, is_memory=is_memory) for name in ("default", "min", "step", "max")}
+    if not section.has("default"):
+        section.fault("default", "missing, expected what a share takes that does not ask for an amount")
+    section.close()
+    step = values["step"] or (MIB if is_memory else 1)
+    least = values["min"] or step
+    default, most = values["default"], values["max"]
+    if default is not None:
+        if default < least:
+            section.fault("default", "is less than min")
+        elif (default - least) % step:
+            section.fault("default", "is not min plus a multiple of step: amounts are rounded up to such")
+        if most is not None and default > most:
+            section.fault("default", "is more than max")
+    if most is not None and most < least:
+        section.fault("max", "is less than min")
+    return Portion(default or least, least, step, most)
+
+
+def _amount(section: Fields, name: str, *, is_memory: bool) -> int | None:
+    if not is_memory:
+        return section.optional_integer(name, 1, 100)
+    value = section.any(name)
+    if value is None:
+        return None
+    try:
+        amount = Quantity.parse(str(value)).value if isinstance(value, (str, int)) else 0
+    except QuantityError:
+        amount = 0
+    if isinstance(value, bool) or not isinstance(amount, int) or amount < MIB or amount % MIB:
+        section.fault(name, f"expected an amount of memory in whole MiB, such as 10Gi, got {value!r}")
+        return None
+    return amount
+
+
+def _settings(row: Fields, match: Match, read_settings: ReadSettings, *, is_exclusive: bool) -> SharingSettings | None:
+    across = row.optional_flag("acrossNamespaces")
+    settings = read_settings(row.any("sharing"), f"{row.path}.sharing", row.faults) if row.has("sharing") else None
+    if is_exclusive and settings is not None:
+        row.fault("sharing", "does not go with exclusive: a claim says how its own device is shared")
+    has_interval = isinstance(settings, TimeSlicingSettings) and settings.interval is not Interval.DEFAULT
+    if has_interval and match.types == (DeviceType.MIG,):
+        row.fault("sharing.timeSlicingConfig.interval", "a MIG device has no interval of its own")
+    if across is not None and not isinstance(settings, MpsSettings):
+        row.fault("acrossNamespaces", "only goes with strategy MPS")
+    if isinstance(settings, MpsSettings):
+        return replace(settings, across_namespaces=bool(across))
+    return settings

@@ -1,0 +1,389 @@
+"""Labels of GPU feature discovery as CEL on published devices: what a node's label demanded, demanded of the device.
+
+In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression, "" where the claim
+demands it already, or why the devices don't say it. An expression never reads an attribute without asking whether it is
+there: a failing selector would end the scheduling of the pod. Which attribute holds what: inventory/attributes.
+
+Source: GPU feature discovery (labels and their values); Kubernetes, NodeSelectorOperator (a missing label matches NotIn
+and DoesNotExist only; Gt and Lt compare whole numbers).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.migrate.resources import Kind
+from dra_driver.model.names import NVIDIA_DRIVER
+
+DOMAIN = "nvidia.com/"
+ATTRIBUTES = f'device.attributes["{NVIDIA_DRIVER}"]'
+CAPACITY = f'device.capacity["{NVIDIA_DRIVER}"]'
+IN, NOT_IN, EXISTS, ABSENT, ABOVE, BELOW = "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
+_NUMBER = re.compile(r"-?[0-9]+")
+_SHARED = "-SHARED"
+_CUT = "-MIG-"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One requirement on a node's label."""
+
+    label: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The label without the domain."""
+        return self.label.removeprefix(DOMAIN)
+
+    @property
+    def words(self) -> str:
+        """Write it for people."""
+        if self.operator == IN and len(self.values) == 1:
+            return f"{self.label}: {self.values[0]}"
+        return f"{self.label} {self.operator} {', '.join(self.values)}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaid:
+    """No expression says this: why, and whether a loss of its own is known for it."""
+
+    why: str
+    code: str = "label-kept"
+
+
+Said = str | Unsaid
+Translate = Callable[[Rule, Kind], Said]
+
+
+def expressed(rule: Rule, kind: Kind) -> Said:
+    """Say a requirement in CEL; "" where the claim for such a device demands it already."""
+    if not _is_sound(rule):
+        return Unsaid(f"no node can match {rule.words}")
+    found = _TABLE.get(rule.name)
+    if found is None and (part := _PARTITION_LABEL.fullmatch(rule.name)) is not None:
+        return _of_partition(rule, kind, part)
+    if found is None:
+        return Unsaid(*_UNSAID.get(rule.name, ("no published attribute says it",)))
+    if rule.operator == ABSENT:
+        return Unsaid("a node with GPUs has this label")
+    return found(rule, kind)
+
+
+def refined(kind: Kind, rules: list[Rule]) -> Kind:
+    """Say more of what `nvidia.com/gpu` stands for where labels tell: a partition (strategy single), or a share."""
+    if kind.is_partition:
+        return kind
+    is_cut, is_share = False, kind.is_share
+    for rule in rules:
+        if rule.operator == IN and rule.name == "gpu.product" and rule.values:
+            is_cut |= all(_CUT in value for value in rule.values)
+            is_share |= all(value.endswith(_SHARED) for value in rule.values)
+        if rule.operator == IN and rule.name == "gpu.sharing-strategy":
+            is_share |= bool(rule.values) and set(rule.values) <= {"time-slicing", "mps"}
+    return Kind(is_cut, is_share)
+
+
+def _is_sound(rule: Rule) -> bool:
+    if rule.operator in {IN, NOT_IN}:
+        return bool(rule.values)
+    if rule.operator in {ABOVE, BELOW}:
+        return len(rule.values) == 1 and _NUMBER.fullmatch(rule.values[0]) is not None
+    return rule.operator in {EXISTS, ABSENT} and not rule.values
+
+
+# Texts.
+
+
+def _text(attribute: str) -> Translate:
+    """Say a label that is published as it is."""
+
+    def say(rule: Rule, _: Kind) -> Said:
+        return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
+
+    return say
+
+
+def _one_of(value: str, rule: Rule) -> Said:
+    if rule.operator == EXISTS:
+        return f'{value} != ""'
+    if rule.operator not in {IN, NOT_IN}:
+        return Unsaid("no node can match: the label is no number")
+    listed = [json.dumps(one, ensure_ascii=False) for one in rule.values]
+    if len(listed) == 1:
+        return f"{value} {'==' if rule.operator == IN else '!='} {listed[0]}"
+    inside = f"{value} in [{', '.join(listed)}]"
+    return inside if rule.operator == IN else f"!({inside})"
+
+
+def _family(rule: Rule, kind: Kind) -> Said:
+    return "" if rule.operator == EXISTS else _text("family")(rule, kind)
+
+
+def _product(rule: Rule, kind: Kind) -> Said:
+    """Say a product: GPUs publish the label's text, partitions only the driver's name for it, with blanks."""
+    if rule.operator == EXISTS:
+        return ""
+    if rule.operator not in {IN, NOT_IN}:
+        return Unsaid("no node can match: the label is no number")
+    parts = [_product_parts(value) for value in rule.values]
+    ours = [part for part in parts if (part[1] != "", part[2]) == (kind.is_partition, kind.is_share)]
+    if rule.operator == IN and len(ours) != len(parts):
+        return Unsaid("some of the values are products of GPUs that are cut or shared, and some are not")
+    if not ours:
+        return ""  # NotIn of products that such a device never has
+    if not kind.is_partition:
+        names = tuple(name for name, _, _ in ours)
+        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', Rule(rule.label, rule.operator, names))
+    said = [_of_product(name, profile) for name, profile, _ in ours]
+    any_of = " || ".join(f"({one})" if " && " in one and len(said) > 1 else one for one in said)
+    asked = f'"productName" in {ATTRIBUTES}'
+    any_of = f"({any_of})" if len(said) > 1 else any_of
+    return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
+
+
+def _product_parts(value: str) -> tuple[str, str, bool]:
+    """Take a product label apart: name, profile, whether it is shared.
+
+    >>> _product_parts("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED")
+    ('NVIDIA-A100-SXM4-40GB', '1g.5gb', True)
+    """
+    name = value.removesuffix(_SHARED)
+    name, _, profile = name.partition(_CUT)
+    return name, profile.replace("gb.", "gb+", 1), value.endswith(_SHARED)
+
+
+def _of_product(name: str, profile: str) -> str:
+    said = f'{ATTRIBUTES}.productName.replace(" ", "-") == {json.dumps(name)}'
+    return f'{said} && {ATTRIBUTES}.?profile.orValue("") == {json.dumps(profile)}' if profile else said
+
+
+# Numbers.
+
+
+def _version_part(attribute: str, part: str) -> Translate:
+    """Say one number of a version."""
+
+    def say(rule: Rule, _: Kind) -> Said:
+        asked = f'"{attribute}" in {ATTRIBUTES}'
+        value = f"{ATTRIBUTES}.{attribute}.{part}()"
+        numbers = _numbers(rule)
+        if rule.operator == EXISTS:
+            return ""
+        if numbers is None:
+            return Unsaid("the label is a whole number on every node")
+        if rule.operator in {ABOVE, BELOW}:
+            return f"{asked} && {value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
+        inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
+        return f"{asked} && {inside}" if rule.operator == IN else f"!({asked} && {inside})"
+
+    return say
+
+
+def _numbers(rule: Rule) -> list[int] | None:
+    if not all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in rule.values):
+        return None
+    return [int(value) for value in rule.values]
+
+
+def _full_version(attribute: str) -> Translate:
+    """Say a whole version, its numbers without leading zeros, as the driver publishes it."""
+
+    def say(rule: Rule, _: Kind) -> Said:
+        if rule.operator == EXISTS:
+            return ""
+        if rule.operator not in {IN, NOT_IN}:
+            return Unsaid("no node can match: the label is no whole number")
+        versions = [_version(value) for value in rule.values]
+        if not all(versions):
+            return Unsaid("a value is no version")
+        value = f"{ATTRIBUTES}.{attribute}"
+        said = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
+        any_of = f"({' || '.join(said)})" if len(said) > 1 else said[0]
+        asked = f'"{attribute}" in {ATTRIBUTES}'
+        return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
+
+    return say
+
+
+def _version(text: str) -> str:
+    parts = text.split(".")
+    if len(parts) > 3 or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
+        return ""
+    return ".".join(str(int(part)) for part in [*parts, "0", "0"][:3])
+
+
+def _memory(rule: Rule, kind: Kind) -> Said:
+    """Say memory: the label counts whole MiB, the capacity is exact."""
+    if kind.is_share:
+        return Unsaid("the memory of a share is its own, not that of its GPU")
+    return _amount("memory", "Mi")(rule, kind)
+
+
+def _amount(capacity: str, unit: str = "") -> Translate:
+    """Say a label that counts whole units of a capacity."""
+
+    def say(rule: Rule, _: Kind) -> Said:
+        asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
+
+        def compared(number: int, sign: str) -> str:
+            return f'{value}.compareTo(quantity("{number}{unit}")) {sign} 0'
+
+        numbers = _numbers(rule)
+        if rule.operator == EXISTS:
+            return asked
+        if numbers is None:
+            return Unsaid("the label is a whole number on every node")
+        if rule.operator == ABOVE:
+            return f"{asked} && {compared(numbers[0] + 1, '>=')}"
+        if rule.operator == BELOW:
+            return f"{asked} && {compared(numbers[0], '<')}"
+        said = [f"{compared(one, '>=')} && {compared(one + 1, '<')}" for one in numbers]
+        any_of = "(" + " || ".join(f"({one})" for one in said) + ")" if len(said) > 1 else said[0]
+        return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
+
+    return say
+
+
+# Words that mean the kind of device.
+
+
+def _mig_capable(rule: Rule, kind: Kind) -> Said:
+    wanted = _truths(rule)
+    if wanted is None or rule.operator == EXISTS:
+        return "" if rule.operator == EXISTS else Unsaid("the label is true or false on every node")
+    if kind.is_partition:
+        return "" if wanted == {True} else Unsaid("a MIG partition is cut from a GPU that can be cut")
+    if len(wanted) != 1:
+        return "" if wanted else Unsaid("the label is true or false on every node")
+    value = f"{ATTRIBUTES}.?migCapable.orValue(false)"
+    return value if wanted == {True} else f"!{value}"
+
+
+def _truths(rule: Rule) -> set[bool] | None:
+    """Give the values of a label of true and false that a rule lets pass."""
+    if rule.operator not in {IN, NOT_IN}:
+        return None
+    named = {value == "true" for value in rule.values if value in {"true", "false"}}
+    return named if rule.operator == IN else {True, False} - named
+
+
+def _present(rule: Rule, _: Kind) -> Said:
+    wanted = _truths(rule)
+    if rule.operator == EXISTS or (wanted is not None and True in wanted):
+        return ""
+    return Unsaid("a pod that asks for a GPU needs a node that has one")
+
+
+def _sharing_strategy(rule: Rule, kind: Kind) -> Said:
+    if rule.operator == EXISTS:
+        return ""
+    if rule.operator not in {IN, NOT_IN}:
+        return Unsaid("no node can match: the label is no number")
+    strategies = {"none", "time-slicing", "mps"}
+    named = set(rule.values) & strategies
+    wanted = named if rule.operator == IN else strategies - named
+    if not kind.is_share:
+        return "" if "none" in wanted else Unsaid("the pod asks for a whole device, the label for a shared one")
+    shared = sorted(_STRATEGIES[one] for one in wanted & set(_STRATEGIES))
+    if len(shared) == 2:
+        return ""
+    if not shared:
+        return Unsaid("the pod asks for a share, the label for a device that nobody shares")
+    return f'{ATTRIBUTES}.?sharingStrategy.orValue("") == {json.dumps(shared[0])}'
+
+
+_STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
+
+
+def _replicas(rule: Rule, kind: Kind) -> Said:
+    """Say how many replicas a GPU has: shares know; a device that is whole has one."""
+    numbers = _numbers(rule)
+    if rule.operator == EXISTS:
+        return ""
+    if numbers is None:
+        return Unsaid("the label is a whole number on every node")
+    if not kind.is_share:
+        is_met = {IN: 1 in numbers, NOT_IN: 1 not in numbers, ABOVE: numbers[0] < 1, BELOW: numbers[0] > 1}
+        return "" if is_met[rule.operator] else Unsaid("a whole device has no replicas", "gpu-replicas")
+    value = f"{ATTRIBUTES}.?replicas.orValue(1)"
+    if rule.operator in {ABOVE, BELOW}:
+        return f"{value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
+    inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
+    return inside if rule.operator == IN else f"!({inside})"
+
+
+_PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]+)*?)\.([a-z]+(?:[-.][a-z]+)?)")
+
+
+def _of_partition(rule: Rule, kind: Kind, part: re.Match[str]) -> Said:
+    """Say a label of strategy mixed about one profile, to a pod that asks for that profile."""
+    profile, name = part[1].replace("gb.", "gb+", 1), part[2]
+    if not kind.is_partition or kind.profile != profile:
+        return Unsaid("it is about another kind of device than the pod asks for")
+    if name == "count":
+        least = rule.operator == EXISTS or (rule.operator == ABOVE and rule.values == ("0",))
+        return "" if least else Unsaid("devices don't say how many of them a node has", "gpu-count")
+    if name == "product":
+        return _product(rule, kind)
+    if name in _PARTITION_AMOUNTS:
+        return _PARTITION_AMOUNTS[name](rule, kind)
+    return Unsaid(*_UNSAID.get(f"gpu.{name}", ("no published attribute says it",)))
+
+
+def _partition_only(translate: Translate) -> Translate:
+    def say(rule: Rule, kind: Kind) -> Said:
+        if not kind.is_partition or kind.is_share:
+            return Unsaid("only a MIG partition says it")
+        return translate(rule, kind)
+
+    return say
+
+
+_PARTITION_AMOUNTS: dict[str, Translate] = {
+    "memory": _memory,
+    "multiprocessors": _partition_only(_amount("multiprocessors")),
+    "engines.copy": _partition_only(_amount("copyEngines")),
+    "engines.decoder": _partition_only(_amount("decoders")),
+    "engines.encoder": _partition_only(_amount("encoders")),
+    "engines.jpeg": _partition_only(_amount("jpegEngines")),
+    "engines.ofa": _partition_only(_amount("ofaEngines")),
+}
+
+_TABLE: dict[str, Translate] = {
+    "gpu.present": _present,
+    "gpu.product": _product,
+    "gpu.family": _family,
+    "gpu.memory": _memory,
+    "gpu.compute.major": _version_part("cudaComputeCapability", "major"),
+    "gpu.compute.minor": _version_part("cudaComputeCapability", "minor"),
+    "gpu.clique": _text("nvlinkDomain"),
+    "gpu.sharing-strategy": _sharing_strategy,
+    "gpu.replicas": _replicas,
+    "mig.capable": _mig_capable,
+    "cuda.driver-version.full": _full_version("driverVersion"),
+    "cuda.driver-version.major": _version_part("driverVersion", "major"),
+    "cuda.driver-version.minor": _version_part("driverVersion", "minor"),
+    "cuda.driver-version.revision": _version_part("driverVersion", "patch"),
+    "cuda.driver.major": _version_part("driverVersion", "major"),
+    "cuda.driver.minor": _version_part("driverVersion", "minor"),
+    "cuda.driver.rev": _version_part("driverVersion", "patch"),
+    "cuda.runtime-version.full": _full_version("cudaDriverVersion"),
+    "cuda.runtime-version.major": _version_part("cudaDriverVersion", "major"),
+    "cuda.runtime-version.minor": _version_part("cudaDriverVersion", "minor"),
+    "cuda.runtime.major": _version_part("cudaDriverVersion", "major"),
+    "cuda.runtime.minor": _version_part("cudaDriverVersion", "minor"),
+    **{f"gpu.{name}": translate for name, translate in _PARTITION_AMOUNTS.items() if name != "memory"},
+}
+
+_UNSAID: dict[str, tuple[str, str]] = {
+    "gpu.count": ("devices don't say how many of them a node has", "gpu-count"),
+    "gpu.machine": ("devices don't say what machine they are in", "label-kept"),
+    "gpu.mode": ("devices don't say whether they are for graphics or compute", "label-kept"),
+    "mig.strategy": ("partitions and whole GPUs are devices of their own here, there is no strategy", "label-kept"),
+    "mps.capable": ("no published attribute says it", "label-kept"),
+}

@@ -1,0 +1,208 @@
+"""Files migrated: texts in, texts with claims out, and a report of each.
+
+In: texts with where they come from. Out: for each the new text, the changes with reasons, and what is lost. A text that
+needs no change comes back as it is, so that a second run changes nothing. Never: a file written, a cluster asked.
+
+Raises InputError for what is no YAML, for Helm's templates, and for counts that can't be right; then for no file
+anything is given out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migrate.edits import applied, is_same
+from dra_driver.migrate.helm import check_no_template
+from dra_driver.migrate.leftovers import say_leftovers
+from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
+from dra_driver.migrate.objects import TEMPLATE, KubeObject, claim_template, objects_of
+from dra_driver.migrate.placing import Placed, placed
+from dra_driver.migrate.pod_migration import PodMigration
+from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
+from dra_driver.migrate.quotas import migrate_quota
+from dra_driver.migrate.rendering import manner_of
+from dra_driver.migrate.report import Change, Loss, Report, Subject
+from dra_driver.migrate.rewriting import Rewriter
+from dra_driver.migrate.sharing_config import plugin_files, rules_beside, rules_name, shared_by
+from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
+from dra_driver.model.errors import InputError
+
+_QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text and where it comes from."""
+
+    origin: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """One file after the migration."""
+
+    origin: str
+    old: str
+    new: str
+    changes: tuple[Change, ...]
+    losses: tuple[Loss, ...]
+    templates: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Document:
+    """A document on its way: as written, its value, where its parts came from, templates to be written before it."""
+
+    written: DocumentText
+    value: Any
+    origins: Origins
+    objects: list[KubeObject]
+    before: list[dict[str, Any]] = field(default_factory=list)
+    is_changed: bool = False
+
+
+def migrate(
+    sources: Sequence[Source], *, shared: frozenset[str] = frozenset(), templates: TemplateNames | None = None
+) -> list[Migrated]:
+    """Migrate texts.
+
+    `shared` are resources that stand for shares under a whole GPU's name. `templates` are those that exist elsewhere.
+    Raises: InputError.
+    """
+    names = templates or TemplateNames()
+    files = [_read(source) for source in sources]
+    _refuse_strangers(sources, files)
+    for documents in files:
+        for document in documents:
+            names.learn(document.objects)
+            for one in document.objects:
+                shared |= shared_by(plugin_files(one.wire)) if one.kind == _CONFIG else frozenset()
+    return [_migrate_file(source, documents, shared, names) for source, documents in zip(sources, files, strict=True)]
+
+
+def _refuse_strangers(sources: Sequence[Source], files: list[list[_Document]]) -> None:
+    """Refuse input that holds documents, and no object among them: it is something else than manifests."""
+    if any(files) and not any(document.objects for documents in files for document in documents):
+        origins = ", ".join(source.origin for source, documents in zip(sources, files, strict=True) if documents)
+        raise InputError(
+            "not-an-object",
+            f"{origins}: there is no Kubernetes object in it",
+            hint="an object has a kind; values of a chart are migrated after helm template",
+        )
+
+
+def _read(source: Source) -> list[_Document]:
+    check_no_template(source.text, source.origin)
+    found = []
+    for written in documents_of(source.text, source.origin):
+        origins = Origins()
+        value = value_of(written.root, origins)
+        found.append(_Document(written, value, origins, list(objects_of(value))))
+    return found
+
+
+def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[str], names: TemplateNames) -> Migrated:
+    report = Report()
+    made: list[str] = []
+    for document in documents:
+        for one in document.objects:
+            subject = Subject(one.title, report, one.path)
+            try:
+                written = _migrate_object(one, shared, names, subject)
+            except InputError as fault:
+                message = f"{source.origin}: {fault.message}"
+                raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
+            made += [wire["metadata"]["name"] for wire in written if wire["kind"] == TEMPLATE]
+            _put(document, one, written)
+    new = _rewritten(source, documents)
+    return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
+
+
+def _migrate_object(
+    one: KubeObject, shared: frozenset[str], names: TemplateNames, subject: Subject
+) -> list[dict[str, Any]]:
+    """Change an object in place; give the objects that it needs beside it."""
+    wire = one.wire
+    if one.kind == _CONFIG:
+        return _beside_config(one, names, subject)
+    if one.kind == _QUOTA:
+        migrate_quota(wire, shared, subject)
+        return []
+    shapes = list(shapes_of(wire))
+    wanting = sum(any(wants_devices(c.wire.get("resources")) for c in shape.containers) for shape in shapes)
+    reason = refuses_claims(wire)
+    if reason and wanting:
+        subject.lost("refuses-claims", f"it stays as it is: {reason}", "serve it by the extended resource of a class")
+        return []
+    templates = ObjectTemplates(one, names, has_roles=wanting > 1 and _differ(wire, shared))
+    for shape in shapes:
+        PodMigration(shared).apply(shape, subject, templates.name)
+    say_leftovers(wire, subject)
+    for name, _ in templates.made:
+        why = "the scheduler allocates devices to claims; each pod gets one of its own from it"
+        subject.changed("template", f"ResourceClaimTemplate {name} was added", why)
+    return [claim_template(name, one.namespace, spec) for name, spec in templates.made]
+
+
+def _beside_config(one: KubeObject, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
+    """Give the sharing rules of a ConfigMap, unless they are there."""
+    files = plugin_files(one.wire)
+    if not files or names.has_config(rules_name(one), one.namespace):
+        return []
+    rules = rules_beside(one, files, subject)
+    return [rules] if rules else []
+
+
+def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
+    """Tell whether the pods of an object want different things, by migrating a copy of it."""
+    seen: list[Any] = []
+
+    def note(specs: list[dict[str, Any]], _: str) -> list[str]:
+        seen.append(specs)
+        return ["gpu"] * len(specs)
+
+    for shape in shapes_of(copy.deepcopy(wire)):
+        PodMigration(shared).apply(shape, Subject("", Report()), note)
+    return any(specs != seen[0] for specs in seen)
+
+
+def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
+    """Put objects before the one that needs them: into its List, or as documents; a typed list takes no others."""
+    for wire in written:
+        if one.holder is None or one.list_kind:
+            document.before.append(wire)
+        else:
+            position = next(number for number, held in enumerate(one.holder) if held is one.wire)
+            one.holder.insert(position, wire)
+
+
+def _rewritten(source: Source, documents: list[_Document]) -> str:
+    """Write what changed into the text."""
+    text = source.text
+    whole = manner_of(text, [document.written.root for document in documents])
+    edits = []
+    before: list[Placed] = []
+    for document in documents:
+        manner = whole if whole.is_json else manner_of(text, [document.written.root])
+        edits += Rewriter(text, document.origins, manner).edits(document.written.root, document.value)
+        if document.before:
+            before.append(
+                Placed(document.written.root.start, document.written.root.end, tuple(document.before), manner)
+            )
+    new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
+    _check(new, documents, source.origin)
+    return new
+
+
+def _check(new: str, documents: list[_Document], origin: str) -> None:
+    """Make sure that a text holds what it is to hold: better no file than a wrong one."""
+    held = [one.wire for document in documents_of(new, origin) for one in objects_of(value_of(document.root))]
+    wanted = []
+    for document in documents:
+        wanted += [*document.before, *(one.wire for one in objects_of(document.value))]
+    if not is_same(held, wanted):
+        raise AssertionError(f"{origin}: the text that was made does not read back as what it was made of")

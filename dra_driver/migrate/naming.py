@@ -1,0 +1,86 @@
+"""Names of claim templates: after their object, the same on every run, and never one that is taken.
+
+In: claim specs of an object's pods, and the templates that are there. Out: names; what is new is noted for whoever
+writes it. An object's pods of one shape share a template; a template that is there and says the same is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migrate.devices_wanted import free, label
+from dra_driver.migrate.objects import TEMPLATE, KubeObject
+
+Spec = dict[str, Any]
+
+
+@dataclass(slots=True)
+class TemplateNames:
+    """Templates that exist, by name: namespace and spec of each; and the names of ConfigMaps."""
+
+    known: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    configs: set[tuple[str, str]] = field(default_factory=set)
+
+    def learn(self, objects: Iterable[KubeObject]) -> None:
+        """Note the templates and ConfigMaps among objects."""
+        for one in objects:
+            if one.kind == "ConfigMap":
+                self.configs.add((one.stem, one.namespace))
+            if one.kind == TEMPLATE:
+                spec = one.wire.get("spec")
+                inner = spec.get("spec") if isinstance(spec, dict) else None
+                self.add(one.stem, one.namespace, inner if isinstance(inner, dict) else {})
+
+    def has_config(self, name: str, namespace: str) -> bool:
+        """Tell whether a ConfigMap is there."""
+        return (name, namespace) in self.configs
+
+    def add(self, name: str, namespace: str, spec: Spec) -> None:
+        """Note one template."""
+        self.known.setdefault(name, []).append((namespace, _sign(spec)))
+
+    def find(self, name: str, namespace: str, spec: Spec) -> bool | None:
+        """Tell whether a name stands for this very spec (True), for another (False), or for nothing (None)."""
+        rows = [sign for there, sign in self.known.get(name, ()) if there == namespace or not there or not namespace]
+        if not rows:
+            return None
+        return all(sign == _sign(spec) for sign in rows)
+
+
+@dataclass(slots=True)
+class ObjectTemplates:
+    """Names for one object's claim specs, with `has_roles` after its pods too; `made` are those to be written."""
+
+    owner: KubeObject
+    names: TemplateNames
+    has_roles: bool
+    made: list[tuple[str, Spec]] = field(default_factory=list)
+    _used: dict[str, str] = field(default_factory=dict)
+
+    def name(self, specs: list[Spec], role: str) -> list[str]:
+        """Name the templates of a pod."""
+        return [self._one(spec, role) for spec in specs]
+
+    def _one(self, spec: Spec, role: str) -> str:
+        sign = _sign(spec)
+        if sign in self._used:
+            return self._used[sign]
+        stem = f"{self.owner.stem.strip('-')}-{role}" if role and self.has_roles else self.owner.stem.strip("-")
+        stem = f"{label(stem)}-gpu"
+        refused: set[str] = set()
+        name = stem
+        while (there := self.names.find(name, self.owner.namespace, spec)) is False:
+            refused.add(name)
+            name = free(stem, refused)
+        if there is None:
+            self.names.add(name, self.owner.namespace, spec)
+            self.made.append((name, spec))
+        self._used[sign] = name
+        return name
+
+
+def _sign(spec: Spec) -> str:
+    return json.dumps(spec, sort_keys=True)

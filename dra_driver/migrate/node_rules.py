@@ -1,0 +1,237 @@
+"""Node selectors and required node affinities of a pod, moved into selectors of its claim where devices can say them.
+
+In: a pod's spec, changed in place, and the kinds of device that it asks for. Out: expressions for each kind. What the
+devices can't say stays on the pod, and so does an affinity of several terms that can't be taken apart without changing
+which nodes match; both are said. Preferred affinities stay: claims don't prefer.
+
+Source: Kubernetes API core/v1 NodeSelector: terms are alternatives, expressions of a term must all hold, a term without
+any matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migrate.labels import DOMAIN, IN, Rule, Unsaid, expressed, refined
+from dra_driver.migrate.report import Subject
+from dra_driver.migrate.resources import Kind
+
+Rows = dict[Kind, list[str]]
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_WHY = "the claim chooses by the device itself, not by its node's label"
+_KEPT = "it stays on the pod and works as long as GPU feature discovery labels the nodes; else take it out"
+
+
+@dataclass(slots=True)
+class _Split:
+    """One term of an affinity: what devices say of it, and what stays."""
+
+    rules: list[tuple[int, Rule]] = field(default_factory=list)
+    said: Rows = field(default_factory=dict)
+    rest: list[Any] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    is_odd: bool = False
+
+
+def kind_by_labels(spec: dict[str, Any], kind: Kind) -> Kind:
+    """Say more of a kind where every way to a node tells more."""
+    fixed = [rule for _, rule in _selector_rules(spec)]
+    terms = [[rule for _, rule in _term_rules(term)] for term in _terms(spec)] or [[]]
+    found = {refined(kind, fixed + rules) for rules in terms}
+    return found.pop() if len(found) == 1 else kind
+
+
+def absorb(spec: dict[str, Any], kinds: Iterable[Kind], subject: Subject) -> Rows:
+    """Move what can be moved; give expressions for each kind."""
+    rows: Rows = {kind: [] for kind in kinds}
+    _selector(spec, rows, subject)
+    _affinity(spec, rows, subject)
+    _preferred(spec, subject)
+    return rows
+
+
+def gpu_rules(spec: dict[str, Any]) -> list[Rule]:
+    """Give all requirements on the labels of GPU feature discovery."""
+    found = [rule for _, rule in _selector_rules(spec)]
+    for term in _terms(spec):
+        found += [rule for _, rule in _term_rules(term)]
+    return found
+
+
+def _selector_rules(spec: dict[str, Any]) -> list[tuple[str, Rule]]:
+    selector = spec.get("nodeSelector")
+    if not isinstance(selector, dict):
+        return []
+    return [(key, Rule(key, IN, (_word(value),))) for key, value in selector.items() if key.startswith(DOMAIN)]
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _selector(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
+    for key, rule in _selector_rules(spec):
+        place = subject.below("nodeSelector", key)
+        if _moved(rule, rows, place):
+            del spec["nodeSelector"][key]
+    if spec.get("nodeSelector") == {}:
+        del spec["nodeSelector"]
+
+
+def _moved(rule: Rule, rows: Rows, place: Subject) -> bool:
+    """Say a requirement for every kind, or say that it stays."""
+    said = {kind: expressed(rule, kind) for kind in rows}
+    for found in said.values():
+        if isinstance(found, Unsaid):
+            _stays(rule, found, place)
+            return False
+    texts = list(dict.fromkeys(found for found in said.values() if isinstance(found, str)))
+    for kind, found in said.items():
+        if isinstance(found, str) and found and found not in rows[kind]:
+            rows[kind].append(found)
+    shown = " and ".join(text for text in texts if text)
+    what = f"{rule.words} became the selector {shown}" if shown else f"{rule.words} was taken out"
+    place.changed("label", what, _WHY if shown else "the claim demands it already")
+    return True
+
+
+def _stays(rule: Rule, found: Unsaid, place: Subject) -> None:
+    place.lost(found.code, f"{rule.words} can't be asked of a device: {found.why}", _KEPT)
+
+
+# Required affinities.
+
+
+def _node_affinity(spec: dict[str, Any]) -> dict[str, Any]:
+    affinity = spec.get("affinity")
+    found = affinity.get("nodeAffinity") if isinstance(affinity, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    required = _node_affinity(spec).get(_REQUIRED)
+    terms = required.get("nodeSelectorTerms") if isinstance(required, dict) else None
+    return terms if isinstance(terms, list) and all(isinstance(term, dict) for term in terms) else []
+
+
+def _term_rules(term: dict[str, Any]) -> list[tuple[int, Rule]]:
+    listed = term.get("matchExpressions")
+    found = []
+    for position, row in enumerate(listed if isinstance(listed, list) else []):
+        if isinstance(row, dict) and str(row.get("key") or "").startswith(DOMAIN):
+            values = row.get("values") or ()
+            words = tuple(map(_word, values)) if isinstance(values, list | tuple) else ()
+            found.append((position, Rule(str(row["key"]), str(row.get("operator") or ""), words)))
+    return found
+
+
+def _affinity(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
+    terms = _terms(spec)
+    if not any(_term_rules(term) for term in terms):
+        return
+    place = subject.below("affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    if len(terms) == 1:
+        _one_term(terms[0], rows, place.below(0))
+    else:
+        _alternatives(terms, rows, place)
+    terms[:] = [term for term in terms if term != {}]
+    _prune(spec)
+
+
+def _one_term(term: dict[str, Any], rows: Rows, place: Subject) -> None:
+    moved = [
+        position
+        for position, rule in _term_rules(term)
+        if _moved(rule, rows, place.below("matchExpressions", position))
+    ]
+    _take(term, moved)
+
+
+def _take(term: dict[str, Any], positions: list[int]) -> None:
+    listed = term.get("matchExpressions")
+    if isinstance(listed, list) and positions:
+        for position in sorted(positions, reverse=True):
+            del listed[position]
+        if not listed:
+            del term["matchExpressions"]
+
+
+def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: Subject) -> None:
+    """Move alternatives as a whole: only where what stays is the same in all of them."""
+    splits = [_split(term, rows) for term in terms]
+    rests = [(split.rest, term.get("matchFields")) for split, term in zip(splits, terms, strict=True)]
+    if any(split.is_odd for split in splits) or any(rest != rests[0] for rest in rests):
+        place.lost(
+            "affinity-kept",
+            f"the alternatives ({_alternatives_words(splits)}) differ in more than what devices say: taking them apart"
+            " would change which nodes match",
+            "it stays on the pod and works as long as GPU feature discovery labels the nodes; or write one object for"
+            " each alternative",
+        )
+        return
+    for kind, found in rows.items():
+        said = [" && ".join(_inner(one, split.said[kind]) for one in split.said[kind]) for split in splits]
+        if all(said):
+            text = " || ".join(f"({one})" for one in dict.fromkeys(said))
+            found.append(text if len(dict.fromkeys(said)) > 1 else said[0])
+    place.changed("label", f"the alternatives ({_alternatives_words(splits)}) became a selector", _WHY)
+    for term, split in zip(terms, splits, strict=True):
+        _take(term, split.moved)
+    del terms[1:]
+
+
+def _alternatives_words(splits: list[_Split]) -> str:
+    return "; or ".join(", ".join(rule.words for _, rule in split.rules) or "anything" for split in splits)
+
+
+def _inner(text: str, beside: list[str]) -> str:
+    return f"({text})" if " || " in text and len(beside) > 1 else text
+
+
+def _split(term: dict[str, Any], rows: Rows) -> _Split:
+    made = _Split(_term_rules(term), {kind: [] for kind in rows})
+    for position, rule in made.rules:
+        said = {kind: expressed(rule, kind) for kind in rows}
+        if any(isinstance(found, Unsaid) for found in said.values()):
+            continue
+        made.moved.append(position)
+        for kind, found in said.items():
+            if isinstance(found, str) and found:
+                made.said[kind].append(found)
+    listed = term.get("matchExpressions")
+    rows_here = listed if isinstance(listed, list) else []
+    made.rest = [row for position, row in enumerate(rows_here) if position not in made.moved]
+    made.is_odd = rows_here != (listed or []) or (not listed and not term.get("matchFields"))
+    return made
+
+
+def _prune(spec: dict[str, Any]) -> None:
+    """Take out what became empty, from the inside: an affinity without terms would match no node."""
+    affinity = spec["affinity"]
+    if not _terms(spec):
+        del affinity["nodeAffinity"][_REQUIRED]
+    if not affinity["nodeAffinity"]:
+        del affinity["nodeAffinity"]
+    if not affinity:
+        del spec["affinity"]
+
+
+def _preferred(spec: dict[str, Any], subject: Subject) -> None:
+    listed = _node_affinity(spec).get(_PREFERRED)
+    for position, row in enumerate(listed if isinstance(listed, list) else []):
+        preference = row.get("preference") if isinstance(row, dict) else None
+        rules = _term_rules(preference) if isinstance(preference, dict) else []
+        if rules:
+            subject.lost(
+                "preferred-affinity",
+                f"the preference for {', '.join(rule.words for _, rule in rules)} can't move: claims don't prefer",
+                "it stays on the pod and works as long as GPU feature discovery labels the nodes; a claim with"
+                " firstAvailable lists kinds of devices in order of preference",
+                "affinity",
+                "nodeAffinity",
+                _PREFERRED,
+                position,
+            )

@@ -1,0 +1,72 @@
+"""Objects of a file: found in documents and Lists, each with its name, namespace and the list that it stands in.
+
+In: the plain value of a document. Out: `KubeObject`s, in order; `templates` of claims that are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.migrate.report import Step
+
+TEMPLATE = "ResourceClaimTemplate"
+_LISTS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KubeObject:
+    """One object. `holder` is the list of a List that holds it, None for a document of its own."""
+
+    wire: dict[str, Any]
+    path: tuple[Step, ...]
+    holder: list[Any] | None = None
+    list_kind: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Its kind; the entries of a typed list may leave it out."""
+        return str(self.wire.get("kind") or self.list_kind)
+
+    @property
+    def stem(self) -> str:
+        """Its name, or what its name begins with; its kind where it has none."""
+        metadata = self.wire.get("metadata")
+        found = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+        return found if isinstance(found, str) and found else self.kind.lower()
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; "" where it leaves that to whoever applies it."""
+        metadata = self.wire.get("metadata")
+        found = metadata.get("namespace") if isinstance(metadata, dict) else None
+        return found if isinstance(found, str) else ""
+
+    @property
+    def title(self) -> str:
+        """Name it for people."""
+        return f"{self.kind} {self.stem}"
+
+
+def objects_of(
+    value: Any, path: tuple[Step, ...] = (), holder: list[Any] | None = None, kind: str = ""
+) -> Iterator[KubeObject]:
+    """Give the objects of a document; nothing for what is no object."""
+    if len(path) > 2 * _LISTS_MAX or not isinstance(value, dict):
+        return
+    items = value.get("items")
+    listed = str(value.get("kind") or "")
+    if isinstance(items, list) and listed.endswith("List"):
+        for number, one in enumerate(list(items)):
+            yield from objects_of(one, (*path, "items", number), items, listed.removesuffix("List"))
+        return
+    if isinstance(value.get("kind"), str) or kind:
+        yield KubeObject(value, path, holder, kind)
+
+
+def claim_template(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Make a ResourceClaimTemplate."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    group = "resource.k8s.io/v1"
+    return {"apiVersion": group, "kind": TEMPLATE, "metadata": metadata, "spec": {"spec": spec}}

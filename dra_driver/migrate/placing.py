@@ -1,0 +1,83 @@
+"""New objects placed before the documents that need them.
+
+In: a text with its edits, and objects for some of its documents. Out: the new text. An object stands before its
+document's own comments; a comment at the head of the file, set off by an empty line, stays there. A file of JSON can
+hold one object only: there a List holds all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.migrate.edits import Edit, above_comments, applied
+from dra_driver.migrate.rendering import Manner, block
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Objects to stand before the document whose content begins at `start` and ends at `end`, in its manner."""
+
+    start: int
+    end: int
+    objects: tuple[dict[str, Any], ...]
+    manner: Manner
+
+
+def placed(text: str, edits: list[Edit], before: list[Placed], *, is_single: bool) -> str:
+    """Apply edits and place objects."""
+    if before[0].manner.is_json and is_single:
+        return _listed(text, edits, before[0])
+    made = list(edits)
+    for one in before:
+        manner = one.manner
+        at = _place(text, one.start)
+        parts = []
+        for wire in one.objects:
+            written = block(wire, Manner(2, manner.dash, newline=manner.newline), 0)
+            parts.append(f"{written}{manner.newline}---{manner.newline}")
+        made.append(_edit(text, at, "".join(parts), manner))
+    return applied(text, made)
+
+
+def _edit(text: str, at: int, written: str, manner: Manner) -> Edit:
+    """Set objects off from a document that begins on the line of its own marker."""
+    line = text[at : at + 4]
+    if line[:3] != "---":
+        return Edit(at, at, -1, written)
+    body = written.removesuffix(f"---{manner.newline}")
+    return Edit(at, at, -1, f"---{manner.newline}{body}" if at else body)
+
+
+def _place(text: str, start: int) -> int:
+    """Find where a document's first comment begins."""
+    return above_comments(text, text.rfind("\n", 0, start) + 1, 0)
+
+
+def _listed(text: str, edits: list[Edit], one: Placed) -> str:
+    """Put a JSON object and what it needs into a List."""
+    manner = one.manner
+    lead, tail = text[: one.start], text[one.end :]
+    body = applied(text, edits)[len(lead) :]
+    body = body[: len(body) - len(tail)] if tail else body
+    if not manner.step:
+        written = [json.dumps(wire, ensure_ascii=False) for wire in one.objects]
+        return f'{lead}{{"apiVersion": "v1", "kind": "List", "items": [{", ".join([*written, body])}]}}{tail}'
+    pad = " " * manner.step
+    written = [json.dumps(wire, indent=manner.step, ensure_ascii=False) for wire in one.objects]
+    rows = f",{manner.newline}".join(_indented(row, pad * 2) for row in [*written, body])
+    lines = [
+        "{",
+        f'{pad}"apiVersion": "v1",',
+        f'{pad}"kind": "List",',
+        f'{pad}"items": [',
+        rows,
+        f"{pad}]",
+        "}",
+    ]
+    return lead + manner.newline.join(lines) + tail
+
+
+def _indented(text: str, pad: str) -> str:
+    return "\n".join(pad + line if line.strip() else line for line in text.split("\n"))

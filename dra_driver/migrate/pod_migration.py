@@ -1,0 +1,293 @@
+"""One pod moved from extended resources to claims.
+
+In: a pod as an object writes it, changed in place. Out: the specs of its ResourceClaimTemplates, in the order of its
+claims; the caller names and writes them. A pod that asks for no device of the device plugin stays as it is.
+
+Source: Kubernetes admission plugin ExtendedResourceToleration (a toleration for each extended resource: Exists,
+NoSchedule); core/v1 PodResourceClaim, ResourceClaim in resources.claims.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
+from dra_driver.migrate.node_rules import absorb, gpu_rules, kind_by_labels
+from dra_driver.migrate.pods import Container, PodShape
+from dra_driver.migrate.report import Subject, shown_path
+from dra_driver.migrate.resources import counts_of, kind_of, rows_of
+from dra_driver.model.errors import InputError
+
+ClaimSpec = dict[str, Any]
+Naming = Callable[[list[ClaimSpec], str], list[str]]
+_CLAIM = "gpu"
+_PATCH = "podSpecPatch"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class PodMigration:
+    """How pods are moved: what `shared` resources are shares under a whole GPU's name."""
+
+    shared: frozenset[str] = frozenset()
+
+    def apply(self, shape: PodShape, subject: Subject, name: Naming) -> None:
+        """Move one pod; `name` gives names of templates for claim specs. Raises: InputError."""
+        place = subject.below(*shape.path)
+        wants = self._wants(shape, subject)
+        _say_ephemeral(shape.spec, place)
+        if not any(want.count for want in wants):
+            _drop_zeros(wants, subject)
+            _say_rules_alone(shape.spec, place)
+            return
+        wanted = [want for want in wants if want.count]
+        claims = _PodClaims(shape)
+        blocks = blocks_of(wanted)
+        rows = absorb(shape.spec, dict.fromkeys(block.kind for block in blocks), place)
+        specs = _specs(blocks, rows)
+        templates = name(specs, shape.role)
+        owned = claims.add(templates, place)
+        _use_claims(wants, blocks, owned, subject)
+        _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
+        _say_leftovers(shape, place)
+
+    def _wants(self, shape: PodShape, subject: Subject) -> list[Want]:
+        """Read what all containers want."""
+        found = []
+        for container in shape.containers:
+            at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"
+            for resource, count in counts_of(container.wire.get("resources"), at).items():
+                kind = kind_of(resource, self.shared)
+                assert kind is not None  # noqa: S101  (counts_of gives no other)
+                found.append(Want(container, resource, kind_by_labels(shape.spec, kind), count))
+            _say_requests_alone(container, subject.below(*container.path))
+        return found
+
+
+def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
+    """Give the spec of each claim."""
+    specs: list[ClaimSpec] = []
+    for block in blocks:
+        while len(specs) <= block.claim:
+            specs.append({"devices": {"requests": []}})
+        exactly: dict[str, Any] = {"deviceClassName": block.kind.device_class}
+        if block.count > 1:
+            exactly["count"] = block.count
+        texts = list(rows[block.kind])
+        if block.kind.profile:
+            domain = 'device.attributes["gpu.nvidia.com"]'
+            texts.insert(0, f'{domain}.?profile.orValue("") == {json.dumps(block.kind.profile)}')
+        if texts:
+            exactly["selectors"] = [{"cel": {"expression": text}} for text in texts]
+        specs[block.claim]["devices"]["requests"].append({"name": block.name, "exactly": exactly})
+    return specs
+
+
+class _PodClaims:
+    """The claims of a pod, in its own field or in the text of a patch."""
+
+    def __init__(self, shape: PodShape) -> None:
+        self._shape = shape
+        self._patch = _read_patch(shape) if shape.is_patch else {}
+        holder = (self._patch if shape.is_patch else shape.spec).get("resourceClaims")
+        self._taken = {str(one.get("name")) for _, one in rows_of(holder)}
+
+    def add(self, templates: list[str], place: Subject) -> list[str]:
+        """Add a claim for each template; give their names in the pod."""
+        rows, names = [], []
+        for template in templates:
+            own = free(_CLAIM, self._taken)
+            self._taken.add(own)
+            names.append(own)
+            rows.append({"name": own, "resourceClaimTemplateName": template})
+        if self._shape.is_patch:
+            self._patch.setdefault("resourceClaims", []).extend(rows)
+            self._shape.spec[_PATCH] = json.dumps(self._patch)
+            why = "the template of a workflow has no field for claims; the patch is merged into its pod"
+            place.changed("claim", f"claims {', '.join(names)} were added to the pod's patch", why, _PATCH)
+            return names
+        existing = self._shape.spec.get("resourceClaims")
+        if isinstance(existing, list):
+            existing.extend(rows)
+        else:
+            self._shape.spec["resourceClaims"] = rows
+        listed = ", ".join(f"{one['name']} (from template {one['resourceClaimTemplateName']})" for one in rows)
+        why = "each pod gets claims of its own, made from the template and deleted with it"
+        place.changed("claim", f"claims were added to the pod: {listed}", why, "resourceClaims")
+        return names
+
+
+def _read_patch(shape: PodShape) -> dict[str, Any]:
+    text = shape.spec.get(_PATCH)
+    if not text:
+        return {}
+    from ruamel.yaml import YAML  # noqa: PLC0415
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+
+    try:
+        found = YAML(typ="safe", pure=True).load(str(text)) if "{{" not in str(text) else None
+    except YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(
+            "patch",
+            f"{shown_path((*shape.path, _PATCH))} is no mapping that claims could be added to",
+            hint='write it as JSON, without variables, such as {"terminationGracePeriodSeconds": 5}',
+        )
+    return found
+
+
+def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subject: Subject) -> None:
+    """Take extended resources out of containers; put in the claims instead."""
+    several = {claim: sum(block.claim == claim for block in blocks) > 1 for claim in range(len(owned))}
+    for container in {id(want.container): want.container for want in wants}.values():
+        place = subject.below(*container.path, "resources")
+        resources = container.wire["resources"]
+        mine = [want for want in wants if want.container is container]
+        for want in mine:
+            _drop(resources, want.resource)
+        rows = []
+        for block in blocks:
+            if container in block.users:
+                request = {"request": block.name} if several[block.claim] else {}
+                rows.append({"name": owned[block.claim], **request})
+        if rows:
+            resources["claims"] = [*_kept_claims(resources), *rows]
+            _say_claims(container, mine, rows, blocks, place)
+        elif not resources:
+            del container.wire["resources"]
+
+
+def _kept_claims(resources: dict[str, Any]) -> list[Any]:
+    found = resources.get("claims")
+    return found if isinstance(found, list) else []
+
+
+def _say_claims(
+    container: Container, mine: list[Want], rows: list[dict[str, str]], blocks: list[Block], place: Subject
+) -> None:
+    asked = ", ".join(f"{want.resource}: {want.count}" for want in mine)
+    used = [block for block in blocks if container in block.users]
+    parts = ", ".join(f"{block.count} of class {block.kind.device_class} (request {block.name})" for block in used)
+    claims = ", ".join(dict.fromkeys(row["name"] for row in rows))
+    why = "devices are chosen by claims; nobody counts the device plugin's resource on nodes of this driver"
+    if any(len(block.users) > 1 for block in used):
+        why += "; init containers use the devices that the others use after them"
+    place.changed("request", f"{asked} became {parts} in claim {claims}", why)
+
+
+def _drop(resources: dict[str, Any], resource: str) -> None:
+    for field in ("limits", "requests"):
+        amounts = resources.get(field)
+        if isinstance(amounts, dict) and resource in amounts:
+            del amounts[resource]
+            if not amounts:
+                del resources[field]
+
+
+def _drop_zeros(wants: list[Want], subject: Subject) -> None:
+    """Take out counts of 0: they ask for nothing."""
+    for want in wants:
+        resources = want.container.wire["resources"]
+        _drop(resources, want.resource)
+        if not resources:
+            del want.container.wire["resources"]
+        place = subject.below(*want.container.path, "resources")
+        place.changed("zero", f"{want.resource}: 0 was taken out", "it asks for nothing, with or without this driver")
+
+
+def _tolerate(spec: dict[str, Any], resources: list[str], place: Subject) -> None:
+    """Add the tolerations that admission added for extended resources."""
+    listed = spec.get("tolerations")
+    known = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    for resource in resources:
+        if any(_tolerates(one, resource) for one in known):
+            continue
+        row = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
+        known.append(row)
+        if isinstance(listed, list):
+            listed.append(row)
+        else:
+            listed = spec["tolerations"] = [row]
+        why = "the admission plugin ExtendedResourceToleration added it to pods that ask for this resource"
+        place.changed("toleration", f"a toleration of the taint {resource} was added", why, "tolerations")
+
+
+def _tolerates(row: dict[str, Any], key: str) -> bool:
+    if row.get("operator") != "Exists" or row.get("effect") not in {None, "", "NoSchedule"}:
+        return False
+    return row.get("key") == key or not row.get("key")
+
+
+# What is said of a pod, and not changed.
+
+
+def _say_leftovers(shape: PodShape, place: Subject) -> None:
+    place.lost(
+        "topology-manager",
+        "the kubelet's Topology Manager does not align devices of claims with CPUs",
+        "nothing to do where its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
+        " constraint matchAttribute: resource.kubernetes.io/numaNode",
+    )
+    if shape.spec.get("runtimeClassName") == "nvidia":
+        place.lost(
+            "runtime-class",
+            "runtimeClassName: nvidia stays, and is not needed: devices come in by CDI",
+            "take it out once no node serves this pod by the device plugin",
+            "runtimeClassName",
+        )
+    for container in shape.containers:
+        _say_visible_devices(container, place)
+
+
+def _say_visible_devices(container: Container, place: Subject) -> None:
+    for number, one in rows_of(container.wire.get("env")):
+        if one.get("name") == _VISIBLE:
+            path = (*container.path, "env", number)
+            Subject(place.name, place.report).lost(
+                "visible-devices",
+                f"container {container.name} sets {_VISIBLE}: with the nvidia runtime it may see GPUs that it has not"
+                " claimed",
+                "take it out: the claim decides which GPUs the container sees",
+                *path,
+            )
+
+
+def _say_ephemeral(spec: dict[str, Any], place: Subject) -> None:
+    for number, one in rows_of(spec.get("ephemeralContainers")):
+        if one.get("resources"):
+            place.lost(
+                "ephemeral-container",
+                f"ephemeral container {one.get('name')} names resources, which the API server refuses",
+                "take them out; an ephemeral container sees the devices of no claim",
+                "ephemeralContainers",
+                number,
+            )
+
+
+def _say_requests_alone(container: Container, place: Subject) -> None:
+    resources = container.wire.get("resources")
+    if not isinstance(resources, dict):
+        return
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for name in requests if isinstance(requests, dict) else ():
+        if kind_of(name) and not (isinstance(limits, dict) and name in limits):
+            place.lost(
+                "requests-alone",
+                f"{name} stood in requests alone, which the API server refuses in a pod; its count was taken",
+                "nothing to do, if an operator fills in the limits",
+                "resources",
+                "requests",
+            )
+
+
+def _say_rules_alone(spec: dict[str, Any], place: Subject) -> None:
+    if rules := gpu_rules(spec):
+        place.lost(
+            "labels-alone",
+            f"the pod asks for no device but chooses nodes by {', '.join(rule.words for rule in rules)}",
+            "left as it is: it needs GPU feature discovery (or the GPU Operator) to go on labelling nodes",
+        )

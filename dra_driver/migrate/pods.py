@@ -1,0 +1,170 @@
+"""Pods found in objects of any kind: by what a pod looks like, and three families that write pods their own way.
+
+In: an object. Out: `PodShape`s: where containers, node rules, tolerations and claims stand in each. A mapping whose
+`containers` is a list of named containers is a pod's spec, whatever is around it: so Deployments, PyTorchJobs,
+RayClusters and CRDs nobody has seen yet are found alike. Some objects refuse claims in their pods; they are named.
+
+Source: Argo Workflows (Template, podSpecPatch), KServe (InferenceService: a predictor is a pod's spec with a container
+named after the model's framework), Knative Serving (fields of a revision's pod).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.migrate.report import Step
+from dra_driver.migrate.resources import kind_of, rows_of
+
+_CONTAINER_LISTS = ("containers", "initContainers")
+_SKIPPED = {"status", "metadata"}
+_ARGO_KINDS = {"Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}
+_ARGO_LISTS = ("initContainers", "sidecars")
+_REFUSE_CLAIMS = {
+    ("serving.knative.dev", "Service"): "Knative allows no resourceClaims in its pods",
+    ("serving.knative.dev", "Configuration"): "Knative allows no resourceClaims in its pods",
+    ("serving.kserve.io", "ServingRuntime"): "a ServingRuntime has no resourceClaims; an InferenceService has",
+    ("serving.kserve.io", "ClusterServingRuntime"): "a ServingRuntime has no resourceClaims; an InferenceService has",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container. `is_init`: it ends before the others start (a sidecar does not)."""
+
+    wire: dict[str, Any]
+    path: tuple[Step, ...]
+    is_init: bool = False
+    fallback: str = "main"
+
+    @property
+    def name(self) -> str:
+        """Its name, or what its framework would call it."""
+        found = self.wire.get("name")
+        return found if isinstance(found, str) and found else self.fallback
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """One pod as an object writes it. `is_patch`: claims go into the text `podSpecPatch`, for lack of a field."""
+
+    spec: dict[str, Any]
+    path: tuple[Step, ...]
+    containers: tuple[Container, ...]
+    role: str = ""
+    is_patch: bool = False
+
+
+def refuses_claims(wire: dict[str, Any]) -> str:
+    """Say why pods of such an object can't have claims; "" where they can."""
+    group = str(wire.get("apiVersion") or "").rpartition("/")[0]
+    return _REFUSE_CLAIMS.get((group, str(wire.get("kind") or "")), "")
+
+
+def shapes_of(wire: dict[str, Any]) -> Iterator[PodShape]:
+    """Give the pods of an object."""
+    group = str(wire.get("apiVersion") or "").rpartition("/")[0]
+    if group == "argoproj.io" and wire.get("kind") in _ARGO_KINDS:
+        yield from _argo(wire, ())
+        return
+    is_kserve = group == "serving.kserve.io"
+    for key, value in wire.items():
+        if key not in _SKIPPED:
+            yield from _found(value, (key,), wire, is_kserve=is_kserve)
+
+
+def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], *, is_kserve: bool) -> Iterator[PodShape]:
+    if isinstance(value, dict):
+        containers = _containers(value, path)
+        if is_kserve and path[-1] in {"predictor", "transformer", "explainer"}:
+            containers += _model_servers(value, path)
+        if containers:
+            yield PodShape(value, path, containers, _role(root, path))
+            return
+        for key, inner in value.items():
+            yield from _found(inner, (*path, key), root, is_kserve=is_kserve)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _found(inner, (*path, number), root, is_kserve=is_kserve)
+
+
+def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
+    """Give the containers of what is a pod's spec; nothing for anything else."""
+    if not _is_containers(spec.get("containers")):
+        return ()
+    found = []
+    for field in _CONTAINER_LISTS:
+        for number, one in rows_of(spec.get(field)):
+            is_init = field == "initContainers" and one.get("restartPolicy") != "Always"
+            found.append(Container(one, (*path, field, number), is_init))
+    return tuple(found)
+
+
+def _is_containers(value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
+
+
+def _model_servers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
+    """Give the containers that are named after the framework instead of listed."""
+    return tuple(
+        Container(value, (*path, key), fallback="kserve-container")
+        for key, value in spec.items()
+        if isinstance(value, dict) and wants_devices(value.get("resources"))
+    )
+
+
+def wants_devices(resources: Any) -> bool:
+    """Tell whether resources name the device plugin's."""
+    fields = [resources.get(field) for field in ("limits", "requests")] if isinstance(resources, dict) else []
+    return any(kind_of(name) for field in fields if isinstance(field, dict) for name in field)
+
+
+def _argo(value: Any, path: tuple[Step, ...]) -> Iterator[PodShape]:
+    """Give the pods of a workflow's templates."""
+    if isinstance(value, dict):
+        if path and isinstance(path[-1], int) and "templates" in path:
+            containers = tuple(_argo_containers(value, path))
+            if containers:
+                yield PodShape(value, path, containers, str(value.get("name") or ""), is_patch=True)
+                return
+        for key, inner in value.items():
+            if path or key not in _SKIPPED:
+                yield from _argo(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _argo(inner, (*path, number))
+
+
+def _argo_containers(template: dict[str, Any], path: tuple[Step, ...]) -> Iterator[Container]:
+    for key in ("container", "script"):
+        if isinstance(template.get(key), dict):
+            yield Container(template[key], (*path, key))
+    grouped = template.get("containerSet")
+    lists: list[tuple[tuple[Step, ...], Any]] = [((key,), template.get(key)) for key in _ARGO_LISTS]
+    if isinstance(grouped, dict):
+        lists.insert(0, (("containerSet", "containers"), grouped.get("containers")))
+    for steps, listed in lists:
+        for number, one in rows_of(listed):
+            yield Container(one, (*path, *steps, number), is_init=steps[0] == "initContainers")
+
+
+# Words that say nothing of which pod of an object it is.
+_USUAL = {"spec", "template", "jobTemplate", "podTemplate", "podTemplateSpec", "rayClusterConfig", "rayClusterSpec"}
+
+
+def _role(root: dict[str, Any], path: tuple[Step, ...]) -> str:
+    """Say which of an object's pods it is: "worker" of spec.pytorchReplicaSpecs.Worker.template.spec."""
+    word = ""
+    value: Any = root
+    for position, step in enumerate(path):
+        value = value[step]
+        following = path[position + 1] if position + 1 < len(path) else None
+        if isinstance(step, int):
+            named = value.get("groupName") or value.get("name") if isinstance(value, dict) else None
+            word = named if isinstance(named, str) and named else f"{path[position - 1]}-{step}"
+        elif step not in _USUAL and not isinstance(following, int) and not step.endswith("Specs"):
+            word = step.removesuffix("Spec").removesuffix("Template").removesuffix("Group")
+    return word

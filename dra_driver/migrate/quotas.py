@@ -1,0 +1,100 @@
+"""ResourceQuotas: counts of the device plugin's resources become counts of devices of a class.
+
+In: a ResourceQuota, changed in place. Never: a quota of one MIG profile kept apart from the others, where one class
+hands out all of them; that is said.
+
+Source: Kubernetes, ResourceQuota: `requests.<resource>` counts an extended resource, and
+`<class>.deviceclass.resource.k8s.io/devices` the devices that claims ask of a class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.migrate.report import Subject
+from dra_driver.migrate.resources import QUOTA, Kind, kind_of, whole_number
+
+_DEVICES = "deviceclass.resource.k8s.io/devices"
+
+
+def migrate_quota(wire: dict[str, Any], shared: frozenset[str], subject: Subject) -> None:
+    """Change a quota. Raises: InputError."""
+    spec = wire.get("spec")
+    hard = spec.get("hard") if isinstance(spec, dict) else None
+    if not isinstance(hard, dict):
+        return
+    found = _counted(hard, shared, subject)
+    if not found:
+        return
+    sums: dict[str, int] = {}
+    for name, (kind, count) in found.items():
+        if name.startswith(QUOTA):
+            key = f"{kind.device_class}.{_DEVICES}"
+            sums[key] = sums.get(key, 0) + count
+    made = _replaced(hard, found, sums, subject)
+    _say_profiles(found, subject)
+    hard.clear()
+    hard.update(made)
+
+
+def _replaced(
+    hard: dict[str, Any], found: dict[str, tuple[Kind, int]], sums: dict[str, int], subject: Subject
+) -> dict[str, Any]:
+    """Give the counts with the new ones in the places of the old."""
+    made: dict[str, Any] = {}
+    for name, amount in hard.items():
+        if name not in found:
+            made[name] = amount
+            continue
+        kind, count = found[name]
+        key = f"{kind.device_class}.{_DEVICES}"
+        if not name.startswith(QUOTA):
+            _say_no_limit(name, subject)
+        elif key in hard:
+            _say_there(name, key, subject)
+        else:
+            made.setdefault(key, sums[key] if isinstance(amount, int) else str(sums[key]))
+            _say(name, count, key, sums[key], subject)
+    return made
+
+
+def _counted(hard: dict[str, Any], shared: frozenset[str], subject: Subject) -> dict[str, tuple[Kind, int]]:
+    """Give what is about the device plugin's resources."""
+    found = {}
+    for name, amount in hard.items():
+        kind = kind_of(name.removeprefix(QUOTA).removeprefix("limits."), shared)
+        if kind is not None:
+            found[name] = kind, whole_number(amount, f"{subject.name}: spec.hard: {name}")
+    return found
+
+
+def _say(name: str, count: int, key: str, total: int, subject: Subject) -> None:
+    more = "" if count == total else f" (with others of the class: {total})"
+    subject.changed(
+        "quota",
+        f"{name}: {count} became {key}{more}",
+        "a quota on the resource does not count claims; this one counts the devices that claims ask for",
+        "spec",
+        "hard",
+    )
+
+
+def _say_there(name: str, key: str, subject: Subject) -> None:
+    subject.changed("quota", f"{name} was taken out", f"{key} stands there already", "spec", "hard")
+
+
+def _say_no_limit(name: str, subject: Subject) -> None:
+    why = "quotas of such resources are written requests.<name>; this one never counted anything"
+    subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
+
+
+def _say_profiles(found: dict[str, tuple[Kind, int]], subject: Subject) -> None:
+    profiles = sorted({kind.profile for kind, _ in found.values() if kind.profile})
+    if profiles:
+        subject.lost(
+            "quota-profile",
+            f"one class hands out all MIG profiles: the quota of {', '.join(profiles)} counts those of any profile",
+            "for a quota of each profile make a DeviceClass of each, and name it in the claims",
+            "spec",
+            "hard",
+        )

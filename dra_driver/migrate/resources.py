@@ -1,0 +1,102 @@
+"""Extended resources of the device plugin, read from containers: which kind of device, and how many.
+
+In: a container's `resources`. Out: how many of which `Kind`. Never: what becomes of them.
+
+Source: NVIDIA's device plugin: resources nvidia.com/gpu, nvidia.com/mig-<profile> ("+" of a profile written "."), and
+".shared" appended where replicas are renamed. Kubernetes: extended resources are whole numbers, requests equal limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity, QuantityError
+
+WHOLE = "nvidia.com/gpu"
+_PARTITION = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)([-.][a-z.]+)?")
+SHARED = ".shared"
+QUOTA = "requests."
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """A kind of device: a whole GPU, a partition (of a profile, if it is known), or a share of either."""
+
+    is_partition: bool = False
+    is_share: bool = False
+    profile: str = ""
+
+    @property
+    def device_class(self) -> str:
+        """Name the class that hands such devices out."""
+        stem = "mig" if self.is_partition else "gpu"
+        return f"{stem}-share.nvidia.com" if self.is_share else f"{stem}.nvidia.com"
+
+    @property
+    def words(self) -> str:
+        """Name it for people."""
+        what = f"MIG partition {self.profile}".strip() if self.is_partition else "whole GPU"
+        return f"share of a {what.replace('whole ', '')}" if self.is_share else what
+
+
+def kind_of(resource: str, shared: frozenset[str] = frozenset()) -> Kind | None:
+    """Tell what a resource stands for; None for one that is not the device plugin's.
+
+    >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
+    (Kind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
+    """
+    stem = resource.removesuffix(SHARED)
+    is_share = stem != resource or resource in shared
+    if stem == WHOLE:
+        return Kind(is_share=is_share)
+    found = _PARTITION.fullmatch(stem)
+    if found is None:
+        return None
+    rest = found[2] or ""
+    return Kind(True, is_share, found[1] + (f"+{rest[1:]}" if rest.startswith(".") else rest))
+
+
+def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Give the mappings in what should be a list of mappings, numbered; what is something else is nobody's."""
+    return (
+        [(number, one) for number, one in enumerate(value) if isinstance(one, dict)] if isinstance(value, list) else []
+    )
+
+
+def counts_of(resources: Any, at: str) -> dict[str, int]:
+    """Give how many of each of the device plugin's resources a container wants; 0 is kept.
+
+    Raises: InputError("input.resource"): not a whole number, or requests that differ from limits.
+    """
+    found: dict[str, int] = {}
+    for field in ("limits", "requests"):
+        amounts = resources.get(field) if isinstance(resources, Mapping) else None
+        for name, amount in amounts.items() if isinstance(amounts, Mapping) else ():
+            if kind_of(name) is None:
+                continue
+            count = whole_number(amount, f"{at}: {field}: {name}")
+            if found.setdefault(name, count) != count:
+                raise InputError(
+                    "resource",
+                    f"{at}: {name}: requests ({count}) differ from limits ({found[name]})",
+                    hint="Kubernetes wants them equal for such a resource; leave the requests out",
+                )
+    return found
+
+
+def whole_number(amount: Any, at: str) -> int:
+    """Read a count. Raises: InputError("input.resource")."""
+    hint = "write a whole number; fill in variables (envsubst, helm template) before migrating"
+    if isinstance(amount, bool) or not isinstance(amount, int | str | float):
+        raise InputError("resource", f"{at}: {amount!r} is not a whole number", hint=hint)
+    try:
+        exact = Quantity.parse(str(amount)).value
+    except QuantityError as fault:
+        raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint) from fault
+    if exact < 0 or exact != int(exact):
+        raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint)
+    return int(exact)

@@ -1,0 +1,170 @@
+"""Sharing configurations of the device plugin, as rules of this driver.
+
+In: a ConfigMap that holds files of the device plugin (`version: v1` with `sharing`). Out: a ConfigMap beside it with
+one file of this driver, and which resources are shares under a whole device's name. The old one stays: nodes that the
+device plugin still serves read it. Several files in one ConfigMap are chosen by a label of the node there, and so they
+are here.
+
+Source: NVIDIA's device plugin, api/config/v1 and the label nvidia.com/device-plugin.config; docs/sharing.md.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from dra_driver.migrate.objects import KubeObject
+from dra_driver.migrate.report import Subject
+from dra_driver.migrate.resources import SHARED, kind_of, rows_of
+from dra_driver.migrate.written import documents_of, value_of
+from dra_driver.model.errors import InputError
+
+FILE = "rules.yaml"
+_SUFFIX = "-sharing"
+_NODE_LABEL = "nvidia.com/device-plugin.config"
+_WAYS = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
+_VERSION = "rules/v1"
+
+
+def plugin_files(wire: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give the files of the device plugin in a ConfigMap, by key."""
+    data = wire.get("data")
+    found = {}
+    for key, text in data.items() if isinstance(data, dict) else ():
+        if isinstance(text, str) and "sharing" in text:
+            parsed = _parsed(text)
+            if isinstance(parsed, dict) and parsed.get("version") == "v1" and isinstance(parsed.get("sharing"), dict):
+                found[key] = parsed
+    return found
+
+
+def _parsed(text: str) -> Any:
+    try:
+        documents = documents_of(text, "")
+        return value_of(documents[0].root) if len(documents) == 1 else None
+    except InputError:
+        return None
+
+
+def shared_by(files: dict[str, dict[str, Any]]) -> frozenset[str]:
+    """Give the resources that are shares under their own name on every node: where one file serves all nodes."""
+    if len(files) != 1:
+        return frozenset()
+    found = set()
+    for file in files.values():
+        for section, row in _rows(file):
+            if not (section.get("renameByDefault") or row.get("rename")) and _is_every(row):
+                found.add(str(row.get("name")).removesuffix(SHARED))
+    return frozenset(name for name in found if kind_of(name))
+
+
+def _is_every(row: dict[str, Any]) -> bool:
+    """Tell whether a row is about all devices of its kind."""
+    return row.get("devices") is None or row["devices"] == "all"
+
+
+def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    found = []
+    for way in _WAYS:
+        section = file["sharing"].get(way)
+        if isinstance(section, dict) and isinstance(section.get("resources"), list):
+            found += [(section, row) for _, row in rows_of(section["resources"])]
+    return found
+
+
+def rules_name(one: KubeObject) -> str:
+    """Name the ConfigMap with the rules."""
+    return f"{one.stem}{_SUFFIX}"
+
+
+def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Subject) -> dict[str, Any] | None:
+    """Give the ConfigMap with rules; None where there is nothing to share."""
+    rules = []
+    for key, file in files.items():
+        for way, strategy in _WAYS.items():
+            section = file["sharing"].get(way)
+            if isinstance(section, dict):
+                node = {_NODE_LABEL: key} if len(files) > 1 else {}
+                rules += _rules(file, section, strategy, node, subject.below("data", key, "sharing", way))
+    if not rules:
+        return None
+    name = rules_name(one)
+    count = f"{len(rules)} rule{'s' if len(rules) > 1 else ''}"
+    why = f"the agent reads it with --sharing-config; {one.stem} stays for nodes that the device plugin still serves"
+    subject.changed("sharing-config", f"ConfigMap {name} was added, with {count} of this driver", why)
+    for resource in sorted(shared_by(files)):
+        what = f"{resource} is taken for a share, in all files of this run"
+        subject.changed("shared-resource", what, "the file shares it on every node without renaming it")
+    subject.lost(
+        "sharing-namespace",
+        f"ConfigMap {name} has to be in the namespace of the driver, and its file {FILE} mounted into the agent",
+        "move it there if it is not",
+    )
+    metadata = {"name": name, **({"namespace": one.namespace} if one.namespace else {})}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FILE: _text(rules)}}
+
+
+def _rules(
+    file: dict[str, Any], section: dict[str, Any], strategy: str, node: dict[str, str], place: Subject
+) -> list[dict[str, Any]]:
+    made = []
+    _say_section(section, place)
+    flags = file.get("flags")
+    is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
+    for number, row in rows_of(section.get("resources")):
+        spot = place.below("resources", number)
+        kind = kind_of(str(row.get("name")))
+        replicas = row.get("replicas")
+        if kind is None or not isinstance(replicas, int) or replicas < 2:
+            spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
+            continue
+        if not _is_every(row):
+            _say_devices(row, spot)
+            continue
+        if row.get("rename"):
+            _say_rename(row, spot)
+        types = {"types": ["gpu", "mig"] if is_single else ["gpu"]}
+        match: dict[str, Any] = {"profiles": [kind.profile]} if kind.is_partition else types
+        if node:
+            match = {"nodeLabels": dict(node), **match}
+        name = " ".join([*node.values(), strategy, str(row["name"])])
+        made.append({"name": name, "match": match, "replicas": replicas, "sharing": {"strategy": strategy}})
+    return made
+
+
+def _say_section(section: dict[str, Any], place: Subject) -> None:
+    if section.get("failRequestsGreaterThanOne"):
+        place.lost(
+            "sharing-more-than-one",
+            "failRequestsGreaterThanOne has no counterpart: a request for two shares gets two shares",
+            "a ValidatingAdmissionPolicy can refuse such claims",
+            "failRequestsGreaterThanOne",
+        )
+
+
+def _say_rename(row: dict[str, Any], place: Subject) -> None:
+    place.lost(
+        "sharing-rename",
+        f"the name {row['rename']} is nobody's any more: shares have a class of their own",
+        f"pods that ask for it: write {row['name']}{SHARED} there, and migrate them",
+        "rename",
+    )
+
+
+def _say_devices(row: dict[str, Any], place: Subject) -> None:
+    place.lost(
+        "sharing-devices",
+        f"sharing only some devices ({row['devices']}) is not said by number here",
+        "choose by name, product or node in a rule of its own; or give the agent the device plugin's file as it is",
+        "devices",
+    )
+
+
+def _text(rules: list[dict[str, Any]]) -> str:
+    from ruamel.yaml import YAML  # noqa: PLC0415
+
+    out = io.StringIO()
+    yaml = YAML(pure=True)
+    yaml.width = 4096
+    yaml.dump({"version": _VERSION, "rules": rules}, out)
+    return out.getvalue()

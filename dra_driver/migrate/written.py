@@ -1,0 +1,260 @@
+"""YAML as it is written: every value with its place in the text, aliases and merge keys left unresolved.
+
+In: a text. Out: one tree for each document. `value_of` gives the plain value that Kubernetes would read, aliases and
+merge keys resolved, and notes for each mapping and list of it which node it came from. It never changes a text; JSON is
+YAML here. What YAML 1.1 and 1.2 read differently (`on`, `0777`) stays the text that it is.
+
+Source: YAML 1.2, chapter 7; merge keys: yaml.org/type/merge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.model.errors import InputError
+
+NESTING_MAX = 200  # levels
+VALUES_MAX = 500_000  # values of one document after its aliases are resolved
+MERGE = "<<"
+
+_INT = re.compile(r"0|-?[1-9][0-9]*")
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+class Verbatim(str):
+    """A plain scalar that is no plain text for every reader: written again exactly as it stands."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value in the text: `text[start:end]`. `anchor` is its name for aliases."""
+
+    start: int
+    end: int
+    anchor: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Scalar(Node):
+    """A text, number, bool or null. `style` is None for a plain one."""
+
+    text: str = ""
+    style: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Alias(Node):
+    """A name that stands for another node."""
+
+    target: Node = field(default_factory=lambda: Node(0, 0))
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Node):
+    """A list; `is_flow` for one in brackets, whose bracket opens before `inner`."""
+
+    is_flow: bool = False
+    inner: int = 0
+    items: list[Node] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Mapping(Node):
+    """A mapping; `is_flow` for one in braces, whose brace opens before `inner`."""
+
+    is_flow: bool = False
+    inner: int = 0
+    pairs: list[tuple[Node, Node]] = field(default_factory=list)
+
+    def own(self) -> dict[str, tuple[Node, Node]]:
+        """Give the pairs by key, the merge key left out."""
+        return {key_of(key): (key, value) for key, value in self.pairs if not is_merge(key)}
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """One document: its root, and where its text begins and ends in the whole."""
+
+    root: Node
+    start: int
+    end: int
+
+
+def documents_of(text: str, origin: str) -> list[DocumentText]:
+    """Give the documents that are not empty. Raises: InputError("input.not-yaml")."""
+    from ruamel.yaml import YAML  # noqa: PLC0415  (only who migrates pays for it)
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+
+    try:
+        return list(_Reader(iter(YAML(pure=True).parse(text)), origin).documents())
+    except YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        reason = str(getattr(fault, "problem", None) or " ".join(str(fault).split()))
+        raise InputError("not-yaml", f"{origin}{where} is neither YAML nor JSON: {reason}") from fault
+
+
+class _Reader:
+    """Builds nodes from a parser's events."""
+
+    def __init__(self, events: Iterator[Any], origin: str) -> None:
+        self._events = events
+        self._origin = origin
+        self._anchors: dict[str, Node] = {}
+
+    def documents(self) -> Iterator[DocumentText]:
+        start = 0
+        for event in self._events:
+            kind = type(event).__name__
+            if kind == "DocumentStartEvent":
+                start = event.end_mark.index
+                self._anchors = {}
+                root = self._node(next(self._events), 0)
+                end = next(self._events).start_mark.index
+                if not (isinstance(root, Scalar) and root.text == "" and root.style is None):
+                    yield DocumentText(root, start, end)
+
+    def _node(self, event: Any, level: int) -> Node:
+        if level > NESTING_MAX:
+            raise InputError("not-yaml", f"{self._origin} is nested more than {NESTING_MAX} levels deep")
+        kind = type(event).__name__
+        start, end = event.start_mark.index, event.end_mark.index
+        made: Node
+        if kind == "AliasEvent":
+            if event.anchor not in self._anchors:
+                raise InputError("not-yaml", f"{self._origin}: alias *{event.anchor} has no anchor before it")
+            return Alias(start, end, None, self._anchors[event.anchor])
+        if kind == "ScalarEvent":
+            made = Scalar(start, end, event.anchor, event.value, event.style)
+        elif kind == "SequenceStartEvent":
+            made = self._sequence(event, level)
+        else:
+            made = self._mapping(event, level)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = made
+        return made
+
+    def _sequence(self, event: Any, level: int) -> Sequence:
+        made = Sequence(event.start_mark.index, event.end_mark.index, event.anchor, bool(event.flow_style))
+        made.inner = event.end_mark.index
+        for inner in self._events:
+            if type(inner).__name__ == "SequenceEndEvent":
+                made.end = inner.end_mark.index if made.is_flow else made.items[-1].end
+                break
+            made.items.append(self._node(inner, level + 1))
+        return made
+
+    def _mapping(self, event: Any, level: int) -> Mapping:
+        made = Mapping(event.start_mark.index, event.end_mark.index, event.anchor, bool(event.flow_style))
+        made.inner = event.end_mark.index
+        seen = set()
+        for inner in self._events:
+            if type(inner).__name__ == "MappingEndEvent":
+                made.end = inner.end_mark.index if made.is_flow else made.pairs[-1][1].end
+                break
+            key = self._node(inner, level + 1)
+            if isinstance(key, Scalar):
+                if key.text in seen and not is_merge(key):
+                    where = f"{self._origin}:{inner.start_mark.line + 1}"
+                    raise InputError("not-yaml", f"{where}: key {key.text!r} stands twice in one mapping")
+                seen.add(key.text)
+            made.pairs.append((key, self._node(next(self._events), level + 1)))
+        return made
+
+
+def is_merge(key: Node) -> bool:
+    """Tell whether a key is the merge key."""
+    return isinstance(key, Scalar) and key.style is None and key.text == MERGE
+
+
+def key_of(key: Node) -> str:
+    """Give a key's text."""
+    return key.text if isinstance(key, Scalar) else "?"
+
+
+def scalar_value(node: Node) -> Any:
+    """Give a scalar's value; the text of one that readers don't agree on."""
+    if not isinstance(node, Scalar):
+        return Verbatim("?")
+    if node.style is not None:
+        return node.text
+    text = node.text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text) if str(float(text)) == text else Verbatim(text)
+    return Verbatim(text) if is_ambiguous(text) else text
+
+
+_AMBIGUOUS = re.compile(
+    r"[-+.0-9][-+.,_:0-9eExXoOa-fA-F]*|(?i:y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan))|=|<<|[0-9]{4}-.*"
+)
+
+
+def is_ambiguous(text: str) -> bool:
+    """Tell whether some reader of YAML takes a plain scalar for something else than a text."""
+    return _AMBIGUOUS.fullmatch(text) is not None
+
+
+@dataclass(slots=True)
+class Origins:
+    """Which node each mapping and list of a value came from, by identity; and how many values were made."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+    count: int = 0
+    kept: list[Any] = field(default_factory=list)  # what is noted must not be freed: its id would be used again
+
+
+def value_of(node: Node, origins: Origins | None = None) -> Any:
+    """Give the plain value of a node, a new one for each alias. Raises: InputError("input.not-yaml")."""
+    return _value(node, node, origins if origins is not None else Origins(), ())
+
+
+def _value(node: Node, place: Node, origins: Origins, within: tuple[int, ...]) -> Any:
+    origins.count += 1
+    if origins.count > VALUES_MAX:
+        raise InputError("not-yaml", "aliases make more values than any manifest has")
+    if isinstance(node, Alias):
+        if id(node.target) in within:
+            raise InputError("not-yaml", "an alias stands inside what it stands for")
+        return _value(node.target, place if place is not node else node, origins, within)
+    within = (*within, id(node)) if node.anchor else within
+    made: Any
+    if isinstance(node, Sequence):
+        made = [_value(item, item, origins, within) for item in node.items]
+    elif isinstance(node, Mapping):
+        made = _merged(node, origins, within)
+        for key, value in node.pairs:
+            if not is_merge(key):
+                made[key_of(key)] = _value(value, value, origins, within)
+    else:
+        return scalar_value(node)
+    origins.nodes[id(made)] = place
+    origins.kept.append(made)
+    return made
+
+
+def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[str, Any]:
+    """Give what the merge key brings; the earlier source wins."""
+    made: dict[str, Any] = {}
+    for source in reversed(merge_sources(node)):
+        found = _value(source, source, origins, within)
+        made.update(found if isinstance(found, dict) else {})
+    return made
+
+
+def merge_sources(node: Mapping) -> list[Node]:
+    """Give the nodes that the merge key names."""
+    found: list[Node] = []
+    for key, value in node.pairs:
+        if is_merge(key):
+            found += value.items if isinstance(value, Sequence) else [value]
+    return found

@@ -1,0 +1,353 @@
+"""Keeper: all daemons of this supervisor, what to do when one ends, and what is told of them.
+
+In: commands, and the kernel's word that a process has ended (pidfd, no polling). Out: daemons that run as wanted.
+Commands for one device wait for each other, those for different devices do not.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.model.errors import DriverError, Retry, SharingError
+from dra_driver.model.sharing import MpsSettings, SharedDevice
+from dra_driver.mps import daemon, folder, processes
+from dra_driver.mps.control import Control
+from dra_driver.mps.daemon import Surroundings
+from dra_driver.mps.folder import Folder, State
+from dra_driver.mps.launch import Program
+from dra_driver.mps.processes import Identity
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+REPAIR_S = 10.0  # for one attempt to start a daemon again
+DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
+STEADY_S = 60.0  # a daemon that ran for so long begins at the first delay again
+LOG_BYTES = 4 << 20  # of one log file; half of it is kept
+_LOGS_S = 60.0
+_AGAIN_S = 0.2
+_NOT_READY = "sharing.mps-not-ready"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One device's daemon in memory. `due` is when to try again (monotonic seconds), None: nothing is to be done."""
+
+    at: Folder
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    state: State | None = None
+    error: str = ""
+    attempts: int = 0
+    restarts: int = 0
+    began: float = 0.0
+    due: float | None = None
+    watched: tuple[Identity, int] | None = None
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is told of one daemon. `error` is why it is not ready, or what went wrong last."""
+
+    state: State
+    at: Folder
+    is_ready: bool
+    restarts: int
+    error: str
+
+
+class Keeper:
+    """Keeps daemons below `root`.
+
+    Args:
+        root: folder of all daemons; made by the caller.
+        find: looks for the control program. Raises: SharingError.
+        boot_id: of this boot.
+        cgroup: see `daemon.Surroundings`.
+        delays_s: before each attempt to repair a daemon; the last one for all that follow.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        find: Callable[[], Program],
+        *,
+        boot_id: str,
+        cgroup: Path | None = None,
+        delays_s: tuple[float, ...] = DELAYS_S,
+    ) -> None:
+        self._root, self._find, self._boot_id, self._cgroup, self._delays_s = root, find, boot_id, cgroup, delays_s
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
+
+    def begin(self) -> None:
+        """Take up what an earlier supervisor left: daemons that run are kept, others are started or cleared away."""
+        for at in folder.found(self._root):
+            state = daemon.current(at, self._around())
+            entry = self._entries[at.key] = _Entry(at)
+            entry.state = state
+            if state is None or not state.is_wanted:
+                entry.due = time.monotonic()
+                continue
+            process = daemon.running(at, state)
+            log.info(
+                "MPS daemon found" if process else "MPS daemon is gone",
+                extra=fields(device=state.device.name, pid=process.pid if process else 0),
+            )
+            if process and process == state.process and state.was_ready:
+                self._look_after(entry, process)
+            else:
+                entry.due = time.monotonic()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the watch. The daemons go on: that is what they are for."""
+        self._is_closed = True
+        os.eventfd_write(self._wake, 1)
+        if self._thread.is_alive():
+            self._thread.join(REPAIR_S)
+
+    def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> Folder:
+        """Give the folder of a device's daemon, ready now. Raises: SharingError, NodeError."""
+        with self._held(folder.key_of(device.uuid), deadline) as entry:
+            entry.due = None
+            try:
+                self._start(entry, device, settings, deadline)
+            except DriverError as error:
+                self._note_failure(entry, error)
+                raise
+            entry.error = ""
+            return entry.at
+
+    def stop(self, device: SharedDevice, deadline: float) -> None:
+        """End a device's daemon and remove its folder. Raises: SharingError, NodeError."""
+        with self._held(folder.key_of(device.uuid), deadline) as entry:
+            try:
+                self._stop(entry, deadline)
+            except DriverError:
+                self._retry_later(entry)
+                raise
+
+    def reports(self) -> tuple[Report, ...]:
+        """Tell of every daemon, without waiting for any."""
+        return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
+
+    def ask(self, device: SharedDevice, deadline: float) -> tuple[Report, dict[int, str]]:
+        """Tell of one daemon and of its servers (state by pid), as the daemon itself says. Raises: SharingError."""
+        with self._held(folder.key_of(device.uuid), deadline) as entry:
+            if entry.state is None:
+                raise SharingError("mps-not-running", f"no MPS daemon is kept for {device.name}", retry=Retry.LATER)
+            control = Control(self._find(), entry.at, deadline)
+            return _report(entry.state, entry), {pid: control.server_status(pid) for pid in control.servers()}
+
+    # Under the entry's lock
+
+    def _start(self, entry: _Entry, device: SharedDevice, settings: MpsSettings, deadline: float) -> None:
+        began = time.monotonic()
+        state = daemon.start(entry.at, device, settings, self._around(must_find=True), deadline)
+        assert state.process is not None  # noqa: S101 - it is ready
+        if entry.state is None or entry.state.process != state.process:
+            took = round((time.monotonic() - began) * 1000)
+            log.info("MPS daemon started", extra=fields(device=device.name, pid=state.process.pid, took_ms=took))
+            entry.began = time.monotonic()
+        entry.state = state
+        self._look_after(entry, state.process)
+
+    def _stop(self, entry: _Entry, deadline: float) -> None:
+        had = entry.state
+        self._drop_watch(entry)
+        try:
+            daemon.stop(entry.at, self._around(), deadline)
+        except DriverError as error:
+            entry.state, entry.error = entry.at.read(), str(error)
+            raise
+        if had is not None:
+            log.info("MPS daemon stopped", extra=fields(device=had.device.name))
+        entry.state, entry.error, entry.due, entry.attempts = None, "", None, 0
+
+    def _repair(self, key: str) -> None:
+        """Start a daemon that ended, end one that is not wanted. A failure is tried again later."""
+        try:
+            with self._held(key, float("inf")) as entry:
+                deadline = time.monotonic() + REPAIR_S
+                try:
+                    state = daemon.current(entry.at, self._around())
+                    if state is None or not state.is_wanted:
+                        self._stop(entry, deadline)
+                    else:
+                        self._start_again(entry, state, deadline)
+                except DriverError as error:
+                    log.warning("MPS daemon not repaired", extra=fields(file=key, code=error.code, err=str(error)))
+                    entry.error = str(error)
+                    self._retry_later(entry)
+        except Exception:
+            log.exception("MPS daemon not repaired", extra=fields(file=key))
+
+    def _start_again(self, entry: _Entry, state: State, deadline: float) -> None:
+        entry.state = state
+        if left := daemon.orphans(entry.at, state):
+            log.warning(
+                "MPS servers without their daemon go on for their clients",
+                extra=fields(device=state.device.name, count=len(left)),
+            )
+        try:
+            self._start(entry, state.device, state.settings, deadline)
+        except DriverError:
+            entry.state = daemon.current(entry.at, self._around())
+            raise
+        entry.restarts += 1 if state.process != entry.state.process else 0
+        entry.error = ""
+
+    def _note_failure(self, entry: _Entry, error: DriverError) -> None:
+        """See what a start that failed has left: nothing, a daemon that goes on as before, or one to look after."""
+        entry.state = state = daemon.current(entry.at, self._around())
+        if state is None:
+            return
+        if state.process is not None and state.process.is_alive() and error.code != _NOT_READY:
+            self._look_after(entry, state.process)
+            return
+        entry.error = str(error)
+        self._retry_later(entry)
+
+    def _look_after(self, entry: _Entry, process: Identity) -> None:
+        """Have the kernel say when a process ends."""
+        if entry.watched and entry.watched[0] == process and process.is_alive():
+            return
+        self._drop_watch(entry)
+        fd = processes.open_pidfd(process)
+        if fd is None:
+            entry.due = time.monotonic()
+            os.eventfd_write(self._wake, 1)
+            return
+        entry.watched = (process, fd)
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _drop_watch(self, entry: _Entry) -> None:
+        if entry.watched is not None:
+            _, fd = entry.watched
+            entry.watched = None
+            with suppress(OSError):
+                self._epoll.unregister(fd)
+            os.close(fd)
+
+    def _retry_later(self, entry: _Entry) -> None:
+        delay = self._delays_s[min(entry.attempts, len(self._delays_s) - 1)]
+        entry.attempts += 1
+        entry.due = time.monotonic() + delay
+        os.eventfd_write(self._wake, 1)
+
+    # The watch
+
+    def _watch(self) -> None:
+        logs_due = time.monotonic() + _LOGS_S
+        while not self._is_closed:
+            try:
+                self._begin_repairs()
+                self._await_ends(logs_due)
+                processes.reap()
+                if time.monotonic() >= logs_due:
+                    logs_due = time.monotonic() + _LOGS_S
+                    bound_logs(entry.at for entry in self._kept())
+            except Exception:
+                log.exception("MPS daemons not looked after")
+                time.sleep(_AGAIN_S)
+
+    def _begin_repairs(self) -> None:
+        now = time.monotonic()
+        for entry in self._kept():
+            if entry.due is not None and entry.due <= now:
+                entry.due = None
+                threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
+
+    def _await_ends(self, until: float) -> None:
+        """Sleep until a daemon ends, something is due, or somebody wakes us."""
+        due = min((entry.due for entry in self._kept() if entry.due is not None), default=until)
+        ended = {fd for fd, _ in self._epoll.poll(max(0.0, min(due, until) - time.monotonic()))}
+        if self._wake in ended:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+        for entry in self._kept():
+            if entry.watched and entry.watched[1] in ended:
+                self._ended(entry)
+
+    def _ended(self, entry: _Entry) -> None:
+        """Note that a daemon ended; what a command has in hand is looked at after it."""
+        if not entry.lock.acquire(blocking=False):
+            entry.due = time.monotonic() + _AGAIN_S
+            return
+        try:
+            if entry.watched is None or entry.watched[0].is_alive():
+                return
+            self._drop_watch(entry)
+            name = entry.state.device.name if entry.state else entry.at.key
+            entry.error = "the MPS control daemon ended by itself"
+            log.error("MPS daemon ended by itself", extra=fields(device=name))
+            if time.monotonic() - entry.began > STEADY_S:
+                entry.attempts = 0
+            self._retry_later(entry)
+        finally:
+            entry.lock.release()
+
+    def _around(self, *, must_find: bool = False) -> Surroundings:
+        program: Program | None = None
+        try:
+            program = self._find()
+        except SharingError:
+            if must_find:
+                raise
+        return Surroundings(program, self._boot_id, self._cgroup)
+
+    def _kept(self) -> list[_Entry]:
+        with self._lock:
+            return [self._entries[key] for key in sorted(self._entries)]
+
+    @contextmanager
+    def _held(self, key: str, deadline: float) -> Iterator[_Entry]:
+        """Have one device's entry for oneself; it is dropped when nothing is kept and nobody waits for it."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry(Folder(self._root, key)))
+            entry.users += 1
+        try:
+            if not entry.lock.acquire(timeout=min(threading.TIMEOUT_MAX, max(0.0, deadline - time.monotonic()))):
+                raise SharingError("mps-busy", "another command is at work on this MPS daemon", retry=Retry.NOW)
+            try:
+                yield entry
+            finally:
+                entry.lock.release()
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if not entry.users and entry.state is None and entry.due is None:
+                    self._entries.pop(key, None)
+
+
+def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> None:
+    """Cut log files that have grown too long to their second half, in place: daemons keep them open."""
+    for at in folders:
+        for path in at.log.glob("*.log") if at.log.is_dir() else ():
+            with suppress(OSError), path.open("r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size > most_bytes:
+                    file.seek(size - most_bytes // 2)
+                    kept = file.read()
+                    file.seek(0)
+                    file.truncate()
+                    file.write(kept.partition(b"\n")[2])
+
+
+def _report(state: State, entry: _Entry) -> Report:
+    is_ready = state.was_ready and not entry.error and state.process is not None and state.process.is_alive()
+    return Report(state, entry.at, is_ready, entry.restarts, entry.error)

@@ -1,0 +1,175 @@
+"""Launch: NVIDIA's control program, found in the driver root and started with a fixed argument list and environment.
+
+In: a driver root (or the simulated daemon), a device's folder. Out: exit status and words of the program. Never: a
+shell, this process's own environment, a name from a claim in an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.model.errors import Retry, SharingError
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.folder import Folder
+from dra_driver.mps.processes import MARKER
+
+PROGRAM = "nvidia-cuda-mps-control"
+_HERE = Path("/")
+_PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "opt/bin")
+_LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "usr/lib")
+_LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1", "usr/lib64/ld-linux-x86-64.so.2")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LINKS_MAX = 40
+_WORDS_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The control program. `argv` begins its command line, as seen below `root` (/: no other root is entered).
+
+    `is_private` gives it a mount namespace with the device's own /dev/shm. `library_path` and `path` go before what it
+    finds by itself.
+    """
+
+    argv: tuple[str, ...]
+    root: Path = _HERE
+    is_private: bool = False
+    path: str = _PATH
+    library_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the program ended: its exit status, None when it did not end in time; and what it said."""
+
+    status: int | None
+    words: str
+
+
+def find_program(root: Path, *, is_private: bool) -> Program:
+    """Find the control program in a driver root.
+
+    A root that is a whole system of its own (the host's /, a driver container's) is entered, as root. One with the
+    driver's files only is not: they are found by search paths.
+
+    Raises: SharingError("sharing.mps-no-program", LATER): the driver may be installed later.
+    """
+    for folder in _PROGRAM_FOLDERS:
+        path = _inside(root, root / folder / PROGRAM)
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            continue
+        if root == _HERE:
+            return Program((str(path),), is_private=is_private)
+        if is_private and any(os.path.lexists(root / loader) for loader in _LOADERS):
+            return Program((f"/{path.relative_to(root)}",), root, is_private=True)
+        libraries = [str(root / name) for name in _LIBRARY_FOLDERS if (root / name).is_dir()]
+        return Program(
+            (str(path),), is_private=is_private, path=f"{path.parent}:{_PATH}", library_path=":".join(libraries)
+        )
+    raise SharingError(
+        "mps-no-program",
+        f"{PROGRAM} is not in the driver root {root}",
+        hint="install the driver's compute utilities on the node, or correct --nvidia-driver-root-mount",
+        retry=Retry.LATER,
+    )
+
+
+def start_daemon(program: Program, folder: Folder, words: Sequence[str], *, uuid: str, seconds: float) -> Outcome:
+    """Run the program as a daemon for a device; gives how its first process ended. Raises: SharingError.
+
+    Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control -d and its environment variables.
+    """
+    environment = {
+        **_environment(program, folder),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
+        "CUDA_VISIBLE_DEVICES": uuid,
+        MARKER: str(folder.path),
+    }
+    return _run(_Call(program, folder, (*program.argv, *words), environment, "", seconds))
+
+
+def ask(program: Program, folder: Folder, command: str, *, seconds: float) -> Outcome:
+    """Run the program once more, to give a device's daemon one command. Raises: SharingError."""
+    return _run(_Call(program, folder, program.argv, _environment(program, folder), command + "\n", seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One run of the program."""
+
+    program: Program
+    folder: Folder
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    text: str
+    seconds: float
+
+    def run(self) -> Outcome:
+        """Run it in the view of the calling thread. Its words go through a file: a daemon may keep a pipe open."""
+        with tempfile.TemporaryFile(dir=self.folder.log) as output:
+            try:
+                with processes.child(lambda: self._start(output.fileno())) as process:
+                    try:
+                        process.communicate(self.text.encode(), timeout=self.seconds)
+                    except subprocess.TimeoutExpired:
+                        return Outcome(None, "")
+                    status = process.returncode
+            except OSError as exc:
+                text = f"{self.argv[0]} can't be started: {exc.strerror}"
+                raise SharingError("mps-no-program", text, retry=Retry.LATER) from exc
+            output.seek(0)
+            return Outcome(status, output.read(_WORDS_BYTES).decode(errors="replace").strip())
+
+    def _start(self, output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=self.environment,
+            cwd="/",
+            start_new_session=True,  # what is meant for this process's group (Ctrl-C) reaches no daemon
+        )
+
+
+def _run(call: _Call) -> Outcome:
+    if not call.program.is_private:
+        return call.run()
+    results: list[Outcome | BaseException] = []
+
+    def apart() -> None:
+        try:
+            mounts.enter_private(call.program.root, call.folder.path, call.folder.shm)
+            results.append(call.run())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            results.append(error)
+
+    # A thread of its own, for its view of the file system ends with it.
+    thread = threading.Thread(target=apart, name=f"launch-{call.folder.key}", daemon=True)
+    thread.start()
+    thread.join()
+    result = results[0]
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _environment(program: Program, folder: Folder) -> dict[str, str]:
+    libraries = {"LD_LIBRARY_PATH": program.library_path} if program.library_path else {}
+    return {"PATH": program.path, "LC_ALL": "C", "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), **libraries}
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """Follow a program's own links as if `root` were /."""
+    for _ in range(_LINKS_MAX):
+        if not path.is_symlink():
+            break
+        target = path.readlink()
+        path = root / str(target).lstrip("/") if target.is_absolute() else path.parent / target
+    return path

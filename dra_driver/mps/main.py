@@ -1,0 +1,184 @@
+"""`dra-driver mps`: flags, signals, the lock that makes it the only supervisor of this node.
+
+SIGTERM ends the supervisor and leaves its daemons, and so their clients, alone: the next one finds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from dra_driver import __version__
+from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError
+from dra_driver.model.flags import FLAGS, Flag, resolve
+from dra_driver.model.names import check_driver_name
+from dra_driver.mps import wire
+from dra_driver.mps.calling import call
+from dra_driver.mps.keeper import Keeper
+from dra_driver.mps.launch import Program, find_program
+from dra_driver.mps.server import Server
+from dra_driver.mps.simulated import simulated_program
+from dra_driver.telemetry import logs
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_SHOW_S = 5.0
+_SHARED = {
+    "--driver-name",
+    "--kubelet-plugins-directory-path",
+    "--nvidia-driver-root",
+    "--nvidia-driver-root-mount",
+    "--proc-root",
+    "--hardware",
+    "--log-format",
+}
+_FLAGS = (
+    *(flag for flag in FLAGS if flag.name in _SHARED),
+    Flag(
+        "--mps-cgroup",
+        "",
+        "cgroup (v2) that daemons are moved to, so that they outlive this process's container; empty: they stay",
+        "DIR",
+    ),
+)
+_EPILOG = """Each flag has an environment twin (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends the
+supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
+5 environment, 70 bug."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the supervisor until SIGTERM; return the exit status."""
+    try:
+        values, is_question = _parse(argv)
+        root = _root(values)
+        if is_question:
+            return _show(root / wire.SOCKET_NAME)
+        logs.set_up(values["log_format"])
+        return _run(values, root)
+    except DriverError as error:
+        print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - before there is a log
+        return error.exit_code
+    except Exception:
+        log.exception("bug: an error that nobody foresaw")
+        return ExitCode.BUG
+
+
+def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
+    parser = argparse.ArgumentParser(
+        prog="dra-driver mps",
+        description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device that is shared so.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
+    for flag in _FLAGS:
+        default = f" (default {flag.default})" if flag.default else ""
+        parser.add_argument(
+            flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
+        )
+    parser.add_argument("--show", action="store_true", help="tell what the running supervisor keeps, as JSON, and end")
+    given = vars(parser.parse_args(argv))
+    return resolve(given, os.environ, _FLAGS), bool(given["show"])
+
+
+def _root(values: dict[str, str]) -> Path:
+    driver = check_driver_name(values["driver_name"])
+    return Path(values["kubelet_plugins_directory_path"]).absolute() / driver / wire.FOLDER_NAME
+
+
+def _show(path: Path) -> int:
+    """Print what a supervisor keeps, each daemon with its servers as the daemon tells of them. Raises: SharingError."""
+    told = call(path, "list", {}, _SHOW_S)
+    for daemon in told.get("daemons", ()):
+        try:
+            daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
+        except SharingError as error:
+            daemon["error"] = daemon["error"] or str(error)
+    print(json.dumps(told, indent=2))  # noqa: T201 - what was asked for
+    return ExitCode.OK
+
+
+def _run(values: dict[str, str], root: Path) -> int:
+    lock = _lock(root)
+    keeper = Keeper(
+        _daemons(root),
+        _finder(values),
+        boot_id=_boot_id(values["proc_root"]),
+        cgroup=Path(values["mps_cgroup"]) if values["mps_cgroup"] else None,
+    )
+    server = Server(root / wire.SOCKET_NAME, keeper)
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        log.info("stopping", extra=fields(signal=signal.Signals(number).name))
+        server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    log.info(
+        "MPS supervisor starting", extra=fields(driver=values["driver_name"], version=__version__, pid=os.getpid())
+    )
+    keeper.begin()
+    log.info("MPS supervisor ready", extra=fields(socket=str(root / wire.SOCKET_NAME)))
+    server.run()
+    keeper.close()
+    _leave(root)
+    os.close(lock)
+    return ExitCode.OK
+
+
+def _lock(root: Path) -> int:
+    """Be the only supervisor of this folder. Raises: NodeError("node.folder"), ("node.mps-running")."""
+    try:
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise NodeError("folder", f"folder {root} can't be used: {exc.strerror}") from exc
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(fd)
+        raise NodeError(
+            "mps-running",
+            f"another MPS supervisor works in {root}",
+            hint="there is one for each node and driver name; end the other one first",
+        ) from exc
+    return fd
+
+
+def _daemons(root: Path) -> Path:
+    folder = root / "d"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    return folder
+
+
+def _leave(root: Path) -> None:
+    """Take the folder along when no daemon is kept, and the driver's own when nothing else is in it."""
+    with suppress(OSError):  # a daemon's folder, or the agent's files
+        (root / "d").rmdir()
+        (root / "supervisor.lock").unlink()
+        root.rmdir()
+        root.parent.rmdir()
+
+
+def _finder(values: dict[str, str]) -> Callable[[], Program]:
+    if values["hardware"].startswith("simulated:"):
+        return simulated_program
+    mount = Path(values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]).absolute()
+    return lambda: find_program(mount, is_private=os.geteuid() == 0)
+
+
+def _boot_id(proc_root: str) -> str:
+    try:
+        return Path(proc_root, "sys/kernel/random/boot_id").read_text().strip()
+    except OSError as exc:
+        log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=proc_root, err=str(exc)))
+        return ""

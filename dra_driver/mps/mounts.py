@@ -1,0 +1,82 @@
+"""Mounts: a tmpfs for each device's clients, and a mount namespace in which the daemon has it as its /dev/shm.
+
+An MPS server and its clients talk through files in /dev/shm, so both must see one folder there, and clients of another
+device must not. Nothing is mounted where the supervisor is not root, or the hardware is simulated.
+Source: mount(2), unshare(2), mount_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+from dra_driver.model.errors import SharingError
+
+_CLONE_NEWNS = 0x00020000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_MNT_DETACH = 2
+SHM_SIZE = "50%"  # of memory, as the kernel's own /dev/shm; taken only as it is used
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def ensure_tmpfs(folder: Path) -> None:
+    """Mount a tmpfs on a folder, once. Raises: SharingError("sharing.mps-no-permission")."""
+    if not folder.is_mount():
+        options = f"mode=1777,size={SHM_SIZE}"
+        _mount("dra-driver-mps", folder, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options)
+
+
+def remove(folder: Path) -> None:
+    """Unmount whatever is mounted on a folder, also more than once. Raises: SharingError."""
+    while folder.is_mount():
+        if _libc.umount2(os.fsencode(folder), _MNT_DETACH) != 0:
+            raise _refused(f"unmount {folder}")
+
+
+def enter_private(root: Path, folder: Path, shm: Path) -> None:
+    """Give the calling thread, and what it starts, a view of its own: `shm` at /dev/shm, `root` as /.
+
+    `folder` is to be seen under its own path also below `root`. What the host mounts and unmounts later is followed,
+    so that no volume of a pod is kept busy. Only for a thread that ends afterwards.
+
+    Raises: SharingError("sharing.mps-no-permission").
+    """
+    if _libc.unshare(_CLONE_NEWNS) != 0:
+        raise _refused("a mount namespace for the MPS daemon")
+    _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE, None)
+    if root != Path("/"):
+        _mount(str(folder), _made(root / folder.relative_to("/")), None, _MS_BIND | _MS_REC, None)
+    _mount(str(shm), _made(root / "dev/shm"), None, _MS_BIND, None)
+    if root != Path("/"):
+        os.chroot(root)
+    os.chdir("/")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SharingError(
+            "mps-no-permission",
+            f"folder {folder} can't be made: {exc.strerror}",
+            hint="mount the driver root writable into the MPS supervisor",
+        ) from exc
+    return folder
+
+
+def _mount(source: str, target: Path, kind: str | None, flags: int, options: str | None) -> None:
+    words = [os.fsencode(source), os.fsencode(target), kind and kind.encode(), flags, options and options.encode()]
+    if _libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[4]) != 0:
+        raise _refused(f"mount {target}")
+
+
+def _refused(what: str) -> SharingError:
+    number = ctypes.get_errno()
+    hint = "run the MPS supervisor privileged, with hostPID" if number in {errno.EPERM, errno.EACCES} else ""
+    return SharingError(
+        "mps-no-permission", f"can't {what}: {os.strerror(number)}".replace("can't a ", "no "), hint=hint
+    )

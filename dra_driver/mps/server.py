@@ -1,0 +1,170 @@
+"""Server: the supervisor's unix socket, open to this user alone; one request and one answer a connection.
+
+In: lines (`wire`). Out: what the keeper did. A message that is no request gets an error and costs nothing else; a
+client that sends nothing is let go after a few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dra_driver import __version__
+from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
+from dra_driver.mps import wire
+from dra_driver.mps.keeper import Keeper, Report
+from dra_driver.mps.wire import Request
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+REQUEST_S = 5.0  # for a whole request to arrive
+CONNECTIONS = 32  # at a time; more are told to come again
+_BACKLOG = 64
+
+
+class Server:
+    """Answers at `path`. Raises: NodeError("node.socket"), ("node.socket-in-use")."""
+
+    def __init__(self, path: Path, keeper: Keeper) -> None:
+        self._path, self._keeper = path, keeper
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._socket = _listen(path)
+        self._inode = path.lstat().st_ino
+        self._stopped = False
+
+    def run(self) -> None:
+        """Answer until `stop`."""
+        while not self._stopped:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if not self._stopped:
+                    log.exception("MPS socket failed", extra=fields(socket=str(self._path)))
+                return
+            connection.settimeout(REQUEST_S)
+            if self._free.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True).start()
+            else:
+                _send(connection, _failed(SharingError("mps-busy", "too many requests at once", retry=Retry.NOW)))
+                connection.close()
+
+    def stop(self) -> None:
+        """Close the socket, and take its file away if it is still ours."""
+        self._stopped = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with suppress(OSError):
+            if self._path.lstat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                began = time.monotonic()
+                try:
+                    _check_peer(connection)
+                    answer = self._answer(wire.request_of(_line(connection)), began)
+                except DriverError as error:
+                    log.info("MPS request refused", extra=fields(code=error.code, err=str(error)))
+                    answer = _failed(error)
+                except OSError:
+                    return  # it went away
+                except Exception:
+                    log.exception("MPS request failed")
+                    answer = _failed(SharingError("mps-refused", "a bug in the MPS supervisor; its log says more"))
+                _send(connection, answer)
+        finally:
+            self._free.release()
+
+    def _answer(self, request: Request, began: float) -> dict[str, Any]:
+        keeper, deadline = self._keeper, began + request.deadline_s
+        if request.command == "list" or request.device is None:
+            daemons = [_report_wire(report) for report in keeper.reports()]
+            return _done({"release": __version__, "pid": os.getpid(), "daemons": daemons})
+        if request.command == "start" and request.settings is not None:
+            at = keeper.start(request.device, request.settings, deadline)
+            return _done({"pipeDir": str(at.pipe), "shmDir": str(at.shm)})
+        if request.command == "stop":
+            keeper.stop(request.device, deadline)
+            return _done({})
+        report, servers = keeper.ask(request.device, deadline)
+        told = [{"pid": pid, "status": status} for pid, status in servers.items()]
+        return _done({**_report_wire(report), "servers": told})
+
+
+def _listen(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            path.unlink()  # a dead supervisor's: the caller holds the lock of the living one
+        before = os.umask(0o177)
+        try:
+            listening.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        listening.listen(_BACKLOG)
+    except OSError as exc:
+        listening.close()
+        raise NodeError("socket", f"socket {path} can't be opened: {exc.strerror or exc}") from exc
+    return listening
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Refuse another user, should the socket's mode ever be loosened."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid not in {0, os.geteuid()}:
+        raise SharingError("mps-bad-request", f"user {uid} may not command the MPS supervisor")
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Read one line. Raises: SharingError("sharing.mps-bad-request") for one that is too long or too slow."""
+    ends = time.monotonic() + REQUEST_S
+    data = b""
+    while not data.endswith(b"\n"):
+        try:
+            connection.settimeout(max(0.01, ends - time.monotonic()))
+            part = connection.recv(min(65536, wire.LINE_BYTES + 1 - len(data)))
+        except TimeoutError as exc:
+            raise SharingError("mps-bad-request", f"no whole request within {REQUEST_S:g} s") from exc
+        if not part:
+            break
+        data += part
+        if len(data) > wire.LINE_BYTES:
+            raise SharingError("mps-bad-request", f"a request longer than {wire.LINE_BYTES} bytes")
+    return data
+
+
+def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
+    with suppress(OSError):
+        connection.sendall(wire.line_of(answer))
+
+
+def _done(result: dict[str, Any]) -> dict[str, Any]:
+    return {"version": wire.VERSION, "result": result}
+
+
+def _failed(error: DriverError) -> dict[str, Any]:
+    return {"version": wire.VERSION, "error": wire.error_wire(error)}
+
+
+def _report_wire(report: Report) -> dict[str, Any]:
+    state = report.state
+    return {
+        "device": wire.device_wire(state.device),
+        "settings": wire.settings_wire(state.settings),
+        "isReady": report.is_ready,
+        "pid": state.process.pid if state.process else None,
+        "pipeDir": str(report.at.pipe),
+        "shmDir": str(report.at.shm),
+        "restarts": report.restarts,
+        "error": report.error,
+    }

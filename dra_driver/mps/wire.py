@@ -1,0 +1,203 @@
+"""Wire: one JSON object on one line each way, between the agent (`sharing.mps`) and the supervisor.
+
+A request is {"version", "command", …}, an answer {"version", "result"} or {"version", "error"}. Strict: a field or a
+version that this build does not know is refused, for what can't be honoured must not be dropped in silence (the
+supervisor may be older than the agent: it is upgraded by hand).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dra_driver.model.errors import DriverError, Retry, SharingError
+from dra_driver.model.sharing import MpsSettings, SharedDevice
+
+VERSION = 1
+LINE_BYTES = 64 * 1024  # longest message, its newline included
+SOCKET_NAME = "supervisor.sock"
+FOLDER_NAME = "mps"  # below the plugin's data folder
+
+_COMMANDS = {
+    "start": frozenset({"device", "settings", "deadlineS"}),
+    "stop": frozenset({"device", "deadlineS"}),
+    "status": frozenset({"device", "deadlineS"}),
+    "list": frozenset(),
+}
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z]{8}(-[0-9A-Za-z]{4}){3}-[0-9A-Za-z]{12}")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # as the API server takes names of devices
+_PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
+_DEADLINE_MAX_S = 60.0
+_MEMORY_MAX = 1 << 50
+_LIMITS_MAX = 64
+
+
+def line_of(message: Mapping[str, Any]) -> bytes:
+    """Give a message as one line."""
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def object_of(line: bytes) -> dict[str, Any]:
+    """Read one line. Raises: SharingError("sharing.mps-bad-request")."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise _bad("no JSON object on one line") from exc
+    if not isinstance(message, dict):
+        raise _bad("no JSON object on one line")
+    if message.get("version") != VERSION or isinstance(message["version"], bool):
+        raise SharingError(
+            "mps-bad-request",
+            f"MPS messages of version {message.get('version')!r} are not understood, only {VERSION}",
+            hint="agent and MPS supervisor are of different releases: upgrade the older one",
+        )
+    return message
+
+
+class Request:
+    """One checked request. `device` and `settings` are None where the command has none."""
+
+    __slots__ = ("command", "deadline_s", "device", "settings")
+
+    def __init__(
+        self, command: str, device: SharedDevice | None, settings: MpsSettings | None, deadline_s: float
+    ) -> None:
+        self.command, self.device, self.settings, self.deadline_s = command, device, settings, deadline_s
+
+
+def request_of(line: bytes) -> Request:
+    """Check a request. Raises: SharingError("sharing.mps-bad-request") naming what is wrong."""
+    message = object_of(line)
+    command = message.pop("command", None)
+    message.pop("version")
+    wanted = _COMMANDS.get(command) if isinstance(command, str) else None
+    if wanted is None:
+        raise _bad(f"command {_short(command)} is none of {', '.join(_COMMANDS)}")
+    _check_fields(str(command), message, wanted)
+    return Request(
+        str(command),
+        device_of(message["device"]) if "device" in wanted else None,
+        settings_of(message["settings"]) if "settings" in wanted else None,
+        _number(message, "deadlineS", _DEADLINE_MAX_S) if "deadlineS" in wanted else 0.0,
+    )
+
+
+def device_wire(device: SharedDevice) -> dict[str, Any]:
+    """Give a device for a message."""
+    return {
+        "name": device.name,
+        "gpuUUID": device.gpu_uuid,
+        "minor": device.minor,
+        "pciAddress": device.pci_address,
+        "migUUID": device.mig_uuid,
+    }
+
+
+def device_of(value: Any) -> SharedDevice:
+    """Read a device. Raises: SharingError("sharing.mps-bad-request")."""
+    fields = _object("device", value, frozenset({"name", "gpuUUID", "minor", "pciAddress", "migUUID"}))
+    mig = fields["migUUID"]
+    return SharedDevice(
+        name=_text(fields, "name", _NAME),
+        gpu_uuid=_text(fields, "gpuUUID", _UUID),
+        minor=_whole(fields["minor"], "minor", 1 << 20),
+        pci_address=_text(fields, "pciAddress", _PCI),
+        mig_uuid=None if mig is None else _text(fields, "migUUID", _UUID),
+    )
+
+
+def settings_wire(settings: MpsSettings) -> dict[str, Any]:
+    """Give settings for a message."""
+    return {
+        "activeThreadPercentage": settings.active_thread_percentage,
+        "pinnedMemoryLimit": settings.pinned_memory_limit,
+        "perDeviceLimits": dict(settings.per_device_limits),
+        "multiUser": settings.multi_user,
+        "acrossNamespaces": settings.across_namespaces,
+    }
+
+
+def settings_of(value: Any) -> MpsSettings:
+    """Read settings. Raises: SharingError("sharing.mps-bad-request")."""
+    names = ("activeThreadPercentage", "pinnedMemoryLimit", "perDeviceLimits", "multiUser", "acrossNamespaces")
+    fields = _object("settings", value, frozenset(names))
+    percentage, memory = fields["activeThreadPercentage"], fields["pinnedMemoryLimit"]
+    limits = fields["perDeviceLimits"]
+    if not isinstance(limits, dict) or len(limits) > _LIMITS_MAX:
+        raise _bad("perDeviceLimits is no object of bytes by device")
+    for name in ("multiUser", "acrossNamespaces"):
+        if not isinstance(fields[name], bool):
+            raise _bad(f"{name} is neither true nor false")
+    return MpsSettings(
+        active_thread_percentage=None if percentage is None else _whole(percentage, "activeThreadPercentage", 100),
+        pinned_memory_limit=None if memory is None else _whole(memory, "pinnedMemoryLimit", _MEMORY_MAX),
+        per_device_limits={key: _whole(limit, f"perDeviceLimits.{key}", _MEMORY_MAX) for key, limit in limits.items()},
+        multi_user=fields["multiUser"],
+        across_namespaces=fields["acrossNamespaces"],
+    )
+
+
+def error_wire(error: DriverError) -> dict[str, Any]:
+    """Give a fault for an answer."""
+    return {
+        "code": error.code.partition(".")[2],
+        "message": error.message,
+        "hint": error.hint,
+        "retry": error.retry.value,
+    }
+
+
+def error_of(value: Any) -> SharingError:
+    """Read a fault; what is missing is said in general words."""
+    fields = value if isinstance(value, dict) else {}
+    retry = fields.get("retry")
+    return SharingError(
+        str(fields.get("code", "mps-refused")),
+        str(fields.get("message", "the MPS supervisor gave no reason")),
+        hint=str(fields.get("hint", "")),
+        retry=Retry(retry) if retry in {kind.value for kind in Retry} else Retry.LATER,
+    )
+
+
+def _bad(what: str) -> SharingError:
+    return SharingError("mps-bad-request", f"MPS request refused: {what}")
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
+
+
+def _object(what: str, value: Any, names: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _bad(f"{what} is no object")
+    _check_fields(what, value, names)
+    return value
+
+
+def _check_fields(what: str, value: Mapping[str, Any], names: frozenset[str]) -> None:
+    if missing := sorted(names - value.keys()):
+        raise _bad(f"{what} without {', '.join(missing)}")
+    if unknown := sorted(value.keys() - names):
+        raise _bad(f"{what} with {_short(unknown)}, which this supervisor does not know")
+
+
+def _text(fields: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
+    value = fields[name]
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise _bad(f"{name} {_short(value)} is not what it should be")
+    return value
+
+
+def _whole(value: Any, name: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise _bad(f"{name} {_short(value)} is no whole number from 0 to {most}")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
+    value = fields[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise _bad(f"{name} {_short(value)} is no number of seconds up to {most:g}")
+    return float(value)

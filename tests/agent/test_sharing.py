@@ -1,0 +1,190 @@
+"""The agent's sharing rules: kept up with their file, the node's labels and what claims have."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dra_driver.agent.sharing import SETTLE_SECONDS, Sharing
+from dra_driver.inventory.partitions import Ownership
+from dra_driver.inventory.rules import NOTHING_SHARED
+from dra_driver.model.errors import ApiError, InputError
+
+FOUR = "version: rules/v1\nrules: [{replicas: 4}]\n"
+LABELS = "version: rules/v1\nrules: [{match: {nodeLabels: {pool: a}}, replicas: 4}]\n"
+
+
+class Node:
+    """The API's answer about the node."""
+
+    def __init__(self):
+        self.labels, self.asked, self.is_away = {}, 0, False
+
+    def get_node(self, name):
+        self.asked += 1
+        if self.is_away:
+            raise ApiError("unreachable", "nobody answers")
+        return {"metadata": {"name": name, "labels": self.labels}}
+
+
+class World:
+    """A file, an API, claims and a clock."""
+
+    def __init__(self, tmp_path):
+        self.path, self.node = tmp_path / "sharing.yaml", Node()
+        self.now, self.looks = 100.0, 0
+        self.allocated, self.refusal = frozenset(), None
+
+    def write(self, text):
+        self.path.with_suffix(".new").write_text(text)
+        self.path.with_suffix(".new").replace(self.path)
+
+    def sharing(self, text=FOUR):
+        self.write(text)
+        return Sharing(self.path, "node", api=self.node, allocated=self.look, clock=lambda: self.now)
+
+    def look(self):
+        self.looks += 1
+        if self.refusal:
+            raise self.refusal
+        return self.allocated
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_without_a_file_nothing_is_shared_and_nobody_is_asked(world):
+    sharing = Sharing(None, "node", api=world.node, allocated=world.look)
+    assert sharing.look() is NOTHING_SHARED
+    assert sharing.with_allocated(Ownership()) == Ownership()
+    assert (sharing.fingerprint(), world.looks, world.node.asked) == (None, 0, 0)
+
+
+def test_a_file_that_is_wrong_at_the_start_is_refused(world):
+    with pytest.raises(InputError, match="line 2: rules"):
+        world.sharing("version: rules/v1\nrules: [{}]\n")
+
+
+def test_a_file_that_changes_is_read_again(world):
+    sharing = world.sharing()
+    before = sharing.fingerprint()
+    assert sharing.look().rules[0].replicas == 4
+    world.write(FOUR.replace("4", "7"))
+    assert sharing.fingerprint() != before
+    assert sharing.look().rules[0].replicas == 7
+
+
+def test_a_file_that_becomes_wrong_keeps_the_rules_of_before_and_says_so_until_it_is_right(world, caplog):
+    sharing = world.sharing()
+    for text in ("version: rules/v1\nrules: [{}]\n", "[", None):
+        if text is None:
+            world.path.unlink()
+        else:
+            world.write(text)
+        assert sharing.look().rules[0].replicas == 4
+        (problem,) = sharing.problems
+        assert problem.code == "sharing.config"
+    said = len(caplog.records)
+    sharing.look()
+    assert len(caplog.records) == said, "once for each change"
+    world.write(FOUR)
+    sharing.look()
+    assert sharing.problems == ()
+
+
+def test_labels_are_asked_for_only_where_a_rule_names_some(world):
+    world.sharing().look()
+    assert world.node.asked == 0
+    world.node.labels = {"pool": "a"}
+    assert world.sharing(LABELS).look().labels == {"pool": "a"}
+
+
+def test_no_look_is_made_before_the_labels_are_known_and_old_ones_stand_while_nobody_answers(world):
+    sharing = world.sharing(LABELS)
+    world.node.is_away = True
+    with pytest.raises(ApiError):
+        sharing.look()
+    world.node.is_away, world.node.labels = False, {"pool": "a"}
+    assert sharing.look().labels == {"pool": "a"}
+    world.node.is_away = True
+    assert sharing.look().labels == {"pool": "a"}
+
+
+def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(world):
+    sharing = world.sharing()
+    world.allocated = frozenset({("gpu-a", False), ("gpu-b", True)})
+    sharing.look()
+    known = sharing.with_allocated(Ownership(forms=frozenset({("gpu-c", False)})))
+    assert known.forms == {("gpu-a", False), ("gpu-b", True), ("gpu-c", False)}
+    world.now += SETTLE_SECONDS / 2
+    assert sharing.with_allocated(Ownership()).forms == world.allocated
+    world.now += SETTLE_SECONDS
+    assert sharing.with_allocated(Ownership()) == Ownership()
+    assert world.looks == 1
+    world.write(FOUR.replace("4", "5"))
+    sharing.look()
+    sharing.with_allocated(Ownership())
+    assert world.looks == 2, "new rules, new question"
+
+
+def test_an_agent_that_may_not_list_claims_goes_on_without_and_one_that_gets_no_answer_waits(world):
+    sharing = world.sharing()
+    sharing.look()
+    for status in (0, 500):
+        world.refusal = ApiError("refused", "no answer", status=status)
+        with pytest.raises(ApiError):
+            sharing.with_allocated(Ownership())
+    world.refusal = ApiError("forbidden", "no", status=403)
+    assert sharing.with_allocated(Ownership()) == Ownership()
+
+
+def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
+    sharing = world.sharing()
+    world.allocated = frozenset({("gpu-a", False), ("gpu-b", False)})
+    sharing.look()
+    in_ledger = Ownership(forms=frozenset({("gpu-a", False)}))
+    assert sharing.with_allocated(in_ledger).forms == world.allocated
+    assert sharing.with_allocated(Ownership()).forms == {("gpu-b", False)}
+
+
+def test_parts_of_the_device_plugins_file_that_mean_nothing_here_are_said(world, caplog):
+    world.sharing(
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
+    )
+    assert "part of the sharing configuration has no effect" in caplog.messages
+
+
+def test_a_wrong_file_ends_the_agent_with_status_3_and_every_fault(tmp_path):
+    config = tmp_path / "sharing.yaml"
+    config.write_text("version: rules/v1\nrules:\n  - replicas: 1\n  - compute: {}\n")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: t}}]\n"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "dra_driver", "agent", "--node-name", "node", "--hardware", "simulated:demo-h100"),
+            *("--sharing-config", str(config), "--kubeconfig", str(kubeconfig)),
+            *("--kubelet-plugins-directory-path", str(tmp_path / "plugins")),
+            *("--kubelet-registrar-directory-path", str(tmp_path / "registry"), "--cdi-root", str(tmp_path / "cdi")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "line 3: rules[0].replicas" in done.stderr
+    assert "line 4: rules[1].compute.default" in done.stderr
+
+
+def test_an_agent_without_sharing_imports_neither_yaml_nor_pydantic():
+    code = (
+        "import sys, dra_driver.agent.node, dra_driver.agent.sharing\n"
+        "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

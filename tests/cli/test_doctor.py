@@ -1,0 +1,109 @@
+"""`dra-driver doctor` as a person runs it, and docs/doctor.md: its example is what a spoilt node shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli import main
+from dra_driver.doctor.finding import CATALOGUE
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.flags import FLAGS
+from tests.support.fake_node import FakeNode
+
+PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| (.+?) \| \[(.+?)\]\(\4\) \|$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in [*(flag.twin for flag in FLAGS), "KUBECONFIG", "FORCE_COLOR", "KUBERNETES_SERVICE_HOST"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.setenv("COLUMNS", "160")  # a folder of the test is longer than what the page shows
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """A node where the driver was never built and the runtime ignores CDI."""
+    folder = Path(tempfile.mkdtemp(prefix="dra"))
+    machine = FakeNode(folder)
+    machine.add_gpu("0000:65:00.0", driver=None)
+    machine.add_gpu("0000:ca:00.0", driver="nouveau")
+    (folder / "proc/sys/kernel/osrelease").write_text("6.12.48+deb13-amd64\n")
+    (folder / "usr/src/nvidia-580.95.05").mkdir(parents=True)
+    (folder / "etc/containerd").mkdir(parents=True)
+    (folder / "etc/containerd/config.toml").write_text('[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n')
+    (folder / "plugins_registry").mkdir()
+    twins = {
+        "NODE_NAME": "gpu-node-7",
+        "SYSFS_ROOT": folder / "sys",
+        "PROC_ROOT": folder / "proc",
+        "DEV_ROOT": folder / "dev",
+        "NVIDIA_DRIVER_ROOT": folder / "run/nvidia/driver",
+        "KUBELET_REGISTRAR_DIRECTORY_PATH": folder / "plugins_registry",
+        "KUBELET_PLUGINS_DIRECTORY_PATH": folder / "plugins",
+        "DEVICE_PLUGINS_DIRECTORY_PATH": folder / "device-plugins",
+    }
+    for name, value in twins.items():
+        monkeypatch.setenv(name, str(value))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_page_shows_what_a_spoilt_node_shows(spoilt, capsys):
+    assert main.run(["doctor", "--only", "node", "--host-root", str(spoilt)]) == ExitCode.NO_MATCH
+    shown = capsys.readouterr().out.replace(f"{spoilt}/plugins_registry", "/var/lib/kubelet/plugins_registry")
+    shown = shown.replace(str(spoilt), "")
+    [example] = re.findall(r"```console\n\$ dra-driver doctor --only node\n(.*?)```", PAGE, re.DOTALL)
+    assert [line.rstrip() for line in shown.splitlines()] == example.splitlines()
+
+
+def test_the_page_lists_every_finding():
+    listed = {row[0]: (row[1], row[2], row[3]) for row in ROW.findall(PAGE)}
+    assert listed == {name: (str(kind.severity), kind.title, kind.page) for name, kind in CATALOGUE.items()}
+
+
+def test_a_cluster_alone_is_looked_at_with_a_kubeconfig(tmp_path, capsys):
+    api = EmbeddedApi()
+    api.start()
+    try:
+        kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
+        status = main.run(["doctor", "--only", "cluster", "--kubeconfig", kubeconfig, "-o", "json"])
+    finally:
+        api.stop()
+    report = json.loads(capsys.readouterr().out)
+    assert (status, report["isClean"]) == (ExitCode.NO_MATCH, False)
+    assert "slices-none" in {one["id"] for one in report["findings"]}
+    assert all(one["page"].startswith("docs/") for one in report["findings"])
+
+
+def test_where_there_is_nothing_to_look_at_the_exit_status_says_so(tmp_path, capsys, monkeypatch):
+    for name in ("SYSFS_ROOT", "KUBELET_REGISTRAR_DIRECTORY_PATH", "KUBELET_PLUGINS_DIRECTORY_PATH"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert main.run(["doctor"]) == ExitCode.ENVIRONMENT
+    shown = capsys.readouterr().out
+    assert "no kubelet and no GPU" in shown
+    assert "node.no-credentials" in shown
+
+
+def test_a_cluster_that_does_not_answer_does_not_hide_the_node(spoilt, tmp_path, capsys):
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    assert main.run(["doctor", "--kubeconfig", str(tmp_path / "kubeconfig")]) == ExitCode.NO_MATCH
+    shown = capsys.readouterr().out
+    assert "api.unreachable" in shown
+    assert "driver-nouveau" in shown

@@ -1,0 +1,135 @@
+"""Devices that may be allocated many times, against API servers that keep that, drop it, or differ."""
+
+import pytest
+
+from dra_driver.controller.layout import PoolContent
+from dra_driver.controller.validity import find_faults
+from dra_driver.embedded.registry import Registry
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import ShareMode
+from dra_driver.inventory.rules import Portion, Rule, SharingRules
+from tests.controller.test_counters import cuttable
+from tests.controller.test_publisher import Cluster
+from tests.support.facts import facts
+from tests.support.waiting import until
+
+GATE = "DRAConsumableCapacity"
+NAMES = ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
+REPLICAS = sorted(f"{name}-share-{index}" for name in NAMES for index in range(3))
+
+
+def inventory(rule: Rule):
+    return build_inventory(facts(cuttable(1), cuttable(2)), sharing=SharingRules((rule,), "node"))
+
+
+BY_REPLICAS = inventory(Rule("three", mode=ShareMode.REPLICAS, replicas=3))
+BY_MEMORY = inventory(Rule("memory", mode=ShareMode.MEMORY, portion=Portion(1 << 30, 1 << 30, 1 << 30)))
+
+
+@pytest.fixture
+def make_cluster(tmp_path):
+    clusters = []
+
+    def make(**options) -> Cluster:
+        clusters.append(Cluster(tmp_path, **options))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+def publish(cluster: Cluster, offered=BY_REPLICAS):
+    publisher = cluster.publisher()
+    publisher.publish(offered.devices, instead=offered.instead)
+    assert publisher.wait_published(10), publisher.status()
+    return publisher
+
+
+def stored(cluster: Cluster) -> list[dict]:
+    return [device for spec in cluster.specs() for device in spec.get("devices", ())]
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+def test_a_server_that_keeps_shares_gets_one_device_for_all(make_cluster, version):
+    cluster = make_cluster(version=version, gates={GATE: True})
+    status = publish(cluster).status()
+    assert (status.devices, status.is_sharing, status.dropped) == (2, True, ())
+    assert cluster.device_names() == NAMES
+    for device in stored(cluster):
+        assert device["allowMultipleAllocations"] is True
+        assert all("default" in capacity["requestPolicy"] for capacity in device["capacity"].values())
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
+def test_a_server_with_the_gate_off_gets_plain_replicas_and_nothing_else_is_ever_written(make_cluster, version):
+    cluster = make_cluster(version=version, gates={GATE: False})
+    status = publish(cluster).status()
+    assert cluster.device_names() == REPLICAS
+    assert not status.is_sharing
+    (problem,) = status.problems
+    assert problem.code == "controller.fields-dropped"
+    assert "replicas" in problem.message
+    assert GATE in problem.message
+    assert cluster.writes() == ["POST", "POST"], "asked, and written once"
+    assert not any("requestPolicy" in c for d in stored(cluster) for c in d["capacity"].values())
+
+
+def test_without_replicas_the_whole_device_is_offered_as_what_it_is(make_cluster):
+    cluster = make_cluster(version="1.35", gates={GATE: False})
+    publish(cluster, BY_MEMORY)
+    assert cluster.device_names() == NAMES
+    assert [device["attributes"]["type"] for device in stored(cluster)] == [{"string": "gpu"}] * 2
+
+
+def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, monkeypatch):
+    cluster = make_cluster(version="1.35", gates={GATE: True})
+    create, on = Registry.create, cluster.server._registry._gates
+
+    def other_server(self, kind, namespace, wire, *, is_dry=False):
+        self._gates = on if is_dry else on - {GATE}
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", other_server)
+    publish(cluster)
+    assert cluster.device_names() == REPLICAS
+
+
+def test_a_server_that_refuses_the_question_gets_replicas(make_cluster, monkeypatch):
+    from dra_driver.embedded.refusals import bad_request
+
+    cluster = make_cluster(version="1.36")
+    create = Registry.create
+
+    def no_dry_run(self, kind, namespace, wire, *, is_dry=False):
+        if is_dry:
+            raise bad_request("a webhook does not support dry run")
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", no_dry_run)
+    assert not publish(cluster).status().is_sharing
+    assert cluster.device_names() == REPLICAS
+
+
+def test_a_newer_server_version_is_asked_again(make_cluster):
+    cluster = make_cluster(version="1.35", gates={GATE: False})
+    publisher = publish(cluster)
+    cluster.server._registry._gates |= {GATE}
+    cluster.server._dispatch._minor = cluster.server._registry._minor = 36
+    cluster.server.drop_watches()
+    until(lambda: cluster.device_names() == NAMES, timeout_s=40, what="shared devices")
+    assert publisher.status().is_sharing
+
+
+def test_rules_that_come_later_are_asked_about_too(make_cluster):
+    cluster = make_cluster(version="1.35", gates={GATE: False})
+    publisher = cluster.publisher()
+    publisher.publish(BY_MEMORY.instead[NAMES[0]])
+    assert publisher.wait_published(10)
+    publisher.publish(BY_REPLICAS.devices, instead=BY_REPLICAS.instead)
+    until(lambda: cluster.device_names() == REPLICAS, what="replicas")
+
+
+def test_a_device_whose_first_share_would_take_all_of_a_capacity_is_never_published():
+    device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "1Gi"}}}
+    assert "the first would take all of its memory" in find_faults(PoolContent((device,)), server_minor=36)[0]

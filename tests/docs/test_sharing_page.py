@@ -1,0 +1,34 @@
+"""docs/sharing.md: the configuration that it shows is one, and what it names is there."""
+
+import re
+from pathlib import Path
+
+from dra_driver.claims.node_settings import read_sharing_config
+from dra_driver.inventory.attributes import ATTRIBUTES
+from dra_driver.inventory.device import ShareMode
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "sharing.md").read_text()
+
+
+def test_the_configuration_that_is_shown_is_read(tmp_path):
+    (shown,) = re.findall(r"```yaml\n(version: rules/v1\n.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "rules.yaml").write_text(shown)
+    rules = read_sharing_config(tmp_path / "rules.yaml").rules
+    assert {rule.mode for rule in rules} == {None, *ShareMode}
+
+
+def test_classes_and_attributes_that_are_named_are_there():
+    named = set(re.findall(r"`([a-z-]+)\.nvidia\.com`", PAGE))
+    shipped = {path.name.removesuffix(".nvidia.com.yaml") for path in (ROOT / "deviceclasses").glob("*.yaml")}
+    assert named <= shipped | {"nvidia"}
+    assert {name for name in shipped if "share" in name} <= named
+    attributes = {row.name for row in ATTRIBUTES}
+    assert {"sharedBy", "replicas", "replicaIndex", "sharingStrategy", "enforcement"} <= attributes
+    assert all(
+        f"`{name}`" in PAGE for name in ("sharedBy", "replicas", "replicaIndex", "sharingStrategy", "enforcement")
+    )
+
+
+def test_the_rules_of_the_examples_are_read():
+    assert len(read_sharing_config(ROOT / "examples" / "sharing" / "node" / "rules.yaml").rules) == 4

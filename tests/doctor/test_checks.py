@@ -1,0 +1,202 @@
+"""Each finding from the evidence that shows it, and none from a healthy cluster and node. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dra_driver.doctor.examination import examine
+from dra_driver.doctor.finding import CATALOGUE, Severity
+from dra_driver.doctor.registrations import PluginSocket
+from dra_driver.doctor.runtime_config import RuntimeConfig
+from dra_driver.hardware.facts import Facts, Problem
+from dra_driver.hardware.mixing import mixing_problems
+from dra_driver.inventory.build import build_inventory
+from dra_driver.kube.api import ServerVersion
+from dra_driver.plugin.namesakes import Plugin
+from tests.doctor import evidence as e
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+LONG_AGO, JUST_NOW = "2026-11-21T11:50:00Z", "2026-11-21T11:59:50Z"
+ADMIN = {
+    "spec": {
+        "devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}]}
+    }
+}
+FOREIGN = Plugin("DRAPlugin", e.DRIVER, "/elsewhere/dra.sock", is_marked=False)
+
+
+def found(cluster=None, node=None):
+    return {one.id: one for one in examine(cluster, node, NOW).findings}
+
+
+def test_a_healthy_cluster_and_node_have_no_finding():
+    claims = [e.claim_of("c", "gpu-0000-01-00-0", pod="p")]
+    cluster = e.cluster(claims=claims, pods=[e.pod_of("p", claim="c")])
+    report = examine(cluster, e.node(), NOW)
+    assert report.findings == ()
+    assert report.is_clean
+
+
+CLUSTERS = {
+    "slices-none": e.cluster(slices=[]),
+    "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
+    "slices-no-node": e.cluster(nodes=[e.node_wire("n2")]),
+    "slices-incomplete": e.cluster(slices=[e.slice_of(e.DEVICES, resourceSliceCount=2)]),
+    "slices-stale": e.cluster(slices=[e.slice_of(e.DEVICES, generation=2), e.slice_of([], "old")]),
+    "class-missing": e.cluster(
+        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "exactly": {"deviceClassName": "nope"}}]})]
+    ),
+    "class-no-match": e.cluster(classes=[e.class_of("x", f'device.driver == "{e.DRIVER}" && false')]),
+    "class-wanted-no-match": e.cluster(
+        classes=[e.class_of("x", "false")],
+        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "firstAvailable": [{"deviceClassName": "x"}]}]})],
+    ),
+    "class-broken": e.cluster(classes=[e.class_of("x", f'device.attributes["{e.DRIVER}"].nope == 1')]),
+    "class-foreign": e.cluster(
+        classes=[e.class_of("x", "true")],
+        slices=[*e.cluster().of("slices"), e.slice_of([{"name": "nic"}], "s2", driver="nic.example.com")],
+    ),
+    "claim-finished-pod": e.cluster(
+        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p", "Succeeded")]
+    ),
+    "claim-not-prepared": e.cluster(
+        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")],
+        pods=[e.pod_of("p", "Pending", claim="c", since=LONG_AGO)],
+    ),
+    "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
+    "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
+    "agent-not-ready": e.cluster(pods=[e.wire("a", "dra", labels={"app.kubernetes.io/name": "dra-driver"})]),
+    "access-old-label": e.cluster(namespaces=[e.wire("team", labels={"resource.k8s.io/admin-access": "true"})]),
+    "access-admin-refused": e.cluster(templates=[e.wire("t", "team", ADMIN)]),
+    "access-no-policy": e.cluster(policies=[]),
+    "access-policy-off": e.cluster(
+        bindings=[e.wire("agents", spec={"policyName": "agents", "validationActions": ["Audit"]})]
+    ),
+    "access-missing-right": replace(e.cluster(), rights={"system:serviceaccount:dra:agent": ["get nodes"]}),
+    "kubernetes-too-old": replace(e.cluster(), version=ServerVersion(1, 33, "v1.33.1")),
+    "kubernetes-unknown-version": replace(e.cluster(), version=ServerVersion(1, 41, "v1.41.0")),
+    "kubernetes-gate-off": replace(e.cluster(), kept={"DRAPartitionableDevices": False}),
+    "runtime-no-cdi": e.cluster(nodes=[e.node_wire(runtime="containerd://1.6.28")]),
+    "runtime-cdi-unknown": e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")]),
+}
+
+
+@pytest.mark.parametrize("code", CLUSTERS)
+def test_a_fault_of_the_cluster_is_found(code):
+    findings = found(CLUSTERS[code])
+    assert set(findings) == {code}
+    assert all((findings[code].message, findings[code].how, findings[code].remedy))
+
+
+MIXED_GPUS = (replace(e.GPUS[0], mig_enabled=True), e.GPUS[1])
+MIXED = Facts(
+    vendor="nvidia",
+    gpus=MIXED_GPUS,
+    driver_version="570.133.20",
+    problems=mixing_problems(MIXED_GPUS, "570.133.20"),
+)
+LOST = Facts(
+    vendor="nvidia", gpus=e.GPUS, driver_version="580.95.5", problems=(Problem("hardware.gpu-lost", "x", "gone"),)
+)
+NODES = {
+    "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": None}, has_headers=True)},
+    "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},
+    "driver-vfio": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "vfio-pci"})},
+    "driver-version-skew": {"kernel": replace(e.node().kernel, library_version="580.65.06")},
+    "driver-bad-version": {"facts": MIXED, "inventory": build_inventory(MIXED)},
+    "driver-risky-version": {"facts": replace(e.FACTS, driver_version="570.133.20")},
+    "driver-not-answering": {"inventory": replace(build_inventory(e.FACTS), waiting_for="the driver")},
+    "hardware-problem": {"facts": LOST, "inventory": build_inventory(LOST)},
+    "toolkit-missing": {"left_out": ("no hook program",)},
+    "runtime-cdi-off": {"runtimes": (RuntimeConfig("containerd", "/f", False, ("/run/cdi",)),)},
+    "runtime-cdi-unknown": {"runtimes": (RuntimeConfig("containerd", "/f", None, ("/run/cdi",)),)},
+    "runtime-cdi-folder": {"runtimes": (RuntimeConfig("CRI-O", "/f", True, ("/etc/cdi",)),)},
+    "node-not-registered": {"sockets": ()},
+    "node-dead-socket": {"sockets": (*(e.node().sockets or ()), PluginSocket("/k/x.sock", is_dead=True))},
+    "node-second-driver": {"sockets": (*(e.node().sockets or ()), PluginSocket("/k/x.sock", FOREIGN))},
+    "node-device-plugin": {"device_plugins": ("/k/device-plugins/nvidia.sock",)},
+    "node-ledger": {"rows": None, "ledger_fault": "ledger.db: not a database"},
+    "node-half-done": {"rows": tuple(replace(one, state="preparing") for one in e.node().rows or ())},
+    "node-cdi-missing": {"cdi_uids": frozenset()},
+    "node-cdi-orphan": {"cdi_uids": frozenset({"uid-c", "uid-d"})},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", NODES)
+def test_a_fault_of_the_node_is_found(code):
+    also = {"driver-bad-version": {"hardware-mig-mode"}}
+    assert set(found(None, e.node(**NODES[code]))) == {code} | also.get(code, set())
+
+
+def test_headers_are_missed_only_where_a_driver_waits_to_be_built():
+    kernel = replace(e.node().kernel, bound={"0000:01:00.0": None})
+    assert "driver-no-headers" not in found(None, e.node(kernel=kernel))
+    built = replace(kernel, sources=("nvidia-580.95.05",))
+    assert "6.12.1" in found(None, e.node(kernel=built))["driver-no-headers"].subject
+
+
+def test_slices_that_do_not_say_what_the_hardware_is_are_found_device_by_device():
+    one, two = (dict(device) for device in e.cluster().of("slices")[0]["spec"]["devices"])
+    renamed = {**two, "attributes": {**two["attributes"], "productName": {"string": "A100"}}}
+    gone = {"name": "gpu-x", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:77:00.0"}}}
+    cluster = e.cluster(slices=[e.slice_of([renamed, gone])])
+    report = examine(cluster, e.node(rows=()), NOW)
+    differing = {one.subject: one.message for one in report.findings if one.id == "slices-differ"}
+    assert differing == {
+        one["name"]: "is here, but not published",
+        two["name"]: "differs in productName",
+        "gpu-x": "is published, but its GPU is not here",
+    }
+
+
+def test_a_gpu_that_is_offered_in_shares_is_published():
+    devices = [
+        {"name": f"share-{i}", "attributes": {"parentUUID": {"string": gpu.uuid}, "type": {"string": "gpu-share"}}}
+        for i, gpu in enumerate(e.GPUS)
+    ]
+    assert "slices-differ" not in found(e.cluster(slices=[e.slice_of(devices)]), e.node(rows=(), cdi_uids=frozenset()))
+
+
+def test_a_claim_that_is_gone_but_prepared_is_found_in_the_ledger():
+    assert set(found(e.cluster(), e.node())) == {"claim-gone"}
+
+
+def test_a_pod_that_was_just_scheduled_is_left_in_peace():
+    pods = [e.pod_of("p", "Pending", claim="c", since=JUST_NOW)]
+    assert not found(e.cluster(claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=pods))
+
+
+def test_two_instances_of_ours_during_an_upgrade_are_no_second_driver():
+    other = Plugin("DRAPlugin", e.DRIVER, f"/k/plugins/{e.DRIVER}/dra-2.sock", is_marked=True)
+    assert not found(None, e.node(sockets=(*(e.node().sockets or ()), PluginSocket("/k/2.sock", other))))
+
+
+def test_what_may_not_be_read_gives_no_finding():
+    blind = replace(e.cluster(), objects={})
+    assert not found(blind)
+    assert not found(None, e.node(sockets=None, rows=None, cdi_uids=None, facts=None, inventory=None))
+
+
+def test_the_run_folder_and_var_run_are_one():
+    runtime = RuntimeConfig("containerd", "/f", True, ("/run/cdi/",))
+    assert not found(None, e.node(runtimes=(runtime,)))
+
+
+def test_every_finding_of_the_catalogue_is_shown_by_a_test_here():
+    shown = {*CLUSTERS, *NODES, "driver-no-headers", "slices-differ", "claim-gone", "hardware-mig-mode"}
+    assert set(CATALOGUE) - shown == {"kubernetes-no-resource-api"}  # tests/doctor/test_evidence.py
+
+
+def test_findings_come_worst_first_and_notes_alone_are_clean():
+    report = examine(replace(e.cluster(slices=[]), kept={"DRADeviceTaints": False}), None, NOW)
+    assert [one.severity for one in report.findings] == [Severity.ERROR, Severity.NOTE]
+    assert examine(replace(e.cluster(), kept={"DRADeviceTaints": False}), None, NOW).is_clean
+
+
+def test_every_page_exists():
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    assert all((docs / kind.page).is_file() for kind in CATALOGUE.values())

@@ -1,0 +1,150 @@
+"""Compute mode through NVML, time slice through nvidia-smi: fake ones, each with a log of what was asked."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.port import Roots, Shareable
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+from tests.hardware.conftest import Machine
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi
+from tests.support.fake_nvml import Code, h100
+
+SOON = 10.0
+
+
+def shared(gpu: GpuFacts, mig_uuid: str | None = None) -> SharedDevice:
+    return SharedDevice("gpu-x", gpu.uuid, gpu.minor, gpu.pci_address, mig_uuid)
+
+
+def discovered(machine: Machine) -> tuple[NvidiaHardware, GpuFacts]:
+    hardware = machine.hardware()
+    assert isinstance(hardware, Shareable)
+    return hardware, hardware.discover().gpus[0]
+
+
+def test_the_compute_mode_of_a_gpu_is_set_and_read_back(machine: Machine) -> None:
+    machine.add(h100("0000:65:00.0", 0), h100("0000:66:00.0", 1))
+    hardware, gpu = discovered(machine)
+    device = shared(gpu)
+    assert hardware.compute_mode(device, SOON) is ComputeMode.DEFAULT
+    hardware.set_compute_mode(device, ComputeMode.EXCLUSIVE_PROCESS, SOON)
+    assert hardware.compute_mode(device, SOON) is ComputeMode.EXCLUSIVE_PROCESS
+    assert machine.state.read().gpus[0].facts["compute_mode"] == "3"
+    assert hardware.compute_mode(shared(hardware.discover().gpus[1]), SOON) is ComputeMode.DEFAULT
+
+
+def test_a_mig_device_has_a_compute_mode_of_its_own_or_says_that_it_has_none(machine: Machine) -> None:
+    (fake,) = machine.add(h100("0000:65:00.0", 0))
+    fake.facts["mig_compute_modes"] = 1
+    fake.partition("1g.10gb", 0)
+    fake.partition("1g.10gb", 1)
+    machine.write()
+    hardware, gpu = discovered(machine)
+    first, second = (shared(gpu, partition.uuid) for partition in gpu.partitions)
+    hardware.set_compute_mode(first, ComputeMode.EXCLUSIVE_PROCESS, SOON)
+    assert hardware.compute_mode(first, SOON) is ComputeMode.EXCLUSIVE_PROCESS
+    assert hardware.compute_mode(second, SOON) is ComputeMode.DEFAULT
+    with machine.state.change():
+        fake.facts["mig_compute_modes"] = 0
+    with pytest.raises(HardwareError, match="MIG devices have none of their own") as refused:
+        hardware.set_compute_mode(first, ComputeMode.DEFAULT, SOON)
+    assert (refused.value.code, refused.value.retry) == ("hardware.compute-mode-unsupported", Retry.NEVER)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (Code.NO_PERMISSION, "hardware.no-permission"),
+        (Code.NOT_SUPPORTED, "hardware.compute-mode-unsupported"),
+        (Code.UNKNOWN, "hardware.compute-mode-failed"),
+        (Code.GPU_IS_LOST, "hardware.gpu-lost"),
+    ],
+)
+def test_what_the_driver_refuses_has_a_code(machine: Machine, code: Code, expected: str) -> None:
+    (fake,) = machine.add(h100("0000:65:00.0", 0))
+    hardware, gpu = discovered(machine)
+    fake.fail("nvmlDeviceSetComputeMode", code)
+    machine.write()
+    with pytest.raises(HardwareError) as refused:
+        hardware.set_compute_mode(shared(gpu), ComputeMode.EXCLUSIVE_PROCESS, SOON)
+    assert refused.value.code == expected
+
+
+GPU = GpuFacts("GPU-11111111-2222-3333-4444-555555555555", "0000:65:00.0", 0, 1 << 30)
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> FakeNvidiaSmi:
+    return FakeNvidiaSmi(tmp_path / "driver")
+
+
+def vendor(smi: FakeNvidiaSmi) -> NvidiaHardware:
+    return NvidiaHardware(Roots(driver="/run/nvidia/driver", driver_mount=str(smi.root)))
+
+
+def test_a_change_of_the_time_slice_is_one_child_process_with_the_uuid(smi: FakeNvidiaSmi) -> None:
+    vendor(smi).set_time_slice(shared(GPU), Interval.LONG, SOON)
+    assert smi.calls() == [["compute-policy", "-i", GPU.uuid, "--set-timeslice", "3"]]
+    assert vendor(smi).time_slice(shared(GPU), SOON) is Interval.LONG
+
+
+def test_a_driver_root_gives_its_own_library_to_its_program(smi: FakeNvidiaSmi) -> None:
+    library = smi.root / "usr/lib64/libnvidia-ml.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    vendor(smi).set_time_slice(shared(GPU), Interval.SHORT, SOON)
+    assert smi.preloaded() == [str(library)]
+
+
+def test_a_driver_on_the_host_has_its_program_on_the_path(smi: FakeNvidiaSmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{smi.path.parent}:{os.environ['PATH']}")
+    NvidiaHardware(Roots()).set_time_slice(shared(GPU), Interval.SHORT, SOON)
+    assert smi.sets() == [(GPU.uuid, 1)]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_gpu_without_time_slices_says_so_whatever_the_exit_status(smi: FakeNvidiaSmi, status: int) -> None:
+    smi.refuse(f"Unable to set timeslice for GPU {GPU.uuid}: Not Supported", status)
+    with pytest.raises(HardwareError, match="Not Supported") as refused:
+        vendor(smi).set_time_slice(shared(GPU), Interval.LONG, SOON)
+    assert (refused.value.code, refused.value.retry) == ("hardware.time-slice-unsupported", Retry.NEVER)
+    assert vendor(smi).time_slice(shared(GPU), SOON) is None
+
+
+def test_other_refusals_keep_the_words_of_the_program(smi: FakeNvidiaSmi) -> None:
+    smi.refuse("Insufficient Permissions", 4)
+    with pytest.raises(HardwareError, match="Insufficient Permissions") as refused:
+        vendor(smi).set_time_slice(shared(GPU), Interval.LONG, SOON)
+    assert refused.value.code == "hardware.no-permission"
+    smi.refuse("Failed to initialize NVML: Unknown Error", 255)
+    with pytest.raises(HardwareError, match="exit status 255") as refused:
+        vendor(smi).set_time_slice(shared(GPU), Interval.LONG, SOON)
+    assert (refused.value.code, refused.value.retry) == ("hardware.nvidia-smi-failed", Retry.LATER)
+
+
+def test_a_program_that_hangs_is_ended_at_the_deadline(smi: FakeNvidiaSmi) -> None:
+    smi.hang()
+    with pytest.raises(HardwareError, match="did not end") as refused:
+        vendor(smi).set_time_slice(shared(GPU), Interval.LONG, 0.3)
+    assert (refused.value.code, refused.value.retry) == ("hardware.not-answering", Retry.LATER)
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match="nvidia-smi is not found below") as refused:
+        NvidiaHardware(Roots(driver_mount=str(tmp_path))).set_time_slice(shared(GPU), Interval.LONG, SOON)
+    assert refused.value.code == "hardware.nvidia-smi-missing"
+
+
+def test_the_program_s_output_is_read_in_the_shapes_that_drivers_print(smi: FakeNvidiaSmi) -> None:
+    for text, expected in (
+        ("| GPU 0: Timeslice   Short |", Interval.SHORT),
+        ("Time-slice: DEFAULT", Interval.DEFAULT),
+        ("GPU 0 has no policy", None),
+    ):
+        smi.say(text)
+        assert vendor(smi).time_slice(shared(GPU), SOON) is expected

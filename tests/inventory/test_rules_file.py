@@ -1,0 +1,199 @@
+"""The agent's sharing configuration as it is written: ours, and the device plugin's."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.claims.node_settings import read_sharing_config
+from dra_driver.inventory.device import DeviceType, ShareMode
+from dra_driver.inventory.rules import Match, Portion, Rule
+from dra_driver.model.errors import InputError
+from dra_driver.model.sharing import Interval, MpsSettings, TimeSlicingSettings
+
+GIB = 1 << 30
+
+RULES = """\
+version: rules/v1
+rules:
+  - name: notebooks
+    match:
+      nodes: ["gpu-*"]
+      nodeLabels: {pool: notebooks}
+      products: ["*A100*"]
+      types: [gpu]
+    replicas: 4
+    sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Short}}
+  - match: {profiles: ["1g.10gb"]}
+    memory: {default: 2Gi, min: 1Gi, step: 512Mi, max: 8Gi}
+    replicas: 4
+    sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50}}
+    acrossNamespaces: true
+  - match: {devices: ["gpu-0000-1b-00-0"]}
+    exclusive: true
+  - compute: {default: 25, step: 5}
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read_text(text: str):
+        path = tmp_path / "sharing.yaml"
+        path.write_text(text)
+        return read_sharing_config(path)
+
+    return read_text
+
+
+@pytest.fixture
+def faults_of(read):
+    def faults(text: str) -> list[str]:
+        with pytest.raises(InputError) as caught:
+            read(text)
+        assert caught.value.code == "input.sharing-config"
+        head, *listed = caught.value.message.split("\n  ")
+        assert f"has {len(listed)} faults" in head
+        return listed
+
+    return faults
+
+
+def test_every_field_is_read(read):
+    first, second, third, fourth = read(RULES).rules
+    match = Match(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
+    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT))
+    assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
+    assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)
+    assert second.portion == Portion(2 * GIB, GIB, GIB // 2, 8 * GIB)
+    assert second.settings == MpsSettings(active_thread_percentage=50, multi_user=True, across_namespaces=True)
+    assert (third.mode, third.replicas, third.portion) == (None, None, None)
+    assert (fourth.mode, fourth.portion, fourth.match) == (ShareMode.COMPUTE, Portion(25, 5, 5), Match())
+
+
+@pytest.mark.parametrize(
+    ("section", "several"),
+    [("{strategy: MPS}", True), ("{strategy: MPS, mpsConfig: {multiUser: false}}", False)],
+    ids=["not said", "said"],
+)
+def test_mps_is_for_several_users_unless_the_file_says_no(read, section, several):
+    (rule,) = read(f"version: rules/v1\nrules: [{{replicas: 4, sharing: {section}}}]\n").rules
+    assert rule.settings == MpsSettings(multi_user=several)
+
+
+def test_all_faults_are_told_at_once_with_line_and_path(faults_of):
+    faults = faults_of("""\
+version: rules/v1
+rules:
+  - match: {node: x}
+    replicas: 1
+  - memory: {default: 10Gi, min: 3Gi, step: 2Gi}
+    compute: {default: 120}
+    sharing:
+      strategy: TimeSlicing
+      mpsConfig: {defaultActiveThreadPercentage: 500}
+  - exclusive: true
+    replicas: 2
+  - sharing: {strategy: MPS}
+  - match: {types: [tpu], nodeLabels: {gpus: 8}}
+    replicas: four
+    acrossNamespaces: true
+extra: 1
+""")
+    told = "\n".join(faults)
+    for line, path in (
+        (3, "rules[0].match.node: unknown field"),
+        (4, "rules[0].replicas: expected a whole number from 2 to 128, got 1"),
+        (5, "rules[1].memory.default: is not min plus a multiple of step"),
+        (6, "rules[1].compute.default: expected a whole number from 1 to 100"),
+        (6, "rules[1].compute: shares are counted in memory or in compute"),
+        (9, "rules[1].sharing.mpsConfig: only goes with strategy MPS"),
+        (9, "rules[1].sharing.mpsConfig.defaultActiveThreadPercentage: must be between 0 and 100"),
+        (10, "rules[2].exclusive: does not go with replicas"),
+        (12, "rules[3].replicas: missing"),
+        (13, "rules[4].match.types[0]: expected gpu or mig"),
+        (13, "rules[4].match.nodeLabels.gpus: expected a text"),
+        (14, "rules[4].replicas: expected a whole number"),
+        (15, "rules[4].acrossNamespaces: only goes with strategy MPS"),
+        (16, "extra: unknown field"),
+    ):
+        assert f"line {line}: {path}" in told, told
+    assert len(faults) == 14, told
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "document: expected named fields"),
+        ("[]", "document: expected named fields"),
+        ("rules: []", "version: missing"),
+        ("version: rules/v2\nrules: [{replicas: 2}]", "version: expected 'rules/v1'"),
+        ("version: rules/v1", "rules: missing"),
+        ("version: rules/v1\nrules: [{memory: {min: 1Gi}}]", "rules[0].memory.default: missing"),
+        ("version: rules/v1\nrules: [{memory: {default: 1.5Mi}}]", "expected an amount of memory in whole MiB"),
+        ("version: rules/v1\nrules: [{memory: {default: 1Gi, max: 512Mi}}]", "is more than max"),
+        ("version: rules/v1\nrules: [{memory: {default: 1Gi, min: 2Gi}}]", "is less than min"),
+        (
+            "version: rules/v1\nrules: [{match: {profiles: [1g.10gb], types: [gpu]}, replicas: 2}]",
+            "a whole GPU has no MIG profile",
+        ),
+        (
+            (
+                "version: rules/v1\nrules:\n- {match: {types: [mig]}, replicas: 2, sharing:\n"
+                "  {strategy: TimeSlicing, timeSlicingConfig: {interval: Long}}}"
+            ),
+            "a MIG device has no interval",
+        ),
+        ("version: rules/v1\nrules: [{exclusive: true, sharing: {strategy: MPS}}]", "does not go with exclusive"),
+        ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "replicas: missing"),
+        ("version: v1\nsharing: {timeSlicing: {resources: [{name: amd.com/gpu, replicas: 2}]}}", "nvidia.com/gpu"),
+        ("version: v1\nsharing: {timeSlicing: {}, mps: {}}", "a device is shared in one way"),
+        ("version: v1\nsharing: {mpi: {}}", "sharing.mpi: unknown field"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(faults_of, text, fault):
+    assert fault in "\n".join(faults_of(text))
+
+
+def test_a_file_that_is_no_yaml_or_not_there_is_bad_input(read, tmp_path):
+    with pytest.raises(InputError, match="not the YAML"):
+        read("version: [")
+    with pytest.raises(InputError, match="can't be read"):
+        read_sharing_config(tmp_path / "nowhere.yaml")
+
+
+def test_the_device_plugins_own_file_is_read_as_it_is(read):
+    rules = read("""\
+version: v1
+flags:
+  migStrategy: mixed
+  plugin: {passDeviceSpecs: true}
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    failRequestsGreaterThanOne: true
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 10
+    - name: nvidia.com/mig-1g.10gb.me
+      rename: nvidia.com/small
+      replicas: 4
+      devices: [0:1, MIG-4b6c]
+""")
+    whole, part = rules.rules
+    assert (whole.replicas, whole.settings) == (10, TimeSlicingSettings())
+    assert whole.match == Match(types=(DeviceType.GPU,))
+    assert part.match == Match(types=(DeviceType.MIG,), profiles=("1g.10gb.me",), ids=("0:1", "MIG-4b6c"))
+    assert [note.split(" means")[0] for note in rules.notes] == [
+        "sharing.timeSlicing.failRequestsGreaterThanOne",
+        "sharing.timeSlicing.renameByDefault",
+        "sharing.timeSlicing.resources[1].rename",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "ids", "first"),
+    [("all", (), None), ("2", (), 2), ("[0, 3]", ("0", "3"), None), ('["GPU-1"]', ("GPU-1",), None)],
+)
+def test_the_device_plugin_may_mean_some_devices_only(read, devices, ids, first):
+    text = f"version: v1\nsharing: {{mps: {{resources: [{{name: nvidia.com/gpu, replicas: 2, devices: {devices}}}]}}}}"
+    (rule,) = read(text).rules
+    assert (rule.match.ids, rule.match.first, rule.settings) == (ids, first, MpsSettings())

@@ -1,0 +1,327 @@
+"""Shares: how many fit and how large they are, judged by the allocator that the scheduler's rules are checked with."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.allocation.capacity import consume, read_capacities
+from dra_driver.embedded.device_rules import check_device
+from dra_driver.embedded.rules import Circumstances, Faults
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import Device, DeviceType, ShareMode
+from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.rules import Match, Portion, Rule, SharingRules
+from dra_driver.inventory.wire import device_wire
+from dra_driver.model import limits
+from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
+from tests.support.facts import FULL_GPU, PARTITION, facts
+
+MIB = 1 << 20
+NAME = "gpu-0000-65-00-0"
+PART = f"{NAME}-mig-1g10gb-19-2"
+CUT = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
+REPLICAS = Rule("four", mode=ShareMode.REPLICAS, replicas=4)
+MEMORY = Rule("memory", mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30, 1 << 30))
+
+
+def shared(*rules: Rule, gpu=FULL_GPU, held=(), in_shares=(), **policy):
+    forms = frozenset([*((name, False) for name in held), *((name, True) for name in in_shares)])
+    ownership = Ownership(held=frozenset([*held, *in_shares]), forms=forms)
+    return build_inventory(facts(gpu), MigPolicy(ownership=ownership, **policy), SharingRules(rules, "node"))
+
+
+def fit(device: Device, asked: dict[str, str]) -> int:
+    """Count the shares of one device that the scheduler hands out for one and the same request."""
+    capacities = read_capacities(device_wire(device))
+    one = consume(capacities, asked)
+    if one is None:
+        return 0
+    counts = [int(c.total // one[c.name].amount) for c in capacities if one[c.name].amount]
+    return min(counts)
+
+
+def faults_of(device: Device) -> list[str]:
+    found = Faults()
+    circumstances = Circumstances(36, frozenset(), "2026-11-21T12:00:00Z", lambda _: {})
+    check_device(device_wire(device), "spec.devices[0]", {}, circumstances, found)
+    return [str(cause) for cause in found.causes]
+
+
+sizes = st.integers(1, 200_000).map(lambda mib: mib * MIB)
+
+
+@given(total=st.integers(1, 1 << 40), count=st.integers(2, 128))
+def test_exactly_as_many_replicas_fit_as_are_configured(total, count):
+    inventory = shared(replace(REPLICAS, replicas=count), gpu=replace(FULL_GPU, memory_bytes=total))
+    (device,) = inventory.devices
+    if total < count * MIB:
+        assert device.type is DeviceType.GPU
+        assert inventory.problems[0].code == "inventory.share-unfit"
+        return
+    assert fit(device, {}) == fit(device, {"memory": "1"}) == count
+    assert fit(device, {"memory": f"{total // count + MIB}"}) == 0, "a replica is never larger than its part"
+    replicas = inventory.instead[NAME]
+    assert len({r.name for r in replicas}) == count
+    assert sum(r.capacity["memory"] for r in replicas) <= total
+
+
+@given(sizes, sizes, st.integers(0, 50), sizes, st.integers(0, 1 << 40))
+def test_what_the_scheduler_rounds_a_memory_share_to_is_on_a_step_and_never_more_than_there_is(
+    total, least, steps, step, asked
+):
+    portion = Portion(least + steps * step, least, step)
+    inventory = shared(replace(MEMORY, portion=portion), gpu=replace(FULL_GPU, memory_bytes=total))
+    (device,) = inventory.devices
+    if device.type is DeviceType.GPU:
+        assert inventory.problems[0].code == "inventory.share-unfit"
+        return
+    policy = device.policies["memory"]
+    assert not faults_of(device)
+    capacities = read_capacities(device_wire(device))
+    taken = consume(capacities, {"memory": str(asked)})
+    if asked > policy.maximum:
+        assert taken is None
+        return
+    amount = taken["memory"].amount
+    assert max(asked, least) <= amount <= policy.maximum <= total
+    assert (amount - least) % step == 0
+    assert amount - step < max(asked, least), "no more than one step is added"
+    assert consume(capacities, {})["memory"].amount == portion.default
+    assert fit(device, {}) == total // portion.default
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.integers(0, 100))
+def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
+    inventory = shared(Rule("c", mode=ShareMode.COMPUTE, portion=Portion(least, least, step)))
+    (device,) = inventory.devices
+    if device.type is DeviceType.GPU:
+        assert least + step > 100
+        return
+    assert not faults_of(device)
+    taken = consume(read_capacities(device_wire(device)), {"compute": str(asked)})
+    if taken is not None:
+        assert asked <= taken["compute"].amount <= 100
+        assert taken["memory"].amount == 0
+    assert fit(device, {}) == 100 // least
+
+
+@pytest.mark.parametrize("rule", [REPLICAS, MEMORY, Rule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5))])
+@pytest.mark.parametrize("gpu", [FULL_GPU, CUT])
+def test_a_shared_device_is_one_that_the_api_takes_and_every_capacity_has_a_default(rule, gpu):
+    if gpu is CUT and rule.mode is ShareMode.MEMORY:
+        rule = replace(rule, portion=Portion(2 << 30, 1 << 30, 1 << 30))
+    inventory = shared(rule, gpu=gpu)
+    (device,) = inventory.devices
+    assert device.type is (DeviceType.GPU_SHARE if gpu is FULL_GPU else DeviceType.MIG_SHARE)
+    assert device.policies.keys() == device.capacity.keys()
+    assert not faults_of(device)
+    for one in (device, *inventory.instead[device.name]):
+        assert len(one.attributes) + len(one.capacity) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        assert not faults_of(one)
+        assert not any(name.startswith("memorySlice") for name in one.capacity) or one.share is None
+    assert fit(device, {}) > 1
+
+
+def test_seven_partitions_of_four_replicas_are_twenty_eight_tenants():
+    parts = tuple(replace(PARTITION, uuid=f"MIG-{i}", start=i, gi_id=i) for i in range(7))
+    inventory = shared(REPLICAS, gpu=replace(FULL_GPU, mig_enabled=True, partitions=parts))
+    assert sum(fit(device, {}) for device in inventory.devices) == 28
+    replicas = inventory.offered(with_shares=False)
+    assert len({r.name for r in replicas}) == 28
+    assert {r.type for r in replicas} == {DeviceType.MIG_SHARE}
+    first = replicas[0]
+    assert (first.name, first.capacity["memory"]) == (f"{NAME}-mig-1g10gb-19-0-share-0", 2496 * MIB)
+    attributes = first.attributes
+    assert (attributes["type"], attributes["replicaIndex"], attributes["replicas"]) == ("mig-share", 0, 4)
+    assert (attributes["uuid"], attributes["parentUUID"]) == ("MIG-0", FULL_GPU.uuid)
+    assert (attributes["sharingStrategy"], attributes["enforcement"]) == ("none", "none")
+
+
+def test_nothing_configured_is_as_before():
+    assert shared() == build_inventory(facts(FULL_GPU))
+    assert shared(Rule("whole")) == shared()
+
+
+def test_the_first_rule_that_matches_wins():
+    whole = Rule("one stays whole", Match(devices=(NAME,)))
+    assert shared(whole, REPLICAS) == shared()
+    assert shared(REPLICAS, whole).devices[0].type is DeviceType.GPU_SHARE
+
+
+@pytest.mark.parametrize(
+    ("match", "is_met"),
+    [
+        (Match(), True),
+        (Match(nodes=("no*",)), True),
+        (Match(nodes=("other",)), False),
+        (Match(labels=(("pool", "a*"),)), True),
+        (Match(labels=(("pool", "b"),)), False),
+        (Match(labels=(("rack", "*"),)), False),
+        (Match(products=("*H100*",)), True),
+        (Match(products=("NVIDIA-H100-80GB-HBM3",)), True),
+        (Match(products=("*A100*",)), False),
+        (Match(types=(DeviceType.MIG,)), False),
+        (Match(profiles=("1g.10gb",)), False),
+        (Match(devices=("gpu-0000-65-*",), products=("*A100*",)), False),
+        (Match(ids=("0",)), True),
+        (Match(ids=(FULL_GPU.uuid,)), True),
+        (Match(ids=("1",)), False),
+        (Match(first=1), True),
+        (Match(first=0), False),
+    ],
+)
+def test_a_rule_means_devices_that_meet_all_its_parts(match, is_met):
+    rules = SharingRules((replace(REPLICAS, match=match),), "node", {"pool": "alpha"})
+    (device,) = build_inventory(facts(FULL_GPU), sharing=rules).devices
+    assert (device.type is DeviceType.GPU_SHARE) is is_met
+
+
+def test_partitions_are_matched_by_profile_and_by_their_index():
+    for match in (Match(profiles=("1g.*",)), Match(ids=("0:0",)), Match(types=(DeviceType.MIG,))):
+        assert shared(replace(REPLICAS, match=match), gpu=CUT).devices[0].type is DeviceType.MIG_SHARE
+    media = replace(PARTITION, profile="1g.10gb+me", gi_profile_id=20)
+    assert (
+        shared(replace(REPLICAS, match=Match(profiles=("1g.10gb.me",))), gpu=replace(CUT, partitions=(media,)))
+        .devices[0]
+        .share
+    )
+
+
+def test_labels_that_are_not_known_keep_every_device_whole_that_they_could_mean():
+    rule = replace(REPLICAS, match=Match(labels=(("pool", "a"),)))
+    rules = SharingRules((rule, replace(REPLICAS, replicas=2)), "node", None)
+    assert build_inventory(facts(FULL_GPU), sharing=rules).devices[0].type is DeviceType.GPU
+
+
+# What claims hold keeps its form
+
+
+def test_a_device_that_a_claim_has_whole_stays_whole_until_it_is_free():
+    inventory = shared(REPLICAS, held=[NAME])
+    assert [(d.name, d.type) for d in inventory.devices] == [(NAME, DeviceType.GPU)]
+    assert inventory.instead == {}
+    assert inventory.find(NAME, None).type is DeviceType.GPU
+
+
+def test_a_device_whose_replicas_are_held_stays_replicas():
+    inventory = shared(REPLICAS, held=[f"{NAME}-share-2"])
+    assert len(inventory.devices) == 4
+    assert not any(device.policies for device in inventory.devices)
+    assert inventory.find(f"{NAME}-share-2", None).share.index == 2
+
+
+def test_a_device_that_is_held_in_shares_is_offered_in_nothing_else():
+    inventory = shared(REPLICAS, in_shares=[NAME])
+    (device,) = inventory.devices
+    assert device.policies
+    assert inventory.instead == {}
+    assert inventory.find(NAME, "some share").share
+
+
+@pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
+@pytest.mark.parametrize("rules", [(), (replace(MEMORY, portion=Portion(1 << 40, 1 << 40, 1 << 40)),)])
+def test_shares_that_are_held_but_not_configured_any_more_hide_their_device(held, in_shares, rules):
+    inventory = shared(*rules, held=held, in_shares=in_shares)
+    assert inventory.devices == ()
+    assert "inventory.share-held" in {problem.code for problem in inventory.problems}
+    assert inventory.find(NAME, None) is not None
+
+
+def test_an_allocation_is_found_in_the_form_in_which_it_was_made():
+    inventory = shared(REPLICAS)
+    assert inventory.find(NAME, "a share").policies
+    assert inventory.find(NAME, None).type is DeviceType.GPU
+    assert inventory.find(f"{NAME}-share-3", None).share.index == 3
+    assert inventory.find(f"{NAME}-share-4", None) is None
+
+
+# On demand
+
+
+def test_a_gpu_that_is_shared_is_not_cut_on_demand(cuttable):
+    inventory = shared(REPLICAS, gpu=cuttable, is_dynamic=True)
+    assert [d.name for d in inventory.devices] == [NAME]
+    assert inventory.counter_sets == {}
+
+
+@pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
+def test_a_gpu_that_is_held_in_shares_is_not_cut_on_demand_either(cuttable, held, in_shares):
+    inventory = shared(gpu=cuttable, held=held, in_shares=in_shares, is_dynamic=True)
+    assert (inventory.devices, inventory.counter_sets) == ((), {})
+
+
+def test_partitions_that_are_made_on_demand_are_never_shared(cuttable):
+    rule = replace(REPLICAS, match=Match(types=(DeviceType.MIG,)))
+    inventory = shared(rule, gpu=cuttable, is_dynamic=True)
+    assert inventory.devices == shared(gpu=cuttable, is_dynamic=True).devices
+    (problem,) = inventory.problems
+    assert problem.code == "inventory.share-on-demand"
+    assert "four" in problem.message
+
+
+@pytest.fixture
+def cuttable():
+    from tests.controller.test_counters import PROFILES
+
+    return replace(FULL_GPU, mig_profiles=PROFILES, mig_toggles_without_reset=True)
+
+
+# Settings
+
+
+def settings_of(rule: Rule, gpu=FULL_GPU):
+    inventory = shared(rule, gpu=gpu)
+    (device,) = inventory.devices
+    return device.share.settings, [d.share and d.share.settings for d in inventory.instead[device.name]]
+
+
+def test_an_mps_daemon_gives_each_replica_its_part_unless_told_otherwise():
+    many, each = settings_of(replace(REPLICAS, settings=MpsSettings()))
+    assert many == MpsSettings(active_thread_percentage=25, pinned_memory_limit=20389 * MIB)
+    assert each == [many] * 4
+    told = MpsSettings(active_thread_percentage=60, pinned_memory_limit=MIB, multi_user=True)
+    assert settings_of(replace(REPLICAS, settings=told))[0] == told
+
+
+def test_the_largest_share_is_the_ceiling_of_the_daemon():
+    assert settings_of(replace(MEMORY, settings=MpsSettings()))[0] == MpsSettings(pinned_memory_limit=79 << 30)
+    compute = Rule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5, 50), settings=MpsSettings())
+    assert settings_of(compute)[0] == MpsSettings(active_thread_percentage=50)
+
+
+@pytest.mark.parametrize("key", [FULL_GPU.uuid, "0"])
+def test_a_limit_for_one_device_is_that_devices_limit(key):
+    limits = MpsSettings(pinned_memory_limit=MIB, per_device_limits={key: 5 * MIB})
+    assert settings_of(replace(REPLICAS, settings=limits))[0].pinned_memory_limit == 5 * MIB
+
+
+def test_a_mig_device_has_no_interval_of_its_own():
+    rule = replace(REPLICAS, settings=TimeSlicingSettings(Interval.LONG))
+    assert settings_of(rule)[0] == TimeSlicingSettings(Interval.LONG)
+    assert settings_of(rule, CUT)[0] == TimeSlicingSettings()
+
+
+def test_what_keeps_tenants_within_their_shares_is_published():
+    (device,) = shared(replace(REPLICAS, settings=MpsSettings())).devices
+    assert (device.attributes["sharingStrategy"], device.attributes["enforcement"]) == (Strategy.MPS, "cooperative")
+    (device,) = shared(replace(REPLICAS, settings=TimeSlicingSettings())).devices
+    assert (device.attributes["sharingStrategy"], device.attributes["enforcement"]) == ("TimeSlicing", "none")
+
+
+def test_where_replicas_are_a_fallback_they_take_the_place_of_memory_shares():
+    inventory = shared(replace(MEMORY, replicas=2))
+    assert inventory.devices[0].attributes["sharedBy"] == "memory"
+    assert [d.attributes["sharedBy"] for d in inventory.instead[NAME]] == ["replicas", "replicas"]
+    (whole,) = shared(MEMORY).instead[NAME]
+    assert (whole.type, whole.share) == (DeviceType.GPU, None)
+
+
+def test_memory_that_is_not_known_can_be_replicated_but_not_divided():
+    blind = replace(FULL_GPU, memory_bytes=None)
+    (device,) = shared(REPLICAS, gpu=blind).devices
+    assert fit(device, {}) == 4
+    inventory = shared(MEMORY, gpu=blind)
+    assert inventory.devices[0].type is DeviceType.GPU
+    assert "no memory" in inventory.problems[0].message

@@ -1,0 +1,246 @@
+"""Texts changed to hold another value: they read back as that value, and what is not about the change stays.
+
+Texts are made by hypothesis: nested blocks, braces, quotes, comments, several indentations; values change anywhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.migrate.edits import applied, is_same
+from dra_driver.migrate.rendering import manner_of
+from dra_driver.migrate.rewriting import Rewriter
+from dra_driver.migrate.written import Origins, documents_of, value_of
+from dra_driver.model.errors import InputError
+
+WORDS = st.text("abcxyz-", min_size=1, max_size=6).filter(lambda w: w.strip("-") == w)
+SCALARS = st.one_of(
+    WORDS,
+    st.sampled_from(["on", "no", "1", "1.5", "0777", "a: b", "it's", 'say "x"', "# none", "", "y", "1e3", "null", "~"]),
+    st.integers(-5, 10**9),
+    st.booleans(),
+    st.none(),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=14,
+)
+ROOTS = st.dictionaries(WORDS, VALUES, min_size=1, max_size=5)
+
+
+class Writer:
+    """Writes a value as a person might: comments and empty lines where they may stand, braces here and there."""
+
+    def __init__(self, draw):
+        self.draw = draw
+        self.step = draw(st.sampled_from([2, 4]))
+        self.dash = draw(st.sampled_from([0, 2]))
+        self.comments = 0
+
+    def note(self):
+        self.comments += 1
+        return f"# note {self.comments}"
+
+    def maybe(self, text):
+        return text if self.draw(st.integers(0, 4)) == 0 else ""
+
+    def scalar(self, value):
+        if isinstance(value, str):
+            style = self.draw(st.sampled_from(["plain", "'", '"']))
+            if style == "plain" and re.fullmatch(r"[a-z-]+", value) and value not in {"on", "no", "y", "null"}:
+                return value
+            return json.dumps(value) if style == '"' else "'" + value.replace("'", "''") + "'"
+        return json.dumps(value)
+
+    def flow(self, value):
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k}: {self.flow(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self.flow, value)) + "]"
+        return self.scalar(value)
+
+    def block(self, value, indent):
+        """Give lines of a mapping or list that is not empty."""
+        pad = " " * indent
+        lines = []
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                lines += self.above(pad)
+                lines += self.entry(f"{pad}{key}:", inner, indent, self.step)
+            return lines
+        for inner in value:
+            lines += self.above(pad)
+            if isinstance(inner, dict) and inner and self.draw(st.booleans()):
+                nested = self.block(inner, indent + 2)
+                first = next(i for i, line in enumerate(nested) if line.strip() and not line.strip().startswith("#"))
+                nested[first] = f"{pad}- {nested[first][indent + 2 :]}"
+                lines += nested
+            else:
+                lines.append(f"{pad}- {self.flow(inner)}{self.tail()}")
+        return lines
+
+    def above(self, pad):
+        return [row for row in (self.maybe(f"{pad}{self.note()}"), self.maybe("\n")) if row.strip()]
+
+    def tail(self):
+        return self.maybe(f"  {self.note()}")
+
+    def entry(self, head, value, indent, step):
+        if not isinstance(value, dict | list) or not value or self.draw(st.integers(0, 2)) == 0:
+            return [f"{head} {self.flow(value)}{self.tail()}"]
+        deeper = indent + (self.dash if isinstance(value, list) else step)
+        return [head + self.tail(), *self.block(value, deeper)]
+
+
+@st.composite
+def texts(draw):
+    writer = Writer(draw)
+    root = draw(ROOTS)
+    return "\n".join(writer.block(root, 0)) + "\n"
+
+
+def changed(draw, value, depth=0):
+    """Change a value in place at a few random places."""
+    if isinstance(value, dict):
+        for key in list(value):
+            action = draw(st.integers(0, 7))
+            if action == 0:
+                del value[key]
+            elif action == 1 and not isinstance(value[key], dict | list):
+                value[key] = draw(SCALARS)
+            else:
+                changed(draw, value[key], depth + 1)
+        for _ in range(draw(st.integers(0, 1))):
+            value[f"new{draw(st.integers(0, 9))}"] = draw(VALUES)
+    elif isinstance(value, list):
+        for item in list(value):
+            if isinstance(item, dict | list):
+                if draw(st.integers(0, 6)) == 0:
+                    value[:] = [one for one in value if one is not item]
+                else:
+                    changed(draw, item, depth + 1)
+        if all(isinstance(item, dict) for item in value) and draw(st.integers(0, 2)) == 0:
+            value.insert(draw(st.integers(0, len(value))), {"fresh": draw(SCALARS)})
+
+
+def rewritten(text, change):
+    (document,) = documents_of(text, "test")
+    origins = Origins()
+    value = value_of(document.root, origins)
+    change(value)
+    edits = Rewriter(text, origins, manner_of(text, [document.root])).edits(document.root, value)
+    return applied(text, edits), value
+
+
+def read(text):
+    (document,) = documents_of(text, "test")
+    return value_of(document.root)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_changed_text_reads_back_as_the_value_and_keeps_its_comments(data):
+    text = data.draw(texts())
+    made, value = rewritten(text, lambda value: changed(data.draw, value))
+    if value:
+        assert is_same(read(made), value), made
+        assert sorted(re.findall(r"# note \d+", made)) == sorted(re.findall(r"# note \d+", text)), made
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts())
+def test_a_text_that_is_not_changed_stays_byte_for_byte(text):
+    assert rewritten(text, lambda value: None)[0] == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts())
+def test_it_is_read_as_kubernetes_readers_do(text):
+    assert is_same(read(text), copy.deepcopy(yaml.safe_load(text)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_json_stays_json(data):
+    root = data.draw(ROOTS)
+    text = json.dumps(root, indent=data.draw(st.sampled_from([None, 2, 4])))
+    made, value = rewritten(text, lambda value: changed(data.draw, value))
+    assert is_same(json.loads(made), value), made
+
+
+def test_what_an_alias_stands_for_is_written_out_where_it_differs():
+    text = "a: &x {k: 1}\nb: *x\nc: *x\n"
+
+    def change(value):
+        value["b"]["k"] = 2
+
+    assert rewritten(text, change)[0] == "a: &x {k: 1}\nb:\n  k: 2\nc: *x\n"
+
+
+def test_aliases_follow_their_anchor_where_all_change_alike():
+    text = "a: &x\n  k: 1\nb: *x\n"
+
+    def change(value):
+        value["a"]["k"] = value["b"]["k"] = 2
+
+    assert rewritten(text, change)[0] == "a: &x\n  k: 2\nb: *x\n"
+
+
+def test_an_alias_outlives_the_anchor_that_is_taken_out():
+    text = "a: &x\n  k: 1\nb: *x\n"
+    made, _ = rewritten(text, lambda value: value.pop("a"))
+    assert made == "b:\n  k: 1\n"
+    assert read(made) == {"b": {"k": 1}}
+
+
+def test_what_a_merge_key_brings_can_be_taken_out():
+    text = "a: &x {n: 1, m: 2}\nb:\n  <<: *x\n  k: 3\n"
+    made, _ = rewritten(text, lambda value: value["b"].pop("m"))
+    assert read(made) == {"a": {"n": 1, "m": 2}, "b": {"n": 1, "k": 3}}
+
+
+def test_a_scalar_in_the_place_of_another_keeps_its_comment_beside_it():
+    def swap(value):
+        inner = value["h"]
+        inner.pop("old")
+        inner["new"] = "8"
+
+    assert rewritten("h:\n  old: '4' # four\n", swap)[0] == "h:\n  new: '8' # four\n"
+
+
+def test_line_ends_of_windows_stay():
+    text = "a:\r\n  b: 1\r\n  c: 2\r\nd: 3\r\n"
+
+    def change(value):
+        del value["a"]["c"]
+        value["e"] = {"f": [1]}
+
+    made, _ = rewritten(text, change)
+    assert made.count("\n") == made.count("\r\n")
+    assert read(made) == {"a": {"b": 1}, "d": 3, "e": {"f": [1]}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: *x\n", "a: {b: 1\n", "a: 1\na: 2\n", "[" * 300, "a: &x [*x]\n"],
+    ids=["alias", "open", "twice", "deep", "ring"],
+)
+def test_what_is_no_yaml_is_refused_with_its_place(text):
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert caught.value.code == "input.not-yaml"
+
+
+def test_aliases_that_multiply_are_refused():
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(InputError, match="more values"):
+        read("\n".join(rows))

@@ -1,0 +1,332 @@
+"""`dra-driver mps` as a process: restarted, killed, upgraded and in a PID namespace of its own, under live clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import DriverError, Retry
+from dra_driver.sharing.mps import MpsClient, socket_path
+from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below
+from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.waiting import until
+
+HEAVY = ("grpc", "click", "pydantic", "kubernetes", "yaml", "pynvml", "rich", "hashlib")
+
+
+def test_commands_go_over_a_socket_that_is_open_to_its_user_alone(supervisor: Supervisor):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    path = socket_path(supervisor.data)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (running,) = supervisor.client.running(deadline_s=5)
+    assert (running.device, running.uuid, running.settings) == (device().name, device().uuid, SETTINGS)
+    assert running.is_ready
+    assert stat.S_IMODE(Path(channel.shm_dir).stat().st_mode) == 0o1777
+    assert FakeClient(channel.pipe_dir).percentage == 50.0
+    supervisor.client.stop(device(), deadline_s=10)
+    assert supervisor.client.running(deadline_s=5) == ()
+    assert processes_below(supervisor.folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, number: signal.Signals):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    client = FakeClient(channel.pipe_dir)
+    before = processes_below(supervisor.folder)
+    status = supervisor.end(number)
+    assert status == (0 if number == signal.SIGTERM else -number)
+    assert client.works()
+    assert FakeClient(channel.pipe_dir).server_pid == client.server_pid
+    supervisor.begin()
+    assert supervisor.client.start(device(), SETTINGS, deadline_s=10) == channel
+    assert client.works()
+    assert processes_below(supervisor.folder) == before
+    supervisor.client.stop(device(), deadline_s=10)
+    assert not client.works()
+    assert processes_below(supervisor.folder) == []
+
+
+def test_a_supervisor_that_keeps_nothing_leaves_nothing(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    assert supervisor.end(signal.SIGTERM) == 0
+    root = socket_path(supervisor.data).parent
+    assert root.exists()
+    supervisor.begin()
+    supervisor.client.stop(device(), deadline_s=10)
+    assert supervisor.end(signal.SIGTERM) == 0
+    assert not root.exists()
+
+
+def test_a_call_that_meets_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.end()
+    answers: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: answers.extend(one.is_ready for one in supervisor.client.running(deadline_s=30))
+    )
+    thread.start()
+    supervisor.begin()
+    thread.join()
+    assert answers == [True]
+
+
+def test_after_an_upgrade_the_new_supervisor_repairs_what_the_old_one_started(supervisor: Supervisor):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.end()
+    supervisor.begin()
+    (pid,) = processes_below(supervisor.folder)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: processes_below(supervisor.folder) not in ([], [pid]))
+    until(lambda: supervisor.client.running(deadline_s=5)[0].is_ready)
+    assert FakeClient(channel.pipe_dir).percentage == 50.0
+
+
+def test_a_signal_to_its_terminal_reaches_no_daemon(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    (pid,) = processes_below(supervisor.folder)
+    assert os.getsid(pid) not in {os.getsid(0), os.getsid(supervisor.process.pid)}
+
+
+def test_an_operator_is_shown_what_is_kept(supervisor: Supervisor):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    client = FakeClient(channel.pipe_dir)
+    command = [sys.executable, "-m", "dra_driver", "mps", "--show"]
+    command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    (shown,) = json.loads(done.stdout)["daemons"]
+    assert shown["device"]["name"] == device().name
+    assert shown["isReady"]
+    assert shown["servers"] == [{"pid": client.server_pid, "status": "ACTIVE"}]
+    client.end()
+    supervisor.client.stop(device(), deadline_s=10)
+    supervisor.end()
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (asked.returncode, "sharing.mps-unavailable" in asked.stderr) == (5, True)
+
+
+def test_only_one_supervisor_works_in_a_folder(supervisor: Supervisor):
+    command = [sys.executable, "-m", "dra_driver", "mps", "--hardware", "simulated:any"]
+    command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
+    second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert second.returncode == 5
+    assert "node.mps-running" in second.stderr
+    assert supervisor.client.running(deadline_s=5) == ()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\n", b"hello\n", b"{}\n", b"\xff" * 100 + b"\n", b'{"version":1,"command":"list"', b"x" * 70000]
+)
+def test_garbage_gets_an_error_and_costs_nothing(supervisor: Supervisor, garbage: bytes):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(10)
+        connection.connect(str(socket_path(supervisor.data)))
+        try:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            answer = json.loads(connection.makefile("rb").read())
+        except (BrokenPipeError, ConnectionResetError):
+            answer = {"error": {"code": "mps-bad-request"}}
+    assert answer["error"]["code"] == "mps-bad-request"
+    assert supervisor.client.running(deadline_s=5) == ()
+
+
+def test_silent_connections_keep_nobody_else_waiting(supervisor: Supervisor):
+    silent = []
+    for _ in range(8):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(str(socket_path(supervisor.data)))
+        silent.append(connection)
+    began = time.monotonic()
+    supervisor.client.running(deadline_s=5)
+    assert time.monotonic() - began < 2
+    for connection in silent:
+        connection.close()
+
+
+def test_without_a_supervisor_the_error_says_what_to_run(folder: Path):
+    client = MpsClient(socket_path(folder))
+    for call in (
+        lambda: client.start(device(), SETTINGS, deadline_s=1),
+        lambda: client.stop(device(), deadline_s=1),
+        lambda: client.running(deadline_s=1),
+    ):
+        with pytest.raises(DriverError) as refused:
+            call()
+        assert refused.value.code == "sharing.mps-unavailable"
+        assert refused.value.retry is Retry.LATER
+        assert "dra-driver mps" in refused.value.hint
+    assert client.stop_unnamed(set, deadline_s=1) == ()
+
+
+def test_a_supervisor_that_does_not_answer_costs_the_deadline_and_no_more(folder: Path):
+    path = socket_path(folder)
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        began = time.monotonic()
+        with pytest.raises(DriverError) as late:
+            MpsClient(path).running(deadline_s=0.2)
+        assert late.value.code == "sharing.mps-not-ready"
+        assert time.monotonic() - began < 5
+
+
+def test_daemons_that_no_claim_names_are_ended_and_others_are_not(supervisor: Supervisor):
+    for number in (1, 2):
+        supervisor.client.start(device(number), SETTINGS, deadline_s=10)
+    assert supervisor.client.stop_unnamed(lambda: {device(2).uuid}, deadline_s=10) == (device(1).name,)
+    assert [running.uuid for running in supervisor.client.running(deadline_s=5)] == [device(2).uuid]
+
+
+def test_it_is_small_and_loads_nothing_heavy(supervisor: Supervisor):
+    for number in range(4):
+        supervisor.client.start(device(number), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(number), replace(SETTINGS, active_thread_percentage=60), deadline_s=10)
+    for number in range(4):
+        supervisor.client.stop(device(number), deadline_s=10)
+    pages = int(Path(f"/proc/{supervisor.process.pid}/statm").read_text().split()[1])
+    assert pages * os.sysconf("SC_PAGE_SIZE") / 2**20 <= 20
+    code = f"import sys, dra_driver.mps.main; print([m for m in {HEAVY} if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_an_idle_supervisor_does_nothing(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+
+    def switches() -> int:
+        text = Path(f"/proc/{supervisor.process.pid}/status").read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if "ctxt_switches" in line)
+
+    before, ends = switches(), time.monotonic() + 1
+    until(lambda: time.monotonic() > ends)
+    assert switches() - before < 5
+
+
+def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Path):
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True, timeout=30).returncode:
+        pytest.skip("no PID namespace can be made here")
+    supervisor = Supervisor(folder, "--hardware", "simulated:any", prefix=unshare)
+    try:
+        supervisor.begin()
+        for _ in range(2):
+            channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+            FakeClient(channel.pipe_dir)
+            supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        first = children(supervisor.process.pid)[0]
+        assert [state_of(pid) for pid in children(first)].count("Z") == 0
+        # With its first process a namespace ends: daemons too. The next supervisor starts what is wanted.
+        os.kill(first, signal.SIGKILL)
+        supervisor.process.wait(20)
+        until(lambda: processes_below(folder) == [])
+        supervisor.begin()
+        until(lambda: any(one.is_ready for one in supervisor.client.running(deadline_s=5)))
+        assert FakeClient(channel.pipe_dir).percentage == 50.0
+    finally:
+        supervisor.close()
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_with_real_hardware_a_daemon_has_the_devices_own_shared_memory(folder: Path):
+    fake = FakeMps(folder / "driver")
+    hardware = ["--hardware", "nvidia", "--nvidia-driver-root", str(fake.root)]
+    supervisor = Supervisor(folder, hardware=hardware)
+    supervisor.begin()
+    try:
+        try:
+            channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        except DriverError as error:
+            if error.code != "sharing.mps-no-permission":
+                raise
+            pytest.skip(f"mounts are not permitted here: {error}")
+        shm = Path(channel.shm_dir)
+        if os.geteuid() == 0:
+            assert shm.is_mount()
+            (pid,) = processes_below(folder)
+            (shm / "segment").write_text("shared")
+            assert Path(f"/proc/{pid}/root/dev/shm/segment").read_text() == "shared"
+            assert not Path("/dev/shm/segment").exists()
+            supervisor.end(signal.SIGKILL)
+            supervisor.begin()
+            supervisor.client.start(device(), SETTINGS, deadline_s=10)
+            assert Path("/proc/self/mountinfo").read_text().count(str(shm)) == 1
+        supervisor.client.stop(device(), deadline_s=10)
+        assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+        assert not shm.exists()
+    finally:
+        supervisor.close()
+
+
+def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
+    fake = FakeMps(folder / "made")
+    root = folder / "root"
+    root.mkdir()
+    steps = [
+        f"mount --make-rprivate / && mount --rbind / {root} && mount -t tmpfs none {root}/opt",
+        f"mkdir {root}/opt/bin && cp {fake.program} {root}/opt/bin/",
+        'exec "$@"',
+    ]
+    prefix = ["unshare", "--mount", "sh", "-c", " && ".join(steps), "sh"]
+    if subprocess.run([*prefix, "true"], check=False, capture_output=True, timeout=30).returncode:
+        pytest.skip("mounts are not permitted here")
+    hardware = ["--hardware", "nvidia", "--nvidia-driver-root", "/run/driver", "--nvidia-driver-root-mount", str(root)]
+    supervisor = Supervisor(folder, hardware=hardware, prefix=prefix)
+    supervisor.begin()
+    try:
+        channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        (pid,) = processes_below(folder)
+        assert Path(f"/proc/{pid}/root").readlink() == root
+        assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [b"/opt/bin/nvidia-cuda-mps-control"]
+        assert FakeClient(channel.pipe_dir).percentage == 50.0
+        supervisor.client.stop(device(), deadline_s=10)
+        assert processes_below(folder) == []
+    finally:
+        supervisor.close()
+
+
+def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    tree = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+    if tree is None or not os.access(tree, os.W_OK) or os.geteuid() != 0:
+        pytest.skip("no cgroup v2 tree can be written here")
+    cgroup = tree / folder.name
+    supervisor = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
+    try:
+        supervisor.begin()
+        try:
+            channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        except DriverError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+        FakeClient(channel.pipe_dir)
+        pids = processes_below(folder)
+        assert len(pids) == 2
+        assert {Path(f"/proc/{pid}/cgroup").read_text().rpartition("0::")[2].strip() for pid in pids} == {
+            f"/{folder.name}"
+        }
+        supervisor.client.stop(device(), deadline_s=10)
+    finally:
+        supervisor.close()
+        end_all(folder)
+        with suppress(OSError):
+            cgroup.rmdir()

@@ -1,0 +1,101 @@
+"""Messages: what is written is read again; garbage is refused with a reason and never by a crash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.model.errors import DriverError, Retry, SharingError
+from dra_driver.model.sharing import MpsSettings, SharedDevice
+from dra_driver.mps import wire
+
+GPU = "GPU-12345678-1234-1234-1234-123456789abc"
+MIG = "MIG-12345678-1234-1234-1234-123456789abc"
+DEVICE = SharedDevice("gpu-0000-65-00-0", GPU, 0, "0000:65:00.0", MIG)
+START = {
+    "version": 1,
+    "command": "start",
+    "device": wire.device_wire(DEVICE),
+    "settings": wire.settings_wire(MpsSettings()),
+    "deadlineS": 5,
+}
+limits = st.none() | st.integers(0, 1 << 50)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    st.builds(
+        MpsSettings,
+        active_thread_percentage=st.none() | st.integers(0, 100),
+        pinned_memory_limit=limits,
+        per_device_limits=st.dictionaries(st.sampled_from([GPU, MIG, "0"]), st.integers(0, 1 << 50)),
+        multi_user=st.booleans(),
+        across_namespaces=st.booleans(),
+    )
+)
+def test_settings_survive_the_wire(settings: MpsSettings):
+    request = wire.request_of(wire.line_of({**START, "settings": wire.settings_wire(settings)}))
+    assert (request.command, request.device, request.settings) == ("start", DEVICE, settings)
+
+
+@given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_garbage_is_refused(line: bytes):
+    with pytest.raises(DriverError) as refused:
+        wire.request_of(line)
+    assert refused.value.code == "sharing.mps-bad-request"
+
+
+@given(st.sampled_from(sorted(START)), json_values)
+def test_a_field_of_another_kind_is_refused_or_taken_but_never_breaks(field: str, value: Any):
+    try:
+        request = wire.request_of(wire.line_of({**START, field: value}))
+    except DriverError as error:
+        assert error.code == "sharing.mps-bad-request"  # noqa: PT017 - both outcomes are fine
+    else:
+        assert request.deadline_s > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"command": "format-disk"}, "none of start, stop, status, list"),
+        ({"command": ["start"]}, "none of"),
+        ({"version": 2}, "upgrade the older one"),
+        ({"version": True}, "upgrade the older one"),
+        ({"surprise": 1}, "does not know"),
+        ({"device": {**START["device"], "gpuUUID": "../../etc"}}, "gpuUUID"),
+        ({"device": {**START["device"], "name": "a/b"}}, "name"),
+        ({"device": {**START["device"], "name": "gpu\n"}}, "name"),
+        ({"device": {**START["device"], "migUUID": "MIG-1;reboot"}}, "migUUID"),
+        ({"settings": {**START["settings"], "activeThreadPercentage": 101}}, "0 to 100"),
+        ({"settings": {**START["settings"], "activeThreadPercentage": "50; quit"}}, "activeThreadPercentage"),
+        ({"settings": {**START["settings"], "pinnedMemoryLimit": -1}}, "pinnedMemoryLimit"),
+        ({"settings": {**START["settings"], "multiUser": 1}}, "multiUser"),
+        ({"settings": {**START["settings"], "newer": 1}}, "does not know"),
+        ({"deadlineS": 0}, "deadlineS"),
+        ({"deadlineS": 1e9}, "deadlineS"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, Any], words: str):
+    with pytest.raises(DriverError) as refused:
+        wire.request_of(wire.line_of({**START, **change}))
+    assert words in str(refused.value)
+
+
+def test_a_fault_crosses_the_wire_whole():
+    fault = SharingError("mps-busy", "what", hint="how", retry=Retry.NOW)
+    told = wire.error_of(json.loads(wire.line_of(wire.error_wire(fault))))
+    assert (told.code, told.message, told.hint, told.retry) == (fault.code, "what", "how", Retry.NOW)
+
+
+@given(json_values)
+def test_any_answer_to_a_failure_is_a_fault(value: Any):
+    assert wire.error_of(value).code.startswith("sharing.")

@@ -1,0 +1,501 @@
+"""Sharing within Prepare and Unprepare: the first claim makes the effect, the last undoes it, and all agree."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, SharingError
+from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.reaper import Reaper
+from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
+from tests.plugin.parts import DRIVER, in_thread
+from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
+
+EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    yield from made(tmp_path, None)
+
+
+@pytest.fixture
+def sliced(tmp_path: Path):
+    yield from made(tmp_path, TimeSlicingSettings(Interval.LONG))
+
+
+@pytest.fixture
+def served(tmp_path: Path):
+    yield from made(tmp_path, MpsSettings(50, 40 << 30, multi_user=True))
+
+
+def made(root: Path, how):
+    rig = SharingRig(root, how)
+    yield rig
+    rig.close()
+
+
+# Time slices
+
+
+def test_an_interval_is_set_once_and_restored_once(rig: SharingRig) -> None:
+    rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))
+    rig.prepare("u1")
+    rig.prepare("u1")
+    rig.restart()
+    rig.prepare("u1")
+    assert (rig.intervals(), rig.effects()) == (("Long", "Default"), {WHOLE: ["u1"]})
+    rig.unprepare("u1")
+    assert rig.sets == [(WHOLE, "Long"), (WHOLE, "Default")]
+    rig.assert_unshared()
+
+
+def test_the_default_interval_sets_nothing_unless_somebody_set_another(rig: SharingRig) -> None:
+    rig.allocate("u1", WHOLE, configs=(time_slicing("Default"),))
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert rig.sets == []
+    rig.hardware.set_time_slice(rig._shared(0), Interval.SHORT, 1)
+    rig.restart()
+    rig.prepare("u1")
+    assert rig.intervals() == ("Default", "Default")
+
+
+def test_replicas_of_one_gpu_run_together_and_the_last_one_restores(sliced: SharingRig) -> None:
+    for index in range(3):
+        sliced.allocate(f"u{index}", replica(index))
+        (device,) = sliced.prepare(f"u{index}")
+        assert device.device == replica(index)
+        nodes = json.loads(sliced.files()[sliced.file_of(f"u{index}")])["devices"][0]["containerEdits"]["deviceNodes"]
+        assert [node["path"] for node in nodes] == ["/dev/nvidia0"]
+    assert sliced.effects() == {WHOLE: ["u0", "u1", "u2"]}
+    for index in (1, 0):
+        sliced.unprepare(f"u{index}")
+        assert sliced.intervals() == ("Long", "Default")
+    sliced.unprepare("u2")
+    assert sliced.sets == [(WHOLE, "Long"), (WHOLE, "Default")]
+    sliced.assert_unshared()
+
+
+def test_a_replica_and_the_whole_gpu_are_rivals(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.allocate("whole", WHOLE)
+    sliced.prepare("u1")
+    with pytest.raises(ClaimError, match="claim-u1") as refused:
+        sliced.prepare("whole", 0.3)
+    assert refused.value.code == "claim.device-in-use"
+    sliced.unprepare("u1")
+    sliced.prepare("whole")
+    with pytest.raises(ClaimError, match="claim-whole"):
+        sliced.prepare("u1", 0.3)
+
+
+def test_a_gpu_without_time_slices_says_so_and_nothing_is_left(rig: SharingRig) -> None:
+    def refuse(*_: object) -> None:
+        raise HardwareError("time-slice-unsupported", "no such setting")
+
+    rig.hardware.set_time_slice = refuse  # type: ignore[method-assign]
+    rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))
+    with pytest.raises(HardwareError) as refused:
+        rig.prepare("u1")
+    assert refused.value.code == "hardware.time-slice-unsupported"
+    rig.assert_unshared()
+
+
+def test_turns_can_t_be_taken_where_an_administrator_allows_one_process(rig: SharingRig) -> None:
+    rig.hardware.set_compute_mode(rig._shared(0), ComputeMode.EXCLUSIVE_PROCESS, 1)
+    rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))
+    with pytest.raises(SharingError, match="EXCLUSIVE_PROCESS") as refused:
+        rig.prepare("u1")
+    assert refused.value.code == "sharing.compute-mode"
+    assert (rig.compute_modes(), rig.effects()) == (EXCLUSIVE, {})
+
+
+# MPS
+
+
+def test_mps_runs_once_for_all_claims_and_the_mode_comes_back(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.allocate("u2", replica(1))
+    served.prepare("u1")
+    served.prepare("u2")
+    assert served.compute_modes() == EXCLUSIVE
+    assert served.supervisor.daemons() == {WHOLE: served.gpu(0).uuid}
+    served.unprepare("u1")
+    assert served.compute_modes() == EXCLUSIVE
+    served.unprepare("u2")
+    served.assert_unshared()
+
+
+def test_a_client_gets_the_channel_and_its_own_limits(served: SharingRig) -> None:
+    served.allocate_share("u1", "s1", memory="10Gi")
+    served.allocate_share("u2", "s2", memory="20Gi", configs=(mps(defaultActiveThreadPercentage=30),))
+    served.prepare("u1")
+    served.prepare("u2")
+    document = json.loads(served.files()[served.file_of("u1")])["devices"][0]
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in document["containerEdits"]["mounts"]}
+    assert mounts == {"/tmp/nvidia-mps": f"/mps/{OTHER}/pipe", "/dev/shm": f"/mps/{OTHER}/shm"}
+    assert all("ro" not in mount["options"] for mount in document["containerEdits"]["mounts"])
+    (first,) = served.env_of("u1").values()
+    (second,) = served.env_of("u2").values()
+    assert first["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+    assert first["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=10240M"
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in first
+    assert second["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=20480M"
+    assert second["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+
+
+def test_the_same_device_twice_in_one_claim_is_one_effect_and_two_devices(served: SharingRig) -> None:
+    served.allocate_share("u1", "s1", "s2", memory="4Gi")
+    devices = served.prepare("u1")
+    assert [(d.device, d.share_id) for d in devices] == [(OTHER, "s1"), (OTHER, "s2")]
+    assert {env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for env in served.env_of("u1").values()} == {"0=8192M"}
+    assert served.effects() == {OTHER: ["u1"]}
+    served.unprepare("u1")
+    served.assert_unshared()
+
+
+def test_a_mig_device_that_is_made_for_the_claim_has_its_own_daemon(rig: SharingRig) -> None:
+    rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig", defaultActiveThreadPercentage=50),))
+    (partition,) = rig.partitions(0)
+    assert rig.supervisor.daemons() == {small(3): partition.uuid}
+    assert "CUDA_MPS_PIPE_DIRECTORY" in rig.env_of("u1")[f"u1-{small(3)}"]
+    rig.unprepare("u1")
+    assert rig.partitions(0) == []
+    rig.assert_unshared()
+
+
+def test_a_mig_device_without_a_compute_mode_is_served_all_the_same(rig: SharingRig) -> None:
+    def refuse(*_: object) -> None:
+        raise HardwareError("compute-mode-unsupported", "MIG devices have none")
+
+    rig.hardware.compute_mode = refuse  # type: ignore[method-assign]
+    rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
+    assert list(rig.supervisor.daemons()) == [small(3)]
+
+
+def test_what_a_driver_says_against_mps_on_mig_is_told_and_nothing_is_left(rig: SharingRig) -> None:
+    rig.supervisor.refusal = "MPS is not supported on MIG device"
+    with pytest.raises(SharingError, match="not supported on MIG"):
+        rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
+    assert rig.partitions(0) == []
+    rig.assert_unshared()
+
+
+def test_without_a_supervisor_nothing_is_changed_and_the_claim_can_be_unprepared(rig: SharingRig) -> None:
+    rig.supervisor.is_there = False
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    with pytest.raises(SharingError) as refused:
+        rig.prepare("u1")
+    assert refused.value.code == "sharing.mps-unavailable"
+    assert rig.compute_modes() == BOTH_MODES
+    rig.unprepare("u1")
+    rig.assert_unshared()
+
+
+def test_a_supervisor_that_is_away_keeps_a_claim_until_it_is_back(rig: SharingRig) -> None:
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    rig.prepare("u1")
+    rig.supervisor.is_there = False
+    with pytest.raises(SharingError):
+        rig.unprepare("u1")
+    assert rig.effects() == {WHOLE: ["u1"]}
+    rig.supervisor.is_there = True
+    rig.unprepare("u1")
+    rig.assert_unshared()
+
+
+def test_a_daemon_that_died_is_started_again_when_the_claim_is_prepared_again(rig: SharingRig) -> None:
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    rig.prepare("u1")
+    rig.supervisor._write({})
+    rig.prepare("u1")
+    assert list(rig.supervisor.daemons()) == [WHOLE]
+
+
+def test_an_administrator_s_exclusive_mode_is_left_as_it_was(rig: SharingRig) -> None:
+    rig.hardware.set_compute_mode(rig._shared(0), ComputeMode.EXCLUSIVE_PROCESS, 1)
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert rig.compute_modes() == EXCLUSIVE
+    rig.hardware.set_compute_mode(rig._shared(0), ComputeMode.PROHIBITED, 1)
+    with pytest.raises(SharingError, match="PROHIBITED"):
+        rig.prepare("u1")
+
+
+# Agreement
+
+
+def test_a_second_claim_that_wants_it_otherwise_is_refused_naming_the_first(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.allocate("u2", replica(1), configs=(mps(source="FromClass", defaultActiveThreadPercentage=20),))
+    served.prepare("u1")
+    with pytest.raises(
+        ClaimError, match=r"ns/claim-u1 \(UID u1\), and asked for as MPS \(20 % of the threads"
+    ) as refused:
+        served.prepare("u2")
+    assert refused.value.code == "claim.sharing-differs"
+    assert (served.states(), served.effects()) == ({"u1": "prepared"}, {WHOLE: ["u1"]})
+    served.unprepare("u1")
+    served.prepare("u2")
+    assert served.effects() == {WHOLE: ["u2"]}
+
+
+def test_namespaces_share_a_daemon_only_where_that_is_configured(tmp_path: Path) -> None:
+    for is_allowed in (False, True):
+        rig = SharingRig(tmp_path / str(is_allowed), MpsSettings(across_namespaces=is_allowed))
+        rig.allocate("u1", replica(0))
+        rig.allocate("u2", replica(1))
+        wire = rig.api.claims.pop(("ns", "claim-u2"))
+        wire["metadata"]["namespace"] = "other"
+        rig.api.put(wire)
+        rig.prepare("u1")
+        if is_allowed:
+            rig.preparer.prepare("other", "claim-u2", "u2", Deadline.after(5))
+        else:
+            with pytest.raises(ClaimError, match="serves namespace ns") as refused:
+                rig.preparer.prepare("other", "claim-u2", "u2", Deadline.after(5))
+            assert refused.value.code == "claim.sharing-namespaces"
+        assert rig.effects()[WHOLE] == (["u1", "u2"] if is_allowed else ["u1"])
+        rig.close()
+
+
+def test_a_claim_that_holds_a_device_keeps_its_settings_when_the_configuration_changes(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    sliced.settings = TimeSlicingSettings(Interval.SHORT)
+    sliced.look()
+    sliced.prepare("u1")
+    assert sliced.intervals() == ("Long", "Default")
+    sliced.allocate("u2", replica(1))
+    with pytest.raises(ClaimError, match="interval Long by claim ns/claim-u1"):
+        sliced.prepare("u2")
+
+
+def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.allocate_share("u2", "s1", memory="10Gi")
+    served.prepare("u1")
+    served.prepare("u2")
+    files = served.files()
+    served.settings = None
+    MigRig.look(served)  # no replica, nothing that may be allocated many times
+    assert [device.device for device in served.prepare("u1")] == [replica(0)]
+    served.prepare("u2")
+    assert served.preparer.refresh_cdi() == 0
+    assert served.files() == files
+    assert served.effects() == {WHOLE: ["u1"], OTHER: ["u2"]}
+    served.unprepare("u1")
+    served.unprepare("u2")
+    served.assert_unshared()
+
+
+def test_a_partition_stays_while_its_daemon_does(rig: SharingRig) -> None:
+    rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
+    rig.supervisor.is_there = False
+    with pytest.raises(SharingError):
+        rig.unprepare("u1")
+    assert len(rig.partitions(0)) == 1
+    rig.supervisor.is_there = True
+    rig.unprepare("u1")
+    assert rig.partitions(0) == []
+    rig.assert_unshared()
+
+
+# Reboot, lost ledger, other agents
+
+
+def test_after_a_reboot_effects_are_made_again_and_not_undone(served: SharingRig) -> None:
+    for uid, index in (("u1", 0), ("u2", 1)):
+        served.allocate(uid, replica(index))
+        served.prepare(uid)
+    served.supervisor._write({})
+    served.reboot()
+    assert served.compute_modes() == BOTH_MODES
+    calls = len(served.supervisor.calls)
+    served.prepare("u2")
+    assert served.compute_modes() == EXCLUSIVE
+    served.unprepare("u1")
+    assert list(served.supervisor.daemons()) == [WHOLE]
+    served.unprepare("u2")
+    served.assert_unshared()
+    assert "stop" in served.supervisor.calls[calls:]
+
+
+def test_an_effect_of_another_boot_is_only_forgotten(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.prepare("u1")
+    served.reboot()
+    served.supervisor.is_there = False
+    served.unprepare("u1")
+    assert served.effects() == {}
+
+
+@pytest.mark.parametrize("how", [TimeSlicingSettings(Interval.SHORT), MpsSettings(50)])
+def test_a_lost_ledger_still_knows_how_devices_are_shared(tmp_path: Path, how) -> None:
+    rig = SharingRig(tmp_path, how)
+    for uid, index in (("u1", 0), ("u2", 1)):
+        rig.allocate(uid, replica(index))
+        rig.prepare(uid)
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (rig.data / name).unlink(missing_ok=True)
+    rig.restart()
+    assert rig.effects() == {WHOLE: ["u1", "u2"]}
+    Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+    assert rig.effects() == {WHOLE: ["u1", "u2"]}
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert (rig.intervals(), rig.compute_modes()) != (("Default", "Default"), BOTH_MODES)
+    rig.unprepare("u2")
+    rig.assert_unshared()
+    rig.close()
+
+
+def test_what_a_newer_agent_did_to_a_device_is_kept(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    sliced.ledger._write(lambda c: c.execute('UPDATE device_effects SET settings = \'{"strategy": "Teleport"}\''))
+    sliced.allocate("u2", replica(1))
+    with pytest.raises(LedgerError, match="Teleport"):
+        sliced.prepare("u2")
+    with pytest.raises(LedgerError):
+        sliced.unprepare("u1")
+    Reaper(sliced.preparer, sliced.store, driver=DRIVER).reap()
+    assert sliced.effects() == {WHOLE: ["u1"]}
+
+
+def test_an_agent_that_does_not_know_sharing_keeps_the_step(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    record = sliced.ledger.get("u1")
+    assert record is not None
+    (step,) = (step for step in record.steps if step["kind"] == "sharing")
+    assert step["key"] == WHOLE
+    assert step["device"]["gpu_uuid"] == sliced.gpu(0).uuid
+    assert step["settings"] == {"strategy": "TimeSlicing", "interval": "Long"}
+
+
+def test_a_ledger_of_the_minor_before_grows(sliced: SharingRig) -> None:
+    sliced.ledger._write(lambda c: [c.execute(f"DROP TABLE {t}") for t in ("device_effects", "effect_holds")])
+    sliced.ledger._write(lambda c: c.execute("PRAGMA user_version=1001"))
+    sliced.restart()
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    assert sliced.effects() == {WHOLE: ["u1"]}
+
+
+def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: SharingRig) -> None:
+    served.allocate("u1", replica(0))
+    served.allocate("u2", OTHER, configs=(mps(),))
+    served.prepare("u1")
+    served.prepare("u2")
+    served.supervisor._write({**served.supervisor.daemons(), "gpu-stray": "GPU-stray"})
+    served.ledger._write(lambda c: c.execute("DELETE FROM claims WHERE uid = 'u1'"))
+    reaper = Reaper(served.preparer, served.store, driver=DRIVER)
+    assert reaper.reap() >= 2
+    assert list(served.supervisor.daemons()) == [OTHER]
+    assert served.effects() == {OTHER: ["u2"]}
+    assert served.compute_modes() == ("DEFAULT", "EXCLUSIVE_PROCESS")
+
+
+def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    sliced.ledger._write(lambda c: c.execute("DELETE FROM claims"))
+    assert not sliced.ledger.is_empty()
+    assert sliced.preparer.settle_sharing() == 1
+    assert sliced.ledger.is_empty()
+
+
+# Many at once
+
+
+def test_claims_that_come_at_once_make_one_effect(served: SharingRig) -> None:
+    uids = [served.allocate(f"u{i}", replica(i)) for i in range(4)]
+    threads = [in_thread(served.prepare, uid) for uid in uids]
+    for thread, outcome in threads:
+        thread.join(10)
+        assert not isinstance(outcome[0], Exception), outcome
+    assert served.effects() == {WHOLE: uids}
+    threads = [in_thread(served.unprepare, uid) for uid in uids]
+    for thread, outcome in threads:
+        thread.join(10)
+        assert outcome == [None]
+    served.assert_unshared()
+
+
+def test_one_that_leaves_while_another_comes_leaves_the_device_shared(served: SharingRig) -> None:
+    """Whichever is first: the one that stays finds its daemon and its mode."""
+    for uid, index in (("a", 0), ("b", 1)):
+        served.allocate(uid, replica(index))
+    served.prepare("a")
+    for leaving, coming in (("a", "b"), ("b", "a")) * 4:
+        start = threading.Barrier(2)
+
+        def go(call, uid: str, start: threading.Barrier = start) -> None:
+            start.wait(5)
+            call(uid)
+
+        threads = [in_thread(go, served.unprepare, leaving), in_thread(go, served.prepare, coming)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert outcome == [None]
+        assert served.effects() == {WHOLE: [coming]}
+        assert served.compute_modes() == EXCLUSIVE
+        assert list(served.supervisor.daemons()) == [WHOLE]
+
+
+def test_two_agents_on_one_node_make_one_effect_and_undo_it_once(sliced: SharingRig) -> None:
+    older = sliced.preparer
+    newer = sliced.restart()
+    for round_ in range(3):
+        uids = [sliced.allocate(f"{round_}-{i}", replica(i)) for i in range(4)]
+        threads = [in_thread(sliced.prepare, uid, 5.0, (older, newer)[i % 2]) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert not isinstance(outcome[0], Exception), outcome
+        assert sliced.effects() == {WHOLE: uids}
+        threads = [in_thread((newer, older)[i % 2].unprepare, uid, Deadline.after(5)) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert outcome == [None]
+        sliced.assert_unshared()
+    assert sliced.sets == [(WHOLE, "Long"), (WHOLE, "Default")] * 3
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["prepare", "unprepare", "restart", "reap"]), st.integers(0, 3)), max_size=12
+)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(STEPS, st.sampled_from([TimeSlicingSettings(Interval.LONG), MpsSettings(50)]))
+def test_a_device_is_shared_exactly_while_somebody_holds_it(tmp_path_factory, steps, how) -> None:
+    rig = SharingRig(tmp_path_factory.mktemp("rig"), how)
+    for index in range(4):
+        rig.allocate(f"u{index}", replica(index))
+    held: set[str] = set()
+    for what, index in steps:
+        uid = f"u{index}"
+        if what == "prepare":
+            rig.prepare(uid)
+            held.add(uid)
+        elif what == "unprepare":
+            rig.unprepare(uid)
+            held.discard(uid)
+        elif what == "restart":
+            rig.restart()
+        else:
+            Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+        assert rig.effects() == ({WHOLE: sorted(held)} if held else {})
+        is_mps = isinstance(how, MpsSettings)
+        assert rig.compute_modes() == (EXCLUSIVE if held and is_mps else BOTH_MODES)
+        assert bool(rig.supervisor.daemons()) == bool(held and is_mps)
+        assert rig.intervals()[0] == ("Long" if held and not is_mps else "Default")
+    rig.close()
