@@ -75,8 +75,9 @@ class NodeAgent:
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
-            Owners(hardware, self._ledger, locks, node.boot_id),
+            self._owners,
             is_dynamic=options.is_mig_dynamic,
             with_all=options.has_all_profiles,
             published=self._publisher.status,
@@ -101,6 +102,7 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
         )
@@ -226,7 +228,7 @@ class NodeAgent:
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._geometer.is_declared:
+        if not self._geometer.is_declared or self._others.is_serving:
             return 0
         if not self._publisher.wait_published(VERDICT_SECONDS):
             self._reaper.look_now()
@@ -242,6 +244,8 @@ class NodeAgent:
         """Say how MIG is offered, and what is shared."""
         rules = self._sharing.look()
         facts, policy = self._mig.judge(facts)
+        if not self._owners.is_settled:
+            self._scanner.look_again()
         return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
     def _plain_now(self) -> tuple[Device, ...]:

@@ -88,7 +88,7 @@ class Others:
 
     def meet(self, inventory: Inventory) -> None:
         """Learn what claims hold of these devices under names that are none of theirs."""
-        before, devices = self._renamed, (*inventory.devices, *inventory.plain)
+        before, devices = self._renamed, tuple(inventory.by_name.values())
         try:
             self._renamed = held_under_other_names(
                 self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id

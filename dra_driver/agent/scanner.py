@@ -61,6 +61,7 @@ class Scanner:
         self._is_let_go = False
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
+        self._asks, self._answered = 0, 0  # one asked for while a look is under way gets a look of its own
         self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
         self._judged: tuple[Facts, MigPolicy, SharingRules] | None = None  # what the newest inventory was built from
         self.inventory: Inventory = FIRST_LOOK
@@ -79,12 +80,12 @@ class Scanner:
 
     def look_now(self) -> None:
         """Make a full discovery now rather than at the next probe."""
-        self._fingerprint = None
+        self._asks += 1
         self._wake.set()
 
     def look_again(self) -> None:
         """Make a full discovery at the next probe, whatever it says."""
-        self._fingerprint = None
+        self._asks += 1
 
     def inventory_holding(self, names: Collection[str]) -> Inventory:
         """Give the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
@@ -127,21 +128,22 @@ class Scanner:
                 log.info("vendor's library let go")
             return
         self._is_let_go = False
+        asked = self._asks
         fingerprint = (self._hardware.fingerprint(), self._also())
         now = time.monotonic()
-        if fingerprint == self._fingerprint and now - self._scanned_at < self._full_s:
+        is_seen = asked != self._answered or fingerprint != self._fingerprint
+        if not is_seen and now - self._scanned_at < self._full_s:
             return
         self._judged = self._judge(self._hardware.discover())
         inventory = build_inventory(*self._judged)
-        is_seen = fingerprint != self._fingerprint  # device nodes may have changed where no device did
-        self._fingerprint, self._scanned_at = fingerprint, now
+        self._fingerprint, self._scanned_at, self._answered = fingerprint, now, asked
         self.scans += 1
         self.scan_seconds = time.monotonic() - now
         if inventory != self.inventory:
             self._log(inventory)
             self.inventory = inventory
             self._on_change(inventory)
-        elif is_seen:
+        elif is_seen:  # device nodes may have changed where no device did
             self._on_change(inventory)
 
     def _log(self, inventory: Inventory) -> None:

@@ -2,7 +2,8 @@
 
 In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
 does not know may have been made, or forgotten, while we looked: it is judged again under its GPU's lock, under which
-nothing of ours is made or destroyed. While somebody is at work on that GPU the last judgement stands.
+nothing of ours is made or destroyed. While somebody is at work on that GPU the last judgement stands, and another look
+is needed: nothing else may tell when that work ends.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ class Owners:
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
         self._foreign: frozenset[str] = frozenset()  # UUIDs that were an administrator's when last judged
+        self.is_settled = True  # whether all were judged with nobody at work on their GPUs
 
     def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
         """Say whose each partition is. Raises: LedgerError."""
         known = self.of_ledger()
+        self.is_settled = True
         gpus = tuple(self._judged(gpu, known) if known.foreign(gpu) else (gpu, known) for gpu in facts.gpus)
         uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
         ownership = replace(known, uuids=uuids, places=known.places.union(*(o.places for _, o in gpus)))
@@ -64,5 +67,6 @@ class Owners:
             with self._locks.hold([gpu_lock(gpu.pci_address)], Deadline.after(0)):
                 return replace(gpu, partitions=self._hardware.partitions_now(gpu)), self.of_ledger()
         except DriverError:
+            self.is_settled = False
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
             return gpu, replace(known, uuids=known.uuids | ours)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli import main
-from dra_driver.embedded.kinds import SLICES
+from dra_driver.embedded.kinds import EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
 from tests.support.stand_in_plugin import StandInPlugin
@@ -61,8 +61,7 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
         until(lambda: "not registered beside another driver" in here.log(), timeout_s=20, what="a line in the log")
         here.api.create(THEIRS)  # and it is left alone
-        # The stand-in API server takes no events; the real one does (cluster lane).
-        until(lambda: "AnotherDriverRegistered" in here.log(), timeout_s=10, what="an event")
+        until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
             assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
         until(lambda: ready(free_port), timeout_s=10, what="that it calls itself ready")

@@ -43,7 +43,7 @@ def scanning(hardware, **options):
     told = []
     changed = threading.Event()
     scanner = Scanner(
-        hardware, on_change=told.append, on_driver_change=changed.set, probe_s=0.01, **({"full_s": 60.0} | options)
+        hardware, on_change=told.append, on_driver_change=changed.set, **({"probe_s": 0.01, "full_s": 60.0} | options)
     )
     scanner.start()
     try:
@@ -126,3 +126,25 @@ def test_changed_device_nodes_are_told_though_no_device_changed():
     with scanning(hardware) as (_, told, _changed):
         until(lambda: len(told) == 2)
         assert told[0] == told[1]
+
+
+def test_a_look_that_is_asked_for_while_another_is_under_way_is_made():
+    """What the first look has read already may change before it ends, and no probe need see that."""
+    hardware = Stand(GPU)
+    hardware.is_same_fingerprint = True
+    entered, go_on = threading.Event(), threading.Event()
+    first = hardware.discover
+
+    def slow():
+        facts = first()
+        entered.set()
+        go_on.wait(10)
+        return facts
+
+    hardware.discover = slow
+    with scanning(hardware, probe_s=60.0) as (scanner, told, _):
+        assert entered.wait(10)
+        hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
+        scanner.look_now()
+        go_on.set()
+        until(lambda: told and len(told[-1].devices) == 2)
