@@ -19,7 +19,7 @@ def until(condition, what):
     _until(condition, timeout_s=20, what=what)
 
 
-HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp"}
+HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp", "ruamel"}
 
 
 @pytest.fixture
