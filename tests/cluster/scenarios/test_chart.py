@@ -54,9 +54,12 @@ def stage(chart_cluster: Cluster) -> Stage:
 
 def nothing_is_left(chart: Chart) -> None:
     """Show that an uninstalled driver left neither objects nor files."""
-    until(
-        "no object left", lambda: objects_left(chart.cluster) == [] or pytest.fail(str(objects_left(chart.cluster))), 30
-    )
+
+    def gone() -> bool:
+        assert objects_left(chart.cluster) == []
+        return True
+
+    until("no object left", gone, 30)
     for node in chart.cluster.nodes:
         assert list(node.cdi.iterdir()) == []
         assert list(node.registry.iterdir()) == []
