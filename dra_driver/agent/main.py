@@ -15,14 +15,14 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from dra_driver import __version__
 from dra_driver.agent.lean import lean_imports
 from dra_driver.agent.options import Options, options_of
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
-from dra_driver.model.errors import DriverError, ExitCode
+from dra_driver.model.errors import DriverError, ExitCode, UsageError
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
@@ -41,7 +41,9 @@ SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environ
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM; return the exit status."""
-    values: dict[str, str] = {}
+    is_json = _log_format(argv) == "json"
+    if is_json:  # a line about a wrong flag is read by the same machine
+        logs.set_up("json")
     try:
         values = _parse(argv)
         logs.set_up(values["log_format"])
@@ -49,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         hardware = choose(options.hardware, options.roots, node_name=options.node, state_dir=options.data_dir)
         return _run(options, hardware)
     except DriverError as error:
-        if values.get("log_format") == "json":
+        if is_json:
             log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
         else:
             print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
@@ -59,8 +61,26 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.BUG
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are errors of ours: one line, or one JSON object."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise: UsageError("usage.flags")."""
+        raise UsageError("flags", message, hint="dra-driver agent --help lists the flags")
+
+
+def _log_format(argv: Sequence[str]) -> str:
+    """Find out how to complain, before anything else is known to be right."""
+    parser = _Parser(add_help=False)
+    parser.add_argument("--log-format", default=os.environ.get("LOG_FORMAT", ""))
+    try:
+        return str(parser.parse_known_args(argv)[0].log_format)
+    except UsageError:
+        return ""
+
+
 def _parse(argv: Sequence[str]) -> dict[str, str]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dra-driver agent",
         description="The node daemon: publishes this node's GPUs and prepares claims for the kubelet.",
         epilog=_EPILOG,

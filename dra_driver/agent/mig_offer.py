@@ -16,7 +16,7 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.offering import how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.model.errors import ApiError, DriverError
-from dra_driver.model.names import gpu_name, partition_name
+from dra_driver.model.names import gpu_name, partition_name, replicated_name
 from dra_driver.plugin.ownership import Owners
 from dra_driver.telemetry.logs import fields
 
@@ -79,7 +79,7 @@ class MigOffer:
     def _look(self, facts: Facts) -> None:
         """List what claims were given, where that counts. An agent that may not list goes on without."""
         withdrawn = self._withdrawn(facts)
-        is_pending = any(name not in _standing(facts) for name in self._allocated)
+        is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
         self.is_unsure = self.is_unsure and bool(withdrawn)
         if not withdrawn:
             self._looked_for, self._allocated = withdrawn, frozenset()

@@ -102,6 +102,7 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=lambda: self._scanner.inventory,
+            pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
         )
@@ -227,7 +228,7 @@ class NodeAgent:
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
-        if not self._geometer.is_declared:
+        if not self._geometer.is_declared or self._others.is_serving:
             return 0
         if not self._publisher.wait_published(VERDICT_SECONDS):
             self._reaper.look_now()

@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.geometry_rules import Rule, read_rules
-from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid
+from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Options:
 
 def options_of(values: Mapping[str, str]) -> Options:
     """Check the values of the flags. Raises: UsageError."""
+    check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
     plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),

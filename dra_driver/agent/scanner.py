@@ -34,8 +34,8 @@ class Scanner:
     """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
 
     `judge` says how MIG is offered, whose the partitions are, and what is shared; `also` is what else, when it changes,
-    asks for a full look. `on_driver_change` is called once when the loaded
-    driver is no longer the one whose library this process holds.
+    asks for a full look. `on_driver_change` is called once when the loaded driver is no longer the one whose library
+    this process holds.
     """
 
     def __init__(

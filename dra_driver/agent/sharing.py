@@ -23,6 +23,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
+_FORBIDDEN = 403
 SETTLE_SECONDS = 90.0  # what was allocated when the rules changed is in the ledger by then, or was let go
 
 
@@ -84,15 +85,23 @@ class Sharing:
         A device that the ledger knows is the ledger's from then on.
         """
         if self._must_ask:
-            self._held = self._allocated()
+            self._held = self._ask()
             self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
-        self._held = frozenset(one for one in self._held if one[0] not in ownership.held)
+        known = {name for name, _ in ownership.forms}
+        self._held = frozenset(one for one in self._held if one[0] not in known)
         if not self._held or self._clock() > self._held_until:
             return ownership
-        held = ownership.held | {name for name, _ in self._held}
-        return replace(
-            ownership, held=held, shared=ownership.shared | {name for name, is_share in self._held if is_share}
-        )
+        return replace(ownership, forms=ownership.forms | self._held)
+
+    def _ask(self) -> frozenset[tuple[str, bool]]:
+        """List what claims were given; an agent that may not list goes on without. Raises: ApiError."""
+        try:
+            return self._allocated()
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
+            return frozenset()
 
     def _read_again(self, path: Path) -> None:
         try:

@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,19 +56,24 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim as far as this driver is concerned. `configs` in the order in which later ones win."""
+    """A claim as far as this driver is concerned. `configs` in the order in which later ones win.
+
+    `pods` are the UIDs of the pods that it is reserved for.
+    """
 
     uid: str
     namespace: str
     name: str
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[ConfigEntry, ...] = ()
+    pods: tuple[str, ...] = ()
 
     def record(self) -> Wire:
         """Give what was allocated as JSON for the ledger (the claim's own names have columns of their own)."""
         return {
             "devices": [_device_record(d) for d in self.devices],
             "configs": [_config_record(entry) for entry in self.configs],
+            **({"pods": list(self.pods)} if self.pods else {}),
         }
 
     def is_same_allocation(self, other: AllocatedClaim) -> bool:
@@ -99,6 +104,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
         name=metadata.get("name", ""),
         devices=devices,
         configs=_decode_configs(wire.get("config") or (), driver, full_name),
+        pods=tuple(_pods(claim_wire["status"].get("reservedFor") or ())),
     )
 
 
@@ -123,6 +129,7 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
             ConfigEntry(decode_config(c["parameters"]), tuple(c["requests"]), c.get("source") == _FROM_CLASS)
             for c in record["configs"]
         ),
+        pods=tuple(record.get("pods") or ()),
     )
 
 
@@ -139,6 +146,10 @@ def _decode_result(result: Wire) -> AllocatedDevice:
 
 def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
+
+
+def _pods(consumers: Iterable[Wire]) -> Iterator[str]:
+    return (str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 
 
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:

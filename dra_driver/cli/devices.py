@@ -131,7 +131,7 @@ def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
-        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in inventory.devices if d.share]),
+        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(left_out)),
     ):

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from dra_driver.cli.hardware_options import Chosen
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device, DeviceType, Inventory
 from dra_driver.inventory.offering import ON_DEMAND, how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership
 from dra_driver.inventory.rules import SharingRules
 from dra_driver.model.errors import DriverError
+
+SHARED = "whole, and shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: Shar
     """Work out what the agent would publish of these facts."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
-    said = {gpu.pci_address: how_offered(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled}
+    shared = {device.gpu.pci_address for device in inventory.devices if device.type is DeviceType.GPU_SHARE}
+    cuttable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
+    said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
     is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.counter_sets else (None, "")
     return Offer(inventory, is_counting, server, exceptions)

@@ -77,10 +77,12 @@ def command(
     from dra_driver.migrate import migrate
 
     paths = _paths(files, in_place=in_place, diff=diff)
+    resources = _shared(shared)
     cluster = _cluster(given)
     try:
         names = _names(cluster)
-        done = migrate(read_sources(paths), shared=_shared(shared), templates=names)
+        sources = read_sources(paths)
+        done = migrate(sources, shared=resources, templates=names)
         checks = _checks(done, given, cluster)
     finally:
         if cluster is not None:

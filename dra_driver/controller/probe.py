@@ -37,14 +37,16 @@ class Probe:
         """Ask anew: it may be another server now."""
         self._knows_counters = self._knows_shares = False
 
-    def ask(self, found: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
-        """Note in `found` what of this content the server would drop. Raises: ApiError without an answer."""
+    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int) -> Losses:
+        """Give what of this content the server would drop, if it was not asked yet. Raises: ApiError: no answer."""
+        found = Losses(empty.pool)
         if content.counter_sets and not self._knows_counters:
             find_losses(self._writer, found, content, empty, minor=minor)
             self._knows_counters = True
         if content.instead and not self._knows_shares:
             find_share_losses(self._writer, found, content, empty, minor=minor)
             self._knows_shares = True
+        return found
 
 
 def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:

@@ -177,6 +177,7 @@ class Publisher:
         with self._changed:
             slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
+            problems = (Problem(fault.code, self._pool, str(fault)),) if fault else ()
             return PublisherStatus(
                 pool=self._pool,
                 is_published=self._is_published,
@@ -188,7 +189,7 @@ class Publisher:
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
                 dropped=tuple(sorted(self._losses.fields)),
-                problems=self._problems(fault) + self._losses.problems(),
+                problems=problems + self._losses.problems(),
                 writes=dict(self._writer.counts),
             )
 
@@ -288,8 +289,7 @@ class Publisher:
             if self._server.is_changed():
                 self._losses.forget()
                 self._probe.forget()
-        found = Losses(self._pool)
-        self._probe.ask(found, content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
+        found = self._probe.ask(content, SliceSpec(self._driver, self._node, self._pool), minor=minor)
         with self._changed:
             self._losses.add(found)
             unsafe, stored = self._losses.unsafe, self._stored.all()
@@ -393,10 +393,6 @@ class Publisher:
             took_ms=took_ms,
         )
         log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)
-
-    def _problems(self, fault: ApiError | None) -> tuple[Problem, ...]:
-        """Put what is wrong in the words of the inventory's problems."""
-        return (Problem(fault.code, self._pool, str(fault)),) if fault else ()
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:

@@ -15,8 +15,7 @@ class PublisherStatus:
     `is_published` says that this is what was last asked for. `is_counting` is false once the server has shown that it
     drops shared counters: what overlaps is then withheld. `is_sharing` is false once it has shown that it drops that a
     device may be allocated many times: replicas or whole devices are then offered. `dropped` names fields that the
-    server did not keep.
-    `writes` counts accepted writes by verb since the process started.
+    server did not keep. `writes` counts accepted writes by verb since the process started.
     """
 
     pool: str

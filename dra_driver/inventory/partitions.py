@@ -45,15 +45,16 @@ Place = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memo
 class Ownership:
     """What the ledger says. `places` are being made, or undone, at this moment: their UUID is not recorded yet.
 
-    `held` names the devices that claims hold: they stay published whatever happens. `shared` are those of them that are
-    held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was switched on for partitions of ours.
+    `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
+    known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
+    switched on for partitions of ours.
     """
 
     uuids: frozenset[str] = frozenset()
     places: frozenset[Place] = frozenset()
     held: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
-    shared: frozenset[str] = frozenset()
+    forms: frozenset[tuple[str, bool]] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
         """Say whether a partition is ours."""

@@ -35,11 +35,11 @@ class Sharer:
     """Decides for the devices of one node. `problems` are found on the way."""
 
     def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
-        self._sharing, self._ownership, self._make = sharing, ownership, make
+        self._sharing, self._forms, self._make = sharing, ownership.forms, make
         self._rules: dict[str, Rule] = {}
         self._indices: dict[str, str] = {}
         self._whole: set[str] = set()
-        self._replicated = frozenset(filter(None, map(replicated_name, ownership.held)))
+        self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
         self.problems: list[Problem] = []
         self.waits_for_claims = False
 
@@ -57,9 +57,12 @@ class Sharer:
         self._indices = {device.name: index for device, index in candidates}
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Say whether a GPU is shared as a whole, by a rule or by claims of before: it is not cut on demand then."""
+        """Say whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
         name = gpu_name(gpu.pci_address)
-        return name in self._rules or name in self._ownership.shared or name in self._replicated
+        return name in self._rules or self._is_held_in_shares(name)
+
+    def _is_held_in_shares(self, name: str) -> bool:
+        return name in self._replicated or (name, True) in self._forms
 
     def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
         """Say which rules mean partitions that Prepare is to make: those are handed out whole."""
@@ -75,7 +78,7 @@ class Sharer:
         if device.cut is not None:
             return Offer((device,))
         rule = self._rules.get(device.name)
-        is_shared = device.name in self._ownership.shared
+        is_shared = (device.name, True) in self._forms
         is_replicated = device.name in self._replicated
         if rule is None:
             return self._hide(device) if is_shared or is_replicated else Offer((device,))
@@ -88,7 +91,7 @@ class Sharer:
             return Offer((shared,), (), (device, *replicas))
         if is_replicated:
             return Offer(replicas, (), (device,)) if replicas else self._hide(device)
-        if device.name in self._ownership.held:
+        if (device.name, False) in self._forms:
             self.waits_for_claims = True
             return Offer((device,), (), (shared, *replicas))
         return Offer((shared,), replicas or (device,), (device,) if replicas else ())

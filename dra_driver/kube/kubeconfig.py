@@ -1,8 +1,9 @@
 """Kubeconfig: the static entries of a kubeconfig file, read by ourselves.
 
-In: the file's text (JSON or YAML). Out: `Credentials` for its current context, or None where only a program or an
-identity provider can give the token (`exec`, `auth-provider`): those are the official loader's. YAML is imported only
-when the file is not JSON. Nothing is ignored: a setting that we can't honour is an error that names it.
+In: the file's text (JSON or YAML), or those of several files as KUBECONFIG lists them. Out: `Credentials` for its
+current context, or None where only a program or an identity provider can give the token (`exec`, `auth-provider`):
+those are the official loader's. YAML is imported only when the file is not JSON. Nothing is ignored: a setting that we
+can't honour is an error that names it.
 
 Source: kubernetes.io, reference of kubeconfig v1 (Config, Cluster, AuthInfo).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from dra_driver.model.errors import InputError
 
 _UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 _DYNAMIC = ("exec", "auth-provider")
+_LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,27 @@ class Credentials:
 def read_kubeconfig(path: str) -> Credentials | None:
     """Read the current context of a kubeconfig; None if its user needs the official loader.
 
+    `path` may be a list of files, as in KUBECONFIG: of two entries with one name the first wins, missing files don't
+    count.
+
     Raises: InputError("input.kubeconfig") naming the file and the field.
     """
-    return _Reader(path).read()
+    listed = [part for part in path.split(os.pathsep) if part]
+    if len(listed) < 2 or Path(path).exists():
+        return _Reader(path).read()
+    found = [part for part in listed if Path(part).exists()]
+    if not found:
+        raise InputError("kubeconfig", f"kubeconfig {path}: none of these files exists")
+    return _Reader(path).read(_merged([_Reader(part).parse() for part in found]))
+
+
+def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join files into one; `parse` has already seen to it that their relative paths start at their own folders."""
+    contexts = (config.get("current-context") for config in configs)
+    return {
+        "current-context": next((name for name in contexts if name), ""),
+        **{plural: [entry for config in configs for entry in config.get(plural) or []] for plural in _LISTS},
+    }
 
 
 class _Reader:
@@ -47,9 +69,9 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
-    def read(self) -> Credentials | None:
+    def read(self, config: dict[str, Any] | None = None) -> Credentials | None:
         """Follow current-context to its cluster and user."""
-        config = self._parse()
+        config = config or self.parse()
         name = self._text(config, "current-context", "")
         if not name:
             raise self._error("current-context", "is empty")
@@ -90,6 +112,20 @@ class _Reader:
         token, file = self._text(user, "token", at), self._file(user, "tokenFile", at)
         return TokenFile(file, fallback=token) if file else StaticToken(token)
 
+    def parse(self) -> dict[str, Any]:
+        """Give the file as a mapping with absolute paths in it."""
+        config = self._parse()
+        for plural, singular in _LISTS.items():
+            entries = config.get(plural) or []
+            if not isinstance(entries, list):
+                raise self._error(plural, "is not a list")
+            contents = [entry.get(singular) for entry in entries if isinstance(entry, dict)]
+            for content in (it for it in contents if isinstance(it, dict)):
+                for key in _FILES:
+                    if name := self._text(content, key, f"{plural}."):
+                        content[key] = str(self._path.parent / name)
+        return config
+
     def _parse(self) -> dict[str, Any]:
         try:
             text = self._path.read_text()
@@ -99,7 +135,7 @@ class _Reader:
         if text.lstrip().startswith("{"):
             try:
                 config = json.loads(text)
-            except ValueError as err:
+            except (ValueError, RecursionError) as err:
                 raise self._error("", f"is not JSON: {err}") from err
         else:
             config = self._parse_yaml(text)
@@ -111,8 +147,8 @@ class _Reader:
         import yaml  # noqa: PLC0415  1 MB of memory that a JSON kubeconfig or a pod never needs
 
         try:
-            return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
-        except yaml.YAMLError as err:
+            return yaml.safe_load(text)  # not the C loader: deep nesting crashes the process there
+        except (yaml.YAMLError, ValueError, RecursionError) as err:
             raise self._error("", f"is not YAML: {err}") from err
 
     def _entry(self, config: dict[str, Any], plural: str, singular: str, name: str) -> dict[str, Any]:
@@ -137,8 +173,7 @@ class _Reader:
         return value
 
     def _file(self, mapping: dict[str, Any], key: str, at: str) -> str:
-        name = self._text(mapping, key, at)
-        return str(self._path.parent / name) if name else ""
+        return self._text(mapping, key, at)
 
     def _inline(self, mapping: dict[str, Any], key: str, at: str) -> bytes:
         try:

@@ -282,6 +282,8 @@ def _present(rule: Rule, _: Kind) -> Said:
 def _sharing_strategy(rule: Rule, kind: Kind) -> Said:
     if rule.operator == EXISTS:
         return ""
+    if rule.operator not in {IN, NOT_IN}:
+        return Unsaid("no node can match: the label is no number")
     strategies = {"none", "time-slicing", "mps"}
     named = set(rule.values) & strategies
     wanted = named if rule.operator == IN else strategies - named

@@ -75,12 +75,24 @@ def migrate(
     """
     names = templates or TemplateNames()
     files = [_read(source) for source in sources]
+    _refuse_strangers(sources, files)
     for documents in files:
         for document in documents:
             names.learn(document.objects)
             for one in document.objects:
                 shared |= shared_by(plugin_files(one.wire)) if one.kind == _CONFIG else frozenset()
     return [_migrate_file(source, documents, shared, names) for source, documents in zip(sources, files, strict=True)]
+
+
+def _refuse_strangers(sources: Sequence[Source], files: list[list[_Document]]) -> None:
+    """Refuse input that holds documents, and no object among them: it is something else than manifests."""
+    if any(files) and not any(document.objects for documents in files for document in documents):
+        origins = ", ".join(source.origin for source, documents in zip(sources, files, strict=True) if documents)
+        raise InputError(
+            "not-an-object",
+            f"{origins}: there is no Kubernetes object in it",
+            hint="an object has a kind; values of a chart are migrated after helm template",
+        )
 
 
 def _read(source: Source) -> list[_Document]:
@@ -159,9 +171,9 @@ def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
 
 
 def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
-    """Put objects before the one that needs them: into its List, or as documents."""
+    """Put objects before the one that needs them: into its List, or as documents; a typed list takes no others."""
     for wire in written:
-        if one.holder is None:
+        if one.holder is None or one.list_kind:
             document.before.append(wire)
         else:
             position = next(number for number, held in enumerate(one.holder) if held is one.wire)

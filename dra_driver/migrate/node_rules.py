@@ -201,9 +201,10 @@ def _split(term: dict[str, Any], rows: Rows) -> _Split:
         for kind, found in said.items():
             if isinstance(found, str) and found:
                 made.said[kind].append(found)
-    listed = term.get("matchExpressions") or []
-    made.rest = [row for position, row in enumerate(listed) if position not in made.moved]
-    made.is_odd = not listed and not term.get("matchFields")
+    listed = term.get("matchExpressions")
+    rows_here = listed if isinstance(listed, list) else []
+    made.rest = [row for position, row in enumerate(rows_here) if position not in made.moved]
+    made.is_odd = rows_here != (listed or []) or (not listed and not term.get("matchFields"))
     return made
 
 

@@ -18,7 +18,7 @@ from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
 from dra_driver.migrate.node_rules import absorb, gpu_rules, kind_by_labels
 from dra_driver.migrate.pods import Container, PodShape
 from dra_driver.migrate.report import Subject, shown_path
-from dra_driver.migrate.resources import counts_of, kind_of
+from dra_driver.migrate.resources import counts_of, kind_of, rows_of
 from dra_driver.model.errors import InputError
 
 ClaimSpec = dict[str, Any]
@@ -93,7 +93,7 @@ class _PodClaims:
         self._shape = shape
         self._patch = _read_patch(shape) if shape.is_patch else {}
         holder = (self._patch if shape.is_patch else shape.spec).get("resourceClaims")
-        self._taken = {str(one.get("name")) for one in holder or () if isinstance(one, dict)}
+        self._taken = {str(one.get("name")) for _, one in rows_of(holder)}
 
     def add(self, templates: list[str], place: Subject) -> list[str]:
         """Add a claim for each template; give their names in the pod."""
@@ -244,8 +244,8 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
 
 
 def _say_visible_devices(container: Container, place: Subject) -> None:
-    for number, one in enumerate(container.wire.get("env") or ()):
-        if isinstance(one, dict) and one.get("name") == _VISIBLE:
+    for number, one in rows_of(container.wire.get("env")):
+        if one.get("name") == _VISIBLE:
             path = (*container.path, "env", number)
             Subject(place.name, place.report).lost(
                 "visible-devices",
@@ -257,8 +257,8 @@ def _say_visible_devices(container: Container, place: Subject) -> None:
 
 
 def _say_ephemeral(spec: dict[str, Any], place: Subject) -> None:
-    for number, one in enumerate(spec.get("ephemeralContainers") or ()):
-        if isinstance(one, dict) and one.get("resources"):
+    for number, one in rows_of(spec.get("ephemeralContainers")):
+        if one.get("resources"):
             place.lost(
                 "ephemeral-container",
                 f"ephemeral container {one.get('name')} names resources, which the API server refuses",

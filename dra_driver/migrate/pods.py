@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.migrate.report import Step
-from dra_driver.migrate.resources import kind_of
+from dra_driver.migrate.resources import kind_of, rows_of
 
 _CONTAINER_LISTS = ("containers", "initContainers")
 _SKIPPED = {"status", "metadata"}
@@ -95,10 +95,9 @@ def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container
         return ()
     found = []
     for field in _CONTAINER_LISTS:
-        for number, one in enumerate(spec.get(field) or ()):
-            if isinstance(one, dict):
-                is_init = field == "initContainers" and one.get("restartPolicy") != "Always"
-                found.append(Container(one, (*path, field, number), is_init))
+        for number, one in rows_of(spec.get(field)):
+            is_init = field == "initContainers" and one.get("restartPolicy") != "Always"
+            found.append(Container(one, (*path, field, number), is_init))
     return tuple(found)
 
 
@@ -148,9 +147,8 @@ def _argo_containers(template: dict[str, Any], path: tuple[Step, ...]) -> Iterat
     if isinstance(grouped, dict):
         lists.insert(0, (("containerSet", "containers"), grouped.get("containers")))
     for steps, listed in lists:
-        for number, one in enumerate(listed if isinstance(listed, list) else []):
-            if isinstance(one, dict):
-                yield Container(one, (*path, *steps, number), is_init=steps[0] == "initContainers")
+        for number, one in rows_of(listed):
+            yield Container(one, (*path, *steps, number), is_init=steps[0] == "initContainers")
 
 
 # Words that say nothing of which pod of an object it is.

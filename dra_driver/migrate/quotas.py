@@ -31,6 +31,16 @@ def migrate_quota(wire: dict[str, Any], shared: frozenset[str], subject: Subject
         if name.startswith(QUOTA):
             key = f"{kind.device_class}.{_DEVICES}"
             sums[key] = sums.get(key, 0) + count
+    made = _replaced(hard, found, sums, subject)
+    _say_profiles(found, subject)
+    hard.clear()
+    hard.update(made)
+
+
+def _replaced(
+    hard: dict[str, Any], found: dict[str, tuple[Kind, int]], sums: dict[str, int], subject: Subject
+) -> dict[str, Any]:
+    """Give the counts with the new ones in the places of the old."""
     made: dict[str, Any] = {}
     for name, amount in hard.items():
         if name not in found:
@@ -42,14 +52,10 @@ def migrate_quota(wire: dict[str, Any], shared: frozenset[str], subject: Subject
             _say_no_limit(name, subject)
         elif key in hard:
             _say_there(name, key, subject)
-        elif key not in made:
-            made[key] = type(amount)(sums[key]) if isinstance(amount, int) else str(sums[key])
-            _say(name, count, key, sums[key], subject)
         else:
+            made.setdefault(key, sums[key] if isinstance(amount, int) else str(sums[key]))
             _say(name, count, key, sums[key], subject)
-    _say_profiles(found, subject)
-    hard.clear()
-    hard.update(made)
+    return made
 
 
 def _counted(hard: dict[str, Any], shared: frozenset[str], subject: Subject) -> dict[str, tuple[Kind, int]]:

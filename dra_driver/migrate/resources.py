@@ -60,6 +60,13 @@ def kind_of(resource: str, shared: frozenset[str] = frozenset()) -> Kind | None:
     return Kind(True, is_share, found[1] + (f"+{rest[1:]}" if rest.startswith(".") else rest))
 
 
+def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Give the mappings in what should be a list of mappings, numbered; what is something else is nobody's."""
+    return (
+        [(number, one) for number, one in enumerate(value) if isinstance(one, dict)] if isinstance(value, list) else []
+    )
+
+
 def counts_of(resources: Any, at: str) -> dict[str, int]:
     """Give how many of each of the device plugin's resources a container wants; 0 is kept.
 

@@ -83,8 +83,6 @@ class Rewriter:
             return node.items[position]
         return None
 
-    # The edits.
-
     def _visit(self, node: Node, new: Any, *, is_flow: bool) -> None:
         if isinstance(node, Alias):
             if not is_same(self._finals.get(id(node.target), _GONE), new):
@@ -138,8 +136,6 @@ class Rewriter:
             if final is _GONE:
                 made.update(dict.fromkeys(value_of(target), _GONE))
         return made
-
-    # Block mappings.
 
     def _block_pairs(self, node: Mapping, gone: list[Any], added: list[Any], new: dict[str, Any]) -> None:
         pairs = node.pairs
@@ -229,8 +225,6 @@ class Rewriter:
         self._edits = [edit for edit in self._edits if edit not in inside]
         self._add(start, end, f"{notes}{block(new, self._manner, indent)}{tail}")
 
-    # Lists.
-
     def _sequence(self, node: Sequence, new: list[Any]) -> None:
         rows = list(self._aligned(node, new))
         if node.is_flow:
@@ -273,8 +267,6 @@ class Rewriter:
         at = after_comments(self._text, after.end, dash)
         lead = "" if self._text[:at].endswith("\n") else line_break
         self._add(at, at, lead + line_break.join(rows) + ("" if lead else line_break))
-
-    # Braces and brackets.
 
     def _flow_pairs(self, node: Mapping, gone: list[Any], added: list[Any]) -> None:
         spans = [(key.start, value.end) for key, value in node.pairs]
@@ -363,8 +355,6 @@ class Rewriter:
                 start, end = spans[first - 1][1], spans[-1][1]
                 notes = "".join(f" {one}{self._manner.newline}" for one in comments_in(self._text, start, end))
             self._add(start, end, notes)
-
-    # Whole values.
 
     def _replace(self, node: Node, new: Any, *, is_flow: bool) -> None:
         """Write another value into a place."""

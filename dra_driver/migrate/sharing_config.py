@@ -15,11 +15,11 @@ from typing import Any
 
 from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import SHARED, kind_of
+from dra_driver.migrate.resources import SHARED, kind_of, rows_of
 from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
 
-FILE = "sharing.yaml"
+FILE = "rules.yaml"
 _SUFFIX = "-sharing"
 _NODE_LABEL = "nvidia.com/device-plugin.config"
 _WAYS = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
@@ -53,9 +53,14 @@ def shared_by(files: dict[str, dict[str, Any]]) -> frozenset[str]:
     found = set()
     for file in files.values():
         for section, row in _rows(file):
-            if not (section.get("renameByDefault") or row.get("rename")) and row.get("devices") in {None, "all"}:
+            if not (section.get("renameByDefault") or row.get("rename")) and _is_every(row):
                 found.add(str(row.get("name")).removesuffix(SHARED))
     return frozenset(name for name in found if kind_of(name))
+
+
+def _is_every(row: dict[str, Any]) -> bool:
+    """Tell whether a row is about all devices of its kind."""
+    return row.get("devices") is None or row["devices"] == "all"
 
 
 def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -63,7 +68,7 @@ def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     for way in _WAYS:
         section = file["sharing"].get(way)
         if isinstance(section, dict) and isinstance(section.get("resources"), list):
-            found += [(section, row) for row in section["resources"] if isinstance(row, dict)]
+            found += [(section, row) for _, row in rows_of(section["resources"])]
     return found
 
 
@@ -106,14 +111,14 @@ def _rules(
     _say_section(section, place)
     flags = file.get("flags")
     is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
-    for number, row in enumerate(section.get("resources") or ()):
+    for number, row in rows_of(section.get("resources")):
         spot = place.below("resources", number)
-        kind = kind_of(str(row.get("name"))) if isinstance(row, dict) else None
-        replicas = row.get("replicas") if isinstance(row, dict) else None
+        kind = kind_of(str(row.get("name")))
+        replicas = row.get("replicas")
         if kind is None or not isinstance(replicas, int) or replicas < 2:
             spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
             continue
-        if row.get("devices") not in {None, "all"}:
+        if not _is_every(row):
             _say_devices(row, spot)
             continue
         if row.get("rename"):

@@ -17,7 +17,7 @@ from typing import Any
 from dra_driver.model.errors import InputError
 
 NESTING_MAX = 200  # levels
-VALUES_MAX = 2_000_000  # values of one document after its aliases are resolved
+VALUES_MAX = 500_000  # values of one document after its aliases are resolved
 MERGE = "<<"
 
 _INT = re.compile(r"0|-?[1-9][0-9]*")

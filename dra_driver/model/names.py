@@ -19,6 +19,7 @@ _REPLICA = re.compile(r"(?P<device>gpu-.+)-share-[0-9]{1,3}")
 
 DRIVER_NAME_MAX = 63
 NODE_NAME_MAX = 253
+POOL_NAME_MAX = 253
 
 
 def is_dns_label(text: str) -> bool:
@@ -80,6 +81,22 @@ def pool_name(node: str, driver: str) -> str:
     (seen in 1.35 and 1.36), so the driver's name is part of it from the first release.
     """
     return f"{node}/{driver}"
+
+
+def check_pool_name(node: str, driver: str) -> str:
+    """Return the pool's name if the API server takes it.
+
+    Raises: UsageError("usage.pool-name"). No shorter name is derived: two nodes could then share it.
+    Source: resource.k8s.io/v1 ResourcePool.name: at most 253 characters.
+    """
+    name = pool_name(node, driver)
+    if len(name) > POOL_NAME_MAX:
+        raise UsageError(
+            "pool-name",
+            f"the pool of node {node!r} would have a name of {len(name)} characters, {POOL_NAME_MAX} are allowed",
+            hint=f"with driver name {driver} a node's name may have {POOL_NAME_MAX - len(driver) - 1} characters",
+        )
+    return name
 
 
 def normal_pci_address(text: str) -> str:

@@ -5,6 +5,7 @@ The only place where `claims` (what to do) and `cdi` (how a file is written) mee
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep, S
 from dra_driver.claims.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
+from dra_driver.model.edits import Edits
 from dra_driver.model.errors import DriverError, HardwareError, PrepareError, Retry
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
@@ -23,6 +25,8 @@ from dra_driver.plugin.partitioner import US, Partitioner
 from dra_driver.plugin.sharer import Sharer, in_force, with_sharing
 
 OWNER_ENV = "DRA_DRIVER_PARTITION"
+NODE_SECONDS = 2.0  # how long the nodes of a new partition are waited for
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Effects:
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, CdiFileStep):
-                changed |= self._write(step, made, _sharing(steps, recorded))
+                changed |= self._write(step, made, _sharing(steps, recorded), deadline.sooner(NODE_SECONDS))
                 continue
             index = _index_of(step, recorded)
             if isinstance(step, SharingStep):
@@ -105,9 +109,9 @@ class Effects:
                 partition = self._partitioner.find(step)
                 if partition is None:
                     raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
-                made[step.device] = (step.gpu, partition, recorded[_index_of(step, recorded)])
-        sharing = _sharing(steps, recorded)
-        return any(self._write(step, made, sharing) for step in steps if isinstance(step, CdiFileStep))
+                made[step.device] = (step.gpu, partition, recorded[_index_of(step, list(recorded))])
+        sharing, patience = _sharing(steps, recorded), Deadline.after(0)
+        return any(self._write(step, made, sharing, patience) for step in steps if isinstance(step, CdiFileStep))
 
     def undo(self, uid: str, steps: Iterable[Wire], deadline: Deadline) -> None:
         """Undo recorded steps, last first.
@@ -150,21 +154,39 @@ class Effects:
         step: CdiFileStep,
         made: Mapping[str, tuple[GpuFacts, PartitionFacts, Wire]],
         sharing: Sequence[tuple[SharingStep, Wire]],
+        patience: Deadline,
     ) -> bool:
         edits = dict(step.devices)
         for name, device in step.made.items():
             gpu, partition, recorded = made[device]
-            found = self._hardware.device_edits(gpu, partition)
+            found = self._edits_of(gpu, partition, patience)
             edits[name] = replace(found, env=(*found.env, *owner_env(recorded)))
         for shared, recorded in sharing:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)
         return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
+    def _edits_of(self, gpu: GpuFacts, partition: PartitionFacts, patience: Deadline) -> Edits:
+        """Give what a partition that was just made needs; its nodes may come a moment after it.
+
+        Raises: HardwareError.
+        """
+        while True:
+            try:
+                return self._hardware.device_edits(gpu, partition)
+            except HardwareError as error:
+                if error.code != "hardware.node-missing" or patience.has_passed():
+                    raise
+            time.sleep(_POLL_SECONDS)
+
 
 def owner_env(recorded: Wire) -> tuple[str, ...]:
-    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's."""
-    return (f"{OWNER_ENV}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
+    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's.
+
+    Each partition has a name of its own: a container that has several would see only the last.
+    """
+    name = f"{OWNER_ENV}_{recorded['key'].upper().replace('-', '_')}"
+    return (f"{name}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
 
 
 def is_only_file(recorded: Sequence[Wire]) -> bool:

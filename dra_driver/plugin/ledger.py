@@ -25,7 +25,7 @@ from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin import device_effects
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_row, row_of_record, steps_text
+from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, owned, record_of_row, row_of_record
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,11 @@ _FILES = ("", "-wal", "-shm")
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another claim that holds a device we want."""
+    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
 
     device: str
     record: Record
+    pods: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -150,7 +151,7 @@ class Ledger:
         """Say whether nothing would be lost with the file. Raises: LedgerError."""
         if self.is_read_only or self.count():
             return False
-        return not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+        return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
 
     # Writing
 
@@ -179,7 +180,7 @@ class Ledger:
     def commit(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note that all effects are done, and what the steps made."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(State.PREPARED), steps_text(steps), uid))
+        self._execute(sql, (str(State.PREPARED), json_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
@@ -190,7 +191,11 @@ class Ledger:
 
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note what the steps found or made."""
-        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (json_text(steps), uid))
+
+    def set_allocation(self, uid: str, allocation: Wire) -> None:
+        """Note more of what the API says of a claim."""
+        self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
         """Note that we switch a GPU's MIG mode on in this boot; None: it is off again."""

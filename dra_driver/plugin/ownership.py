@@ -43,9 +43,10 @@ class Owners:
     def of_ledger(self) -> Ownership:
         """Read what the ledger knows. Raises: LedgerError."""
         uuids, places = set(), set()
-        shared: set[str] = set()
+        forms: set[tuple[str, bool]] = set()
         for record in self._ledger.records():
-            shared.update(d["device"] for d in record.allocation.get("devices") or () if d.get("shareID"))
+            devices = record.allocation.get("devices") or ()
+            forms.update((d["device"], bool(d.get("shareID"))) for d in devices if not d.get("adminAccess"))
             for step in record.steps:
                 is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
                 if not is_ours or step.get("bootId") != self._boot_id:
@@ -56,7 +57,7 @@ class Owners:
                     places.add((step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]))
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
         modes = self._ledger.modes(self._boot_id)
-        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(shared))
+        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(forms))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again with nobody at work on it."""

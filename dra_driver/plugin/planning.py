@@ -58,6 +58,8 @@ class Planner:
             except (ApiError, ClaimError, HardwareError) as error:
                 limit = _patience(error, deadline, late)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
+                if isinstance(error, ApiError):
+                    pause = max(pause, error.retry_after_s)
                 if limit is None or limit.remaining() <= pause or self._waiting.is_over:
                     raise
             attempt += 1

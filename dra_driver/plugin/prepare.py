@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.partitions import occupied
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
@@ -34,6 +36,7 @@ from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.sharer import Sharer
+from dra_driver.plugin.survivors import PROC, Survivors
 from dra_driver.plugin.waiting import Waiting
 from dra_driver.sharing.effects import SharingEffects
 from dra_driver.sharing.settings import MpsSupervisor
@@ -41,6 +44,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
+PODS_DIR = Path("/var/lib/kubelet/pods")
 POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
 HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
 UNDO_SECONDS = 4.0  # for undoing beside, or at the end of, a call that had its time
@@ -61,6 +65,8 @@ class Preparer:
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         abandonment: Abandonment | None = None,
+        pods_dir: Path = PODS_DIR,
+        proc: Path = PROC,
         mode_changed: Callable[[], None] = lambda: None,
         supervisor: MpsSupervisor | None = None,
     ) -> None:
@@ -80,6 +86,7 @@ class Preparer:
             waiting=self._waiting,
             mig_on=lambda: ledger.modes(node.boot_id),
         )
+        self._survivors = Survivors(pods_dir, freed=self._waiting.wake, proc=proc)
         self._abandonment = abandonment or Abandonment(node, api, ledger, hardware, inventory)
 
     # The kubelet's two calls
@@ -109,6 +116,7 @@ class Preparer:
                 return
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record, deadline)
+                self._survivors.note(record, self._names_held(record))
 
     # At the start, and beside the calls
 
@@ -197,6 +205,7 @@ class Preparer:
     def close(self) -> None:
         """Let calls that wait give up now."""
         self._waiting.close()
+        self._survivors.close()
 
     # Effects
 
@@ -209,6 +218,8 @@ class Preparer:
             with self._locks.hold([*locks, *(_device_lock(d.device) for d in owned(claim))], deadline):
                 if record is not None and self._repeat(record, plan, deadline):
                     return ()
+                if left := self._survivors.rivals(claim.uid, _names_wanted(plan)):
+                    return left
                 if record is not None:
                     self._undo(record, deadline)
                 return self._begin(plan, deadline)
@@ -230,6 +241,8 @@ class Preparer:
         self.ledger.hold(record.uid, plan.occupied)
         if tuple(steps) != record.steps:
             self.ledger.set_steps(record.uid, steps)
+        if more := set(claim.pods).difference(pods := record.allocation.get("pods") or ()):
+            self.ledger.set_allocation(record.uid, {**record.allocation, "pods": [*pods, *sorted(more)]})
         if record.boot_id != self._node.boot_id:
             self.ledger.set_boot(record.uid, self._node.boot_id)
             log.info("claim rebuilt after a reboot", extra=fields(claim=record.full_name, claim_uid=record.uid))
@@ -271,6 +284,12 @@ class Preparer:
         self.ledger.forget(record.uid)
         self._waiting.wake()
 
+    def _names_held(self, record: Record) -> tuple[str, ...]:
+        """Name the devices that a claim had to itself, and what they take of their GPUs."""
+        names, by_name = record.exclusive_names(), self._inventory().by_name
+        known = (by_name[name] for name in names if name in by_name)
+        return (*names, *(part for device in known for part in occupied(device.gpu, device.counters)))
+
     # Waiting
 
     def _await_release(self, plan: PreparePlan, rivals: tuple[Rival, ...], patience: Deadline, started: float) -> None:
@@ -292,6 +311,7 @@ class Preparer:
                 raise _in_use(rivals, time.monotonic() - started)
             self._waiting.pause(min(POLL_SECONDS, patience.remaining()))
             rivals = self.ledger.rivals(plan.claim, plan.occupied)
+            rivals += self._survivors.rivals(plan.claim.uid, _names_wanted(plan))
 
     def _look_at_holders(self, rivals: tuple[Rival, ...]) -> None:
         """Undo holders that are half-done with nobody at work on them, or gone for good."""
@@ -303,6 +323,11 @@ class Preparer:
                     self.evict(record.uid)
 
 
+def _names_wanted(plan: PreparePlan) -> tuple[str, ...]:
+    """Name the devices that a claim is to have to itself, and what they take of their GPUs."""
+    return (*(d.device for d in owned(plan.claim) if not d.share_id), *plan.occupied)
+
+
 def _planned(plan: PreparePlan) -> tuple[Wire, ...]:
     return tuple(step.record() for step in plan.steps)
 
@@ -312,13 +337,20 @@ def _same_devices(left: AllocatedClaim, right: AllocatedClaim) -> bool:
 
 
 def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:
-    held = "; ".join(sorted(f"{r.device} by claim {r.record.full_name} (UID {r.record.uid})" for r in rivals))
+    held = "; ".join(sorted(_holder(rival) for rival in rivals))
     return ClaimError(
         "device-in-use",
         f"still held after {waited_s:.0f} s: {held}",
         hint="a device is free once the kubelet has unprepared its claim: look for a pod that does not terminate",
         retry=Retry.LATER,
     )
+
+
+def _holder(rival: Rival) -> str:
+    claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
+    if rival.pods:
+        return f"{rival.device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"
+    return f"{rival.device} by {claim}"
 
 
 def _claim_lock(uid: str) -> str:

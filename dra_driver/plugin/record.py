@@ -54,6 +54,11 @@ class Record:
         """Name the devices that the claim owns."""
         return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
 
+    def exclusive_names(self) -> tuple[str, ...]:
+        """Name the devices that the claim owns alone."""
+        of_whole = (d for d in self.allocation.get("devices") or () if not d.get("shareID"))
+        return tuple(d["device"] for d in of_whole if not d.get("adminAccess"))
+
     def claim(self) -> AllocatedClaim:
         """Give the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
         try:
@@ -107,14 +112,14 @@ def row_of_record(record: Record) -> dict[str, Any]:
         "name": record.name,
         "state": str(record.state),
         "boot_id": record.boot_id,
-        "allocation": json.dumps(record.allocation, separators=(",", ":"), sort_keys=True),
-        "steps": steps_text(record.steps),
+        "allocation": json_text(record.allocation),
+        "steps": json_text(record.steps),
     }
 
 
-def steps_text(steps: Sequence[Wire]) -> str:
-    """Give the column of steps."""
-    return json.dumps(steps, separators=(",", ":"), sort_keys=True)
+def json_text(value: Wire | Sequence[Wire]) -> str:
+    """Give the column of an allocation or of steps."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:

@@ -39,8 +39,8 @@ def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
     """Give the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
     for entry in (store.read(file) or {}).get("devices") or ():
         env = (entry.get("containerEdits") or {}).get("env") or ()
-        for value in (v.partition("=")[2] for v in env if v.startswith(f"{OWNER_ENV}=")):
-            partition_uuid, _, boot_id = value.partition("/")
+        for value in (v.partition("=")[2] for v in env if v.startswith(OWNER_ENV)):
+            partition_uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 have slashes
             device = str(entry.get("name", "")).removeprefix(f"{uid}-")
             made = {"bootId": boot_id, "owner": US, "uuid": partition_uuid}
             yield {"kind": MigPartitionStep.kind, "key": device, "gpu": None, **made}

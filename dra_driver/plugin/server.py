@@ -29,7 +29,6 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 CALLS = 128  # at once; a call may wait 35 s for a device and costs nothing meanwhile
-CLAIMS_OF_A_CALL = 32  # worked on at once
 
 Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
 
@@ -168,11 +167,14 @@ def _log(rpc: str, claim: Any, seconds: float, *, devices: int, code: str, text:
 
 
 def _for_each(claims: Any, answer: Callable[[Any], Any]) -> dict[str, Any]:
-    """Answer every claim of a call by its UID, at the same time when there are several."""
+    """Answer every claim of a call by its UID, at the same time when there are several.
+
+    All of them at once: any number may wait for devices, and the others must not wait for those.
+    """
     by_uid = {claim.uid: claim for claim in claims}
     if len(by_uid) <= 1:
         return {uid: answer(claim) for uid, claim in by_uid.items()}
-    with ThreadPoolExecutor(min(len(by_uid), CLAIMS_OF_A_CALL), thread_name_prefix="claim") as pool:
+    with ThreadPoolExecutor(len(by_uid), thread_name_prefix="claim") as pool:
         return dict(zip(by_uid, pool.map(answer, by_uid.values()), strict=True))
 
 

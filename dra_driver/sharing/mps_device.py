@@ -20,7 +20,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 3.0  # a daemon is ready within one; a busy machine may take longer
+READY_SECONDS = 10.0  # a daemon is ready within one; on a busy machine giving up costs a kubelet's minute
 _MODE = "computeMode"  # what was found, in the ledger
 _GONE = "hardware.gpu-lost"
 

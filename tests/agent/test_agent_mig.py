@@ -133,6 +133,23 @@ def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, func
     until(lambda: len(machine.here.devices()) == 2 * 26, "everything offered again")
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_agent_killed_while_it_switches_mig_mode_off_leaves_it_off_in_the_end(machine, when):
+    agent = machine.start()
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    claim = machine.claim(part(machine))
+    answered(machine, "prepare", claim)
+    with machine.state.change():
+        machine.gpus[0].crash("nvmlDeviceSetMigMode", when)
+    with pytest.raises(Exception, match=r".+"):
+        machine.plugin.unprepare([claim])
+    assert agent.wait(10) == -9
+    machine.start()
+    answered(machine, "unprepare", claim)
+    until(lambda: machine.cuts == UNCUT, "MIG mode off")
+    assert machine.files == []
+
+
 def test_a_hanging_creation_delays_no_claim_of_another_gpu(machine):
     machine.start()
     until(lambda: part(machine) in machine.here.devices(), "partitions")

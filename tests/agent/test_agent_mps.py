@@ -84,15 +84,13 @@ def prepared(machine, claim):
     def ask():  # again, as the kubelet does: of an agent that was killed the connection is known for a moment
         try:
             answers[:] = machine.here.kubelet.wait_registered(NVIDIA_DRIVER).prepare([claim]).values()
-        except NodeError:
-            return False
-        return True
+        except NodeError as error:
+            answers[:] = [str(error)]
+        if "mps-no-permission" in str(answers):
+            pytest.skip(f"mounts are not permitted here: {answers}")
+        return not isinstance(answers[0], str)
 
-    until(ask, "an agent answers")
-    (answer,) = answers
-    if "mps-no-permission" in str(answer):
-        pytest.skip(f"mounts are not permitted here: {answer}")
-    assert not isinstance(answer, str), answer
+    until(ask, "prepared", 30)
     (file,) = (path for path in machine.here.kubelet.cdi_dir.glob("*.json") if claim.uid in path.name)
     return [edit for one in json.loads(file.read_text())["devices"] for edit in one["containerEdits"].get("mounts", [])]
 

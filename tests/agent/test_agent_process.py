@@ -19,7 +19,7 @@ def until(condition, what):
     _until(condition, timeout_s=20, what=what)
 
 
-HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp"}
+HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp", "ruamel"}
 
 
 @pytest.fixture
@@ -148,6 +148,8 @@ def test_the_status_page_says_ready_once_published(here):
         (["--pod-uid", "../../elsewhere"], 2, "pod UID"),
         (["--kubelet-registrar-directory-path", "/dev/null"], 5, "/dev/null"),
         (["--kubelet-plugins-directory-path", "/dev/null"], 5, "/dev/null"),
+        (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
+        (["--node-name", ".".join(["n" * 60] * 4)], 2, "238 characters"),
     ],
 )
 def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
@@ -163,6 +165,14 @@ def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(her
     last = [json.loads(line) for line in here.log().splitlines()][-1]
     assert (last["level"], last["code"]) == ("error", "input.kubeconfig")
     assert "/does/not/exist" in last["err"]
+
+
+@pytest.mark.parametrize("flags", [["--no-such-flag"], ["--node-name"], ["--node-name", "Not A Node"]])
+def test_a_wrong_flag_is_said_in_json_where_json_is_wanted(here, flags):
+    agent = here.start("simulated:dgx-h100", "--log-format=json", *flags)
+    assert agent.wait(20) == 2
+    (line,) = [json.loads(line) for line in here.log().splitlines()]
+    assert line["code"] in {"usage.flags", "usage.node-name"}
 
 
 def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):

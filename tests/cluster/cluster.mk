@@ -1,22 +1,38 @@
 # The lane on a real Kubernetes; docs/development.md tells how to use it. Included by the Makefile, which sets BIN and
-# READY. K8S chooses the Kubernetes version: 1.35 or 1.36.
+# READY. K8S chooses the Kubernetes version: 1.35, 1.36 or 1.37. RETRY=1 shows what failed once more, on fresh clusters.
 K8S ?= 1.35
-# Two clusters at a time: the scenarios wait most of their time.
-LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n 2 --dist worksteal tests/cluster/scenarios
+SECOND_K8S ?= 1.37
+# Several clusters at a time: the scenarios wait most of their time.
+CLUSTERS ?= 3
+LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n $(CLUSTERS) --dist worksteal tests/cluster/scenarios
+AGAIN = --last-failed --last-failed-no-failures=none
 
-.PHONY: cluster-binaries test-cluster soak
+# $(call lane,version,gates,options)
+define lane
+	@echo "Kubernetes $(1), feature gates: $(2)"
+	K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) || { \
+	  test -n "$(RETRY)" && echo "once more, on fresh clusters: what failed" && \
+	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
+endef
+
+.PHONY: cluster-binaries test-cluster soak soak-first soak-second
 
 cluster-binaries: $(READY)   ## Build the real components that are missing (Go; once).
 	@$(BIN)/python -m tests.cluster binaries --k8s $(K8S)
 
 test-cluster: cluster-binaries   ## The core lane on a real Kubernetes: all gates on, then a smoke set on its defaults.
-	K8S=$(K8S) $(LANE) -m "not soak"
-	K8S=$(K8S) GATES=default $(LANE) -m "smoke and not soak"
+	$(call lane,$(K8S),on,-m "not soak")
+	$(call lane,$(K8S),default,-m "smoke and not soak")
 
-soak: $(READY)   ## Full counts, long runs, both Kubernetes versions.
-	$(BIN)/python -m tests.cluster binaries --k8s 1.35
-	$(BIN)/python -m tests.cluster binaries --k8s 1.36
-	K8S=1.35 SOAK=1 $(LANE)
-	K8S=1.35 SOAK=1 GATES=default $(LANE) -m smoke
-	K8S=1.36 SOAK=1 $(LANE)
-	K8S=1.36 SOAK=1 GATES=default $(LANE) -m smoke
+soak: soak-first soak-second   ## Full counts, long runs, both machines, both Kubernetes versions.
+
+soak-first: export SOAK = 1
+soak-first: cluster-binaries
+	$(call lane,$(K8S),on,)
+	$(call lane,$(K8S),default,-m smoke)
+
+soak-second: export SOAK = 1
+soak-second: $(READY)
+	@$(BIN)/python -m tests.cluster binaries --k8s $(SECOND_K8S)
+	$(call lane,$(SECOND_K8S),on,)
+	$(call lane,$(SECOND_K8S),default,-m smoke)

@@ -55,7 +55,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.sweep()
         try:
-            (self.sandbox.root / "owner").write_text(str(os.getpid()))
+            (self.sandbox.root / "owner").write_text(_process(os.getpid()))
             self.start()
         except BaseException:
             self.keep_logs()
@@ -165,14 +165,27 @@ class Cluster:
     def sweep(cls) -> None:
         """Take down what test runs left that were killed; a cluster of `up` has no owner and stays."""
         for sandbox in cls.remains():
-            owner = sandbox.root / "owner"
-            if owner.exists() and not Path("/proc", owner.read_text()).exists():
+            if cls.is_orphan(sandbox):
                 sandbox.destroy()
 
     @staticmethod
     def remains() -> list[Sandbox]:
         """Return the sandboxes that lie on this machine, those of killed owners included."""
-        return [Sandbox(root) for root in PLACE.glob(f"{PREFIX}*") if (root / "sysctls").exists()]
+        found = [root for root in PLACE.glob(f"{PREFIX}*") if (root / "owner").exists() or (root / "sysctls").exists()]
+        return [Sandbox(root) for root in sorted(found)]
+
+    @staticmethod
+    def is_owned(sandbox: Sandbox) -> bool:
+        """Tell whether a sandbox belongs to a test run, be it alive or dead."""
+        return (sandbox.root / "owner").exists()
+
+    @classmethod
+    def is_orphan(cls, sandbox: Sandbox) -> bool:
+        """Tell whether the test run that a sandbox belongs to has ended."""
+        if not cls.is_owned(sandbox):
+            return False
+        owner = (sandbox.root / "owner").read_text()
+        return owner != _process(int(owner.split()[0]))
 
     def _addresses(self) -> None:
         run = self.sandbox.run
@@ -231,6 +244,15 @@ class Cluster:
     def __str__(self) -> str:
         gates = "gates on" if self.gates else "default gates"
         return f"Kubernetes {self.version}, {gates}, {len(self.nodes)} node(s), {self.sandbox.root}"
+
+
+def _process(pid: int) -> str:
+    """Name a process for good: its number and when it began. Nothing follows the number of one that has ended."""
+    try:
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        began = ""
+    return f"{pid} {began}"
 
 
 def _ready(node: dict[str, Any]) -> bool:

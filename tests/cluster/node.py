@@ -166,6 +166,11 @@ class Node:
         """Run a command on this node and return its output."""
         return self.sandbox.run(*argv, mount=self.mounts, group=self.group, timeout=timeout)
 
+    def mount_points(self) -> set[str]:
+        """Return every mount point of this node."""
+        lines = Path(f"/proc/{self._holder_pid()}/mountinfo").read_text().splitlines()
+        return {line.split()[4] for line in lines}
+
     def ctr(self, *arguments: str) -> str:
         """Ask containerd."""
         return self.run(str(self.programs["ctr"]), "-a", RUNTIME_SOCKET, "-n", "k8s.io", *arguments)

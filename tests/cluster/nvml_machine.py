@@ -6,8 +6,10 @@ Never: a device that a container could not open; every node is the null device.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
+from tests.support.driver_root import FakeDriverRoot
 from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build, environment, hgx_h100
 
@@ -16,17 +18,18 @@ PROFILE, STARTS = "1g.10gb", range(7)
 
 
 class NvmlMachine:
-    """A fake node and a fake library in `folder`; change `state` or `node`, then `write`."""
+    """A fake node, driver root and library in `folder`; change `state` or `node`, then `write`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cut: Collection[int] | None = None, cuda: tuple[int, int] = (13, 0)) -> None:
         self.folder = folder
+        self.driver_root = FakeDriverRoot(folder / "driver")
         self.node = FakeNode(folder / "machine", null_nodes=True)
         self.node.load_driver()
         self.library = build(folder / "lib")
-        self.state = State(gpus=hgx_h100(8))
+        self.state = State(gpus=hgx_h100(8), cuda_version=1000 * cuda[0] + 10 * cuda[1])
         for gpu in self.state.gpus:
             self.node.add_gpu(gpu.pci, gpu.minor)
-        for index in CUT:
+        for index in CUT if cut is None else cut:
             self._cut(self.state.gpus[index])
         self.write()
 
@@ -34,7 +37,10 @@ class NvmlMachine:
     def flags(self) -> list[str]:
         """Return the agent's flags that put this machine in place of the real one."""
         roots = self.node.roots
-        return ["--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev]
+        return [
+            *("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev),
+            *("--nvidia-driver-root", str(self.driver_root.mount)),
+        ]
 
     @property
     def environment(self) -> dict[str, str]:

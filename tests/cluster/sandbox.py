@@ -101,7 +101,14 @@ class Sandbox:
         self.run("ip", "link", "set", "lo", "up")
 
     def cgroup(self, path: Path) -> None:
-        """Create a cgroup below ours; a new v1 cpuset is empty and takes nobody until it is filled."""
+        """Create a cgroup below ours; a new v1 cpuset is empty and takes nobody until it is filled.
+
+        On v2 the parent hands its controllers down first: a kubelet wants to see them in its root.
+        """
+        if (path.parent / "cgroup.subtree_control").exists():
+            for controller in (path.parent / "cgroup.controllers").read_text().split():
+                with contextlib.suppress(OSError):
+                    (path.parent / "cgroup.subtree_control").write_text(f"+{controller}")
         path.mkdir(exist_ok=True)
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (path / file).exists() and not (path / file).read_text().strip():

@@ -134,17 +134,18 @@ class Stage:
         """Show that kubelet, allocation, CDI files and containers agree on a pod's devices; return the pod."""
         pod = self.cluster.api.get("Pod", name, self.namespace)
         claims = self.claims(pod)
+        containers = pod["spec"]["containers"] + _sidecars(pod)
         # The kubelet tells every device of a claim that a container uses, also when the container names one request.
         wanted = {
             (container["name"], claims[used["name"]]["metadata"]["name"], *_place(result))
-            for container in pod["spec"]["containers"]
+            for container in containers
             for used in container["resources"].get("claims", [])
             for result in results(claims[used["name"]])
         }
         # A kubelet that was just started does not know its pods at once.
         held = until(f"the kubelet holds what is allocated to {name}", lambda: self._held(name, wanted), 15)
         edits = self.cdi_edits()
-        for container in pod["spec"]["containers"]:
+        for container in containers:
             asked = {
                 _place(result)
                 for used in container["resources"].get("claims", [])
@@ -221,6 +222,11 @@ def results(claim: Object) -> list[dict[str, Any]]:
     """Return the allocated devices of a claim."""
     found: list[dict[str, Any]] = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
     return found
+
+
+def _sidecars(pod: Object) -> list[Object]:
+    """Return the init containers that live on beside the others."""
+    return [one for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") == "Always"]
 
 
 def _place(result: Mapping[str, str]) -> tuple[str, str, str]:

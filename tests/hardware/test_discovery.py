@@ -85,6 +85,25 @@ def test_gpus_stand_in_pci_order_whatever_their_minors(machine: Machine) -> None
     assert [g.pci_address for g in machine.discover().gpus] == ["0000:1b:00.0", "0000:65:00.0", "0000:b1:00.0"]
 
 
+def test_a_gpu_without_its_device_node_is_there_and_a_problem(machine: Machine) -> None:
+    machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
+    (machine.node.folder / "dev/nvidia1").unlink()
+    facts = machine.discover()
+    assert len(facts.gpus) == 2
+    (problem,) = facts.problems
+    assert (problem.code, problem.subject) == ("hardware.node-missing", "0000:65:00.0")
+    assert "/dev/nvidia1" in problem.message
+
+
+def test_of_two_gpus_with_one_address_the_second_is_a_problem(machine: Machine) -> None:
+    machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
+    machine.state.gpus[1].pci = "0000:1b:00.0"
+    machine.write()
+    facts = machine.discover()
+    assert [gpu.minor for gpu in facts.gpus] == [0]
+    assert ("hardware.address-shared", "0000:1b:00.0") in {(p.code, p.subject) for p in facts.problems}
+
+
 @pytest.mark.parametrize(("fact", "word"), [("minor", "minor 0"), ("uuid", "UUID GPU-")])
 def test_gpus_that_claim_the_same_minor_or_uuid_are_a_problem_of_each(machine: Machine, fact: str, word: str) -> None:
     first, second = machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
@@ -222,6 +241,7 @@ def test_a_virtual_machine_without_sysfs_or_serials_is_no_trouble(machine: Machi
     for key in ("serial", "vbios_version", "power_limits_mw", "ecc_mode"):
         del guest.facts[key]
     machine.state.gpus.append(guest)
+    machine.node.add_node("nvidia0", 195, 0)
     machine.write()
     facts = machine.discover()
     assert [(g.pci_address, g.numa_node, g.pcie_root, g.serial) for g in facts.gpus] == [

@@ -381,6 +381,59 @@ def test_uuid_and_address_are_all_that_a_caller_has_to_know_of_a_gpu(machine: Ma
     assert bench.hardware.discover().gpus == bench.found
 
 
+def test_a_mode_that_takes_a_moment_is_waited_for(machine: Machine) -> None:
+    gpu = h100(PCI, 0)
+    gpu.facts["mig_late"] = 1
+    bench = Bench(machine, gpu, mig=False)
+
+    def come_to_pass() -> None:
+        with machine.state.change():
+            bench.gpus[0].set_mig(True)
+
+    timer = threading.Timer(0.3, come_to_pass)
+    timer.start()
+    bench.hardware.set_mig_mode(bench.gpu, True, 10)
+    timer.join()
+    assert bench.create("1g.10gb", 0).profile == "1g.10gb"
+    assert machine.calls("nvmlDeviceSetMigMode") == 1
+
+
+def test_a_mode_that_does_not_come_to_pass_is_taken_back(machine: Machine) -> None:
+    gpu = h100(PCI, 0)
+    gpu.facts["mig_late"] = 1
+    bench = Bench(machine, gpu, mig=False)
+    assert refusal(bench.hardware.set_mig_mode, bench.gpu, True, 0.3) == ("hardware.gpu-in-use", Retry.LATER)
+    assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
+
+
+# -- libraries that tell it otherwise
+
+
+@pytest.mark.parametrize(
+    "without", ["nvmlDeviceGetGpuInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstanceProfileInfo"]
+)
+@pytest.mark.parametrize("version", [2, 3])
+def test_profiles_are_asked_for_by_whichever_version_the_library_has(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, without: str, version: int
+) -> None:
+    machine.install_library(without=(f"{without}ProfileInfo",))
+    monkeypatch.setenv("FAKE_NVML_PROFILE_VERSION", str(version))
+    bench = Bench(machine)
+    assert len(bench.gpu.mig_profiles) == 7
+    for name, start in (("1g.10gb+me", 0), ("3g.40gb", 4)):
+        assert bench.create(name, start).profile == name
+    assert {p.profile for p in bench.hardware.discover().gpus[0].partitions} == {"1g.10gb+me", "3g.40gb"}
+
+
+def test_a_minor_that_changed_with_the_mode_is_in_the_containers_nodes(machine: Machine) -> None:
+    """The caller's facts are those of before the mode was switched."""
+    bench = Bench(machine)
+    made = bench.create("1g.10gb", 0)
+    before = {node.path for node in bench.hardware.device_edits(bench.gpu, made).device_nodes}
+    stale = replace(bench.gpu, minor=7)
+    assert {node.path for node in bench.hardware.device_edits(stale, made).device_nodes} == before
+
+
 # -- slow, hanging, lost
 
 

@@ -27,7 +27,8 @@ MEMORY = Rule("memory", mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30
 
 
 def shared(*rules: Rule, gpu=FULL_GPU, held=(), in_shares=(), **policy):
-    ownership = Ownership(held=frozenset(held), shared=frozenset(in_shares))
+    forms = frozenset([*((name, False) for name in held), *((name, True) for name in in_shares)])
+    ownership = Ownership(held=frozenset([*held, *in_shares]), forms=forms)
     return build_inventory(facts(gpu), MigPolicy(ownership=ownership, **policy), SharingRules(rules, "node"))
 
 
@@ -212,14 +213,14 @@ def test_a_device_whose_replicas_are_held_stays_replicas():
 
 
 def test_a_device_that_is_held_in_shares_is_offered_in_nothing_else():
-    inventory = shared(REPLICAS, held=[NAME], in_shares=[NAME])
+    inventory = shared(REPLICAS, in_shares=[NAME])
     (device,) = inventory.devices
     assert device.policies
     assert inventory.instead == {}
     assert inventory.find(NAME, "some share").share
 
 
-@pytest.mark.parametrize(("held", "in_shares"), [([NAME], [NAME]), ([f"{NAME}-share-0"], [])])
+@pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
 @pytest.mark.parametrize("rules", [(), (replace(MEMORY, portion=Portion(1 << 40, 1 << 40, 1 << 40)),)])
 def test_shares_that_are_held_but_not_configured_any_more_hide_their_device(held, in_shares, rules):
     inventory = shared(*rules, held=held, in_shares=in_shares)
@@ -243,6 +244,12 @@ def test_a_gpu_that_is_shared_is_not_cut_on_demand(cuttable):
     inventory = shared(REPLICAS, gpu=cuttable, is_dynamic=True)
     assert [d.name for d in inventory.devices] == [NAME]
     assert inventory.counter_sets == {}
+
+
+@pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
+def test_a_gpu_that_is_held_in_shares_is_not_cut_on_demand_either(cuttable, held, in_shares):
+    inventory = shared(gpu=cuttable, held=held, in_shares=in_shares, is_dynamic=True)
+    assert (inventory.devices, inventory.counter_sets) == ((), {})
 
 
 def test_partitions_that_are_made_on_demand_are_never_shared(cuttable):

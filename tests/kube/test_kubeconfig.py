@@ -128,3 +128,37 @@ def test_a_file_that_is_no_kubeconfig_is_an_error_that_names_the_file(tmp_path, 
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match="can't be read"):
         read_kubeconfig(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: " + "{b: " * 50_000, "{" + '"a":[' * 100_000])
+def test_a_file_that_is_nested_without_end_gives_an_error(tmp_path, text):
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(InputError, match="is not"):
+        read_kubeconfig(str(path))
+
+
+def test_a_list_of_files_is_read_as_one(tmp_path):
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    (mine / "config").write_text(
+        json.dumps(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+            }
+        )
+    )
+    (mine / "token").write_text("mine")
+    write(theirs, user={"token": "theirs"}, cluster={"certificate-authority": "ca.crt"}, **{"current-context": "else"})
+    credentials = read_kubeconfig(f"{mine}/config:{tmp_path}/missing:{theirs}/kubeconfig")
+    assert credentials.server == "https://10.0.0.1:6443"
+    assert credentials.tokens.authorization() == "Bearer mine", "the first entry of a name wins"
+    assert credentials.tls.ca_file == f"{theirs}/ca.crt", "a relative path starts at its own file's folder"
+
+
+def test_a_list_of_files_that_are_all_missing_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="none of these files exists"):
+        read_kubeconfig(f"{tmp_path}/a:{tmp_path}/b")

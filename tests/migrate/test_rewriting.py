@@ -11,7 +11,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.migrate.edits import applied, is_same
@@ -145,6 +145,7 @@ def read(text):
     return value_of(document.root)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_changed_text_reads_back_as_the_value_and_keeps_its_comments(data):
     text = data.draw(texts())
@@ -154,16 +155,19 @@ def test_a_changed_text_reads_back_as_the_value_and_keeps_its_comments(data):
         assert sorted(re.findall(r"# note \d+", made)) == sorted(re.findall(r"# note \d+", text)), made
 
 
+@settings(max_examples=60, deadline=None)
 @given(texts())
 def test_a_text_that_is_not_changed_stays_byte_for_byte(text):
     assert rewritten(text, lambda value: None)[0] == text
 
 
+@settings(max_examples=60, deadline=None)
 @given(texts())
 def test_it_is_read_as_kubernetes_readers_do(text):
     assert is_same(read(text), copy.deepcopy(yaml.safe_load(text)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_json_stays_json(data):
     root = data.draw(ROOTS)

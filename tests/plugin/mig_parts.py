@@ -30,13 +30,15 @@ def large(start: int, gpu: str = WHOLE) -> str:
 
 
 class MigRig(Rig):
-    """Two H100 that Prepare may cut. `profile_fields` are those of the first one's entry in the profile."""
+    """H100 that Prepare may cut, two of them. `profile_fields` are those of the first one's entry in the profile."""
 
-    def __init__(self, root: Path, model: str = "h100-sxm5-80gb", **profile_fields: Any) -> None:
-        self.model, self.fields = model, profile_fields
+    def __init__(self, root: Path, model: str = "h100-sxm5-80gb", *, count: int = 2, **profile_fields: Any) -> None:
+        self.model, self.fields, self.count = model, profile_fields, count
         self.proc = root / "proc"
         (self.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
         super().__init__(root)
+
+    every: dict[str, Any] = {}  # noqa: RUF012 - fields of all GPUs, set by a test before `write_profile`
 
     def restart(self):
         (self.proc / "sys/kernel/random/boot_id").write_text(self.boot_id)
@@ -51,7 +53,8 @@ class MigRig(Rig):
         return preparer
 
     def write_profile(self) -> None:
-        gpus = [{"pci": "0000:01:00.0", **self.fields}, {"pci": "0000:02:00.0"}]
+        first = {"pci": "0000:01:00.0", **self.fields}
+        gpus = [first, *({"pci": f"0000:{index:02x}:00.0"} for index in range(2, self.count + 1))]
         document = {
             "about": "two GPUs to cut",
             "nodeName": "n1",
@@ -59,7 +62,7 @@ class MigRig(Rig):
             "sources": ["made up"],
             "driverVersion": "580.126.20",
             "cudaDriverVersion": "13.0",
-            "gpuDefaults": {"model": self.model},
+            "gpuDefaults": {"model": self.model, **self.every},
             "gpus": gpus,
         }
         (self.root / "profile.yaml").write_text(json.dumps(document))
@@ -77,7 +80,7 @@ class MigRig(Rig):
 
     def cuts(self) -> list[tuple[int, str, int]]:
         """Give every partition there is: GPU, profile, start."""
-        return [(i, p.profile, p.start) for i in (0, 1) for p in self.partitions(i)]
+        return [(i, p.profile, p.start) for i in range(self.count) for p in self.partitions(i)]
 
     def modes(self) -> list[bool]:
         return [g.mig_enabled for g in self.hardware.discover().gpus]
@@ -101,7 +104,7 @@ class MigRig(Rig):
         """Nothing of ours is left: no partition, no mode, no file, no record."""
         self.assert_empty()
         assert self.cuts() == []
-        assert self.modes() == [False, False]
+        assert not any(self.modes())
         assert self.ledger.modes(self.boot_id) == frozenset()
 
     def soon(self, seconds: float = 5.0) -> Deadline:

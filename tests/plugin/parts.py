@@ -39,11 +39,13 @@ def config(kind: str = "GpuConfig", source: str = "FromClaim", requests: tuple[s
     return {"source": source, "requests": list(requests), "opaque": {"driver": DRIVER, "parameters": parameters}}
 
 
-def claim_wire(uid: str, *results: dict[str, Any], configs: tuple[dict, ...] = (), name: str = "") -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "ns", "name": name or f"claim-{uid}", "uid": uid},
-        "status": {"allocation": {"devices": {"results": list(results), "config": list(configs)}}},
-    }
+def claim_wire(
+    uid: str, *results: dict[str, Any], configs: tuple[dict, ...] = (), name: str = "", pods: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    status: dict[str, Any] = {"allocation": {"devices": {"results": list(results), "config": list(configs)}}}
+    if pods:
+        status["reservedFor"] = [{"resource": "pods", "name": f"pod-{pod}", "uid": pod} for pod in pods]
+    return {"metadata": {"namespace": "ns", "name": name or f"claim-{uid}", "uid": uid}, "status": status}
 
 
 def allocated(uid: str, *devices: str, **more: Any) -> AllocatedClaim:
@@ -161,6 +163,8 @@ class Rig:
             hardware=self.hardware,
             inventory=lambda: self.inventory,
             supervisor=self.supervisor,
+            pods_dir=self.root / "pods",
+            proc=self.root / "proc",
             abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
         )
         return self.preparer

@@ -30,7 +30,7 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
     assert len(edits["deviceNodes"]) == 3
     uuid = rig.partitions()[0].uuid
-    assert edits["env"] == [f"{OWNER_ENV}={uuid}/boot-1"]
+    assert edits["env"] == [f"{OWNER_ENV}_{small(3).upper().replace('-', '_')}={uuid}/boot-1"]
     rig.unprepare("u1")
     rig.assert_untouched()
 
@@ -327,3 +327,18 @@ def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_and_loses_
     assert rig.partitions() == before
     rig.unprepare("u1")
     assert rig.cuts() == []
+
+
+def test_nodes_that_come_a_moment_after_their_partition_are_waited_for(rig, monkeypatch):
+    edits, missing = rig.hardware.device_edits, [1, 2, 3]
+
+    def late(gpu, partition):
+        if partition is not None and missing:
+            missing.pop()
+            raise HardwareError("node-missing", "MIG capability gpu0/gi1/access is not there")
+        return edits(gpu, partition)
+
+    monkeypatch.setattr(rig.hardware, "device_edits", late)
+    assert rig.now_prepare("u1", small(3))
+    rig.unprepare("u1")
+    rig.assert_untouched()

@@ -5,6 +5,7 @@ Left out: who waits for whom (test_holders), crashes (test_kill), broken disks (
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -22,6 +23,19 @@ def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:
     assert [d["name"] for d in document["devices"]] == ["u1-gpu-0", "u1-mig-1"]
     assert document["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert rig.states() == {"u1": "prepared"}
+
+
+def test_the_server_is_asked_again_when_it_said_and_no_sooner(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    busy = ApiError("too-many-requests", "429", status=429, retry=Retry.NOW, retry_after_s=0.6)
+    rig.api.faults = [busy]
+    started = time.monotonic()
+    assert rig.prepare("u1")
+    assert time.monotonic() - started >= 0.6
+    rig.api.faults = [busy]
+    with pytest.raises(ApiError):
+        rig.prepare(rig.allocate("u2", "gpu-1"), 0.5)
+    assert rig.api.requests["get"] == 3, "there was no time left to ask again"
 
 
 def test_unprepare_removes_everything(rig: Rig) -> None:

@@ -289,6 +289,22 @@ def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pyte
     assert server.last_error == ""
 
 
+def test_claims_of_a_call_do_not_wait_for_those_before_them(served: Served) -> None:
+    from tests.plugin.parts import inventory
+
+    served.rig.inventory = inventory(45)
+    uids = [served.rig.allocate(f"u{number}", f"gpu-{number}") for number in range(45)]
+    served.rig.hardware.missing = set(range(40))
+    served.start()
+    served.kubelet.register()
+    call, _ = in_thread(served.kubelet.prepare, *map(claim, uids))
+    eventually(lambda: set(served.rig.states()) == {f"u{number}" for number in range(40, 45)})
+    assert call.is_alive()
+    served.rig.hardware.missing = set()
+    call.join(10)
+    assert len(served.rig.states()) == 45
+
+
 def test_many_claims_at_once_are_all_prepared(served: Served) -> None:
     from tests.plugin.parts import inventory
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.mig_parts import OTHER, WHOLE, small
+from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.plugin.parts import DRIVER, in_thread
 from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
@@ -286,8 +285,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     served.prepare("u2")
     files = served.files()
     served.settings = None
-    served.look()
-    served.inventory = Inventory(served.inventory.devices)  # no replica, nothing that may be allocated many times
+    MigRig.look(served)  # no replica, nothing that may be allocated many times
     assert [device.device for device in served.prepare("u1")] == [replica(0)]
     served.prepare("u2")
     assert served.preparer.refresh_cdi() == 0
@@ -406,6 +404,15 @@ def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: Sh
     assert served.compute_modes() == ("DEFAULT", "EXCLUSIVE_PROCESS")
 
 
+def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingRig) -> None:
+    sliced.allocate("u1", replica(0))
+    sliced.prepare("u1")
+    sliced.ledger._write(lambda c: c.execute("DELETE FROM claims"))
+    assert not sliced.ledger.is_empty()
+    assert sliced.preparer.settle_sharing() == 1
+    assert sliced.ledger.is_empty()
+
+
 # Many at once
 
 
@@ -442,6 +449,24 @@ def test_one_that_leaves_while_another_comes_leaves_the_device_shared(served: Sh
         assert served.effects() == {WHOLE: [coming]}
         assert served.compute_modes() == EXCLUSIVE
         assert list(served.supervisor.daemons()) == [WHOLE]
+
+
+def test_two_agents_on_one_node_make_one_effect_and_undo_it_once(sliced: SharingRig) -> None:
+    older = sliced.preparer
+    newer = sliced.restart()
+    for round_ in range(3):
+        uids = [sliced.allocate(f"{round_}-{i}", replica(i)) for i in range(4)]
+        threads = [in_thread(sliced.prepare, uid, 5.0, (older, newer)[i % 2]) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert not isinstance(outcome[0], Exception), outcome
+        assert sliced.effects() == {WHOLE: uids}
+        threads = [in_thread((newer, older)[i % 2].unprepare, uid, Deadline.after(5)) for i, uid in enumerate(uids)]
+        for thread, outcome in threads:
+            thread.join(10)
+            assert outcome == [None]
+        sliced.assert_unshared()
+    assert sliced.sets == [(WHOLE, "Long"), (WHOLE, "Default")] * 3
 
 
 STEPS = st.lists(

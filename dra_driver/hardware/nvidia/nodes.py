@@ -35,10 +35,7 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
 
     The dev root wins over the driver root's /dev. `host_path` is given only where it is not the path itself.
     """
-    places = [(roots.dev, roots.dev)]
-    if roots.driver_mount.rstrip("/"):
-        places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
-    for here, on_host in places:
+    for here, on_host in _places(roots):
         try:
             status = os.stat(f"{here.rstrip('/')}/{name}")  # noqa: PTH116 - a hot path
         except OSError:
@@ -54,6 +51,19 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
                 gid=status.st_gid,
             )
     return None
+
+
+def is_missing(roots: Roots, name: str) -> bool:
+    """Say whether there is nothing at all where the node `/dev/<name>` is looked for."""
+    return not any(Path(here, name).exists() for here, _ in _places(roots))
+
+
+def _places(roots: Roots) -> list[tuple[str, str]]:
+    """Give the folders where nodes are, as seen here and as the host names them."""
+    places = [(roots.dev, roots.dev)]
+    if roots.driver_mount.rstrip("/"):
+        places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
+    return places
 
 
 def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:

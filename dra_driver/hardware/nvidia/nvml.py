@@ -67,6 +67,14 @@ class Nvml(MigCalls):
         except (ValueError, ctypes.ArgumentError) as fault:  # text that is not UTF-8
             raise NvmlFault(function, f"gave no text: {fault}") from None
 
+    def _call_library(self, function: str, *arguments: Any) -> None:
+        """Make a call that the bindings do not have as we need it; they still find the function and name the error."""
+        self._mark(function)
+        try:
+            self._api._nvmlCheckReturn(self._api._nvmlGetFunctionPointer(function)(*arguments))  # noqa: SLF001
+        except self._api.NVMLError as fault:
+            raise NvmlFault(function, self._name_of(getattr(fault, "value", 999))) from None
+
     # -- the library as a whole
 
     def init(self) -> None:

@@ -19,6 +19,33 @@ _INSTANCES_MAX = 16  # of one profile, on any GPU, with room to spare
 _CI_PROFILE_OF_SLICES = {1: 0, 2: 1, 3: 2, 4: 3, 6: 6, 7: 4, 8: 5}  # slices -> NVML_COMPUTE_INSTANCE_PROFILE_*
 
 
+_PROFILE_INFO_VERSIONS = (1, 2, 3)
+_OWN_VERSION = 3
+_OTHER_VERSION = frozenset(["FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "NOT_SUPPORTED"])
+_COUNTS = ("multiprocessorCount", "copyEngineCount", "decoderCount", "encoderCount", "jpegCount", "ofaCount")
+
+
+class _GiProfileV3(ctypes.Structure):
+    """nvmlGpuInstanceProfileInfo_v3_t."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("version", "id", "sliceCount", "instanceCount", *_COUNTS)),
+        ("memorySizeMB", ctypes.c_ulonglong),
+        ("name", ctypes.c_char * 96),
+        ("capabilities", ctypes.c_uint),
+    ]
+
+
+class _CiProfileV3(ctypes.Structure):
+    """nvmlComputeInstanceProfileInfo_v3_t."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("version", "id", "sliceCount", "instanceCount", *_COUNTS)),
+        ("name", ctypes.c_char * 96),
+        ("capabilities", ctypes.c_uint),
+    ]
+
+
 class NvmlFault(Exception):
     """A library call failed: which one, and the name of the error without its NVML_ERROR_ prefix."""
 
@@ -85,6 +112,10 @@ class MigCalls(ABC):
         """Make one call. Raises: NvmlFault for every way in which it can fail."""
 
     @abstractmethod
+    def _call_library(self, function: str, *arguments: Any) -> None:
+        """Make one call of a library function that gives a status. Raises: NvmlFault."""
+
+    @abstractmethod
     def _name_of(self, code: int) -> str:
         """Give the name of an error code."""
 
@@ -124,11 +155,20 @@ class MigCalls(ABC):
         return GpuInstance(int(info.id), int(info.profileId), int(info.placement.start), int(info.placement.size))
 
     def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
-        """List the GPU instance profiles that the GPU offers, by NVIDIA's id."""
+        """List the GPU instance profiles that the GPU offers, by NVIDIA's id.
+
+        Asked by the first version of the call that knows any: old libraries have the first, new ones may drop it.
+        """
+        for version in _PROFILE_INFO_VERSIONS:
+            if profiles := self._gi_profiles(gpu, version):
+                return profiles
+        return {}
+
+    def _gi_profiles(self, gpu: Handle, version: int) -> dict[int, GpuInstanceProfile]:
         profiles: dict[int, GpuInstanceProfile] = {}
         for constant in range(int(self._api.NVML_GPU_INSTANCE_PROFILE_COUNT)):
             try:
-                info = self._call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, constant, 1)
+                info = self._profile_info("nvmlDeviceGetGpuInstanceProfileInfo", version, gpu, constant)
             except NvmlFault as fault:
                 if fault.is_lost:
                     raise
@@ -148,6 +188,15 @@ class MigCalls(ABC):
             )
             profiles.setdefault(profile.profile_id, profile)
         return profiles
+
+    def _profile_info(self, function: str, version: int, *arguments: Any) -> Any:
+        """Ask for a profile by one version of a call; the third is one that the bindings do not have."""
+        if version < _OWN_VERSION:
+            return self._call(function, *arguments, version)
+        info = _GiProfileV3() if "Device" in function else _CiProfileV3()
+        info.version = ctypes.sizeof(info) | _OWN_VERSION << 24
+        self._call_library(f"{function}V", *arguments, ctypes.byref(info))
+        return info
 
     def mig_attributes(self, mig: Handle) -> MigAttributes:
         """Describe a MIG device."""
@@ -210,8 +259,16 @@ class MigCalls(ABC):
         if constant is None:
             raise NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", f"no profile of {slices} slices is known")
         shared = self._api.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        info = self._call("nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, constant, shared, 1)
-        return int(info.id)
+        fault: NvmlFault | None = None
+        for version in _PROFILE_INFO_VERSIONS:
+            try:
+                name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+                return int(self._profile_info(name, version, instance, constant, shared).id)
+            except NvmlFault as refusal:
+                if refusal.name not in _OTHER_VERSION:
+                    raise
+                fault = fault or refusal
+        raise fault or NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", "FUNCTION_NOT_FOUND")
 
     def compute_instances(self, instance: Handle, ci_profile_id: int) -> tuple[Handle, ...]:
         """List handles of a GPU instance's compute instances of one profile."""

@@ -8,8 +8,10 @@ caller's facts only UUID and PCI address count, which a caller after a restart s
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
@@ -24,6 +26,7 @@ from dra_driver.model.errors import HardwareError, Retry
 T = TypeVar("T")
 Work = Callable[[Nvml, Handle, GpuFacts], T]  # with the GPU's handle, and its facts as last read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_TAKE_BACK_S = 1.0
 
 
 class Partitioning:
@@ -67,14 +70,13 @@ class Partitioning:
 
     def set_mode(self, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
         """Switch MIG mode where that needs no reset."""
-        what = f"GPU {gpu.pci_address}"
-        self._until_free(
-            gpu,
-            lambda nvml, handle, known: _switch(nvml, handle, known, enabled=enabled),
-            time.monotonic() + deadline_s,
-            "gpu-in-use",
-            what,
-        )
+        change, end = _Switch(enabled), time.monotonic() + deadline_s
+        try:
+            self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
+        except HardwareError:
+            with contextlib.suppress(HardwareError, NvmlFault):  # the refusal is what counts
+                self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
+            raise
 
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
         """Read a GPU's partitions."""
@@ -152,25 +154,41 @@ def _not_open(gpu: GpuFacts) -> HardwareError:
     return HardwareError("no-library", f"GPU {gpu.pci_address} is not known to the driver now", retry=Retry.LATER)
 
 
-def _switch(nvml: Nvml, handle: Handle, gpu: GpuFacts, *, enabled: bool) -> None:
-    """Switch MIG mode; what can't be done now is taken back, so that no reset does it later.
+@dataclass(slots=True)
+class _Switch:
+    """A change of MIG mode, in as many attempts as it takes until it reads back."""
 
-    Raises: NvmlFault (IN_USE: to be tried again), HardwareError.
-    """
-    current, _ = nvml.mig_mode(handle)
-    if current == enabled:
-        return
-    if not gpu.mig_toggles_without_reset:
-        raise _reset_needed(gpu)
-    if current and _has_instances(nvml, handle, gpu):
-        raise HardwareError("partition-in-use", f"GPU {gpu.pci_address} still has MIG partitions", retry=Retry.LATER)
-    refusal = nvml.set_mig_mode(handle, enabled=enabled)
-    if not refusal:
-        return
-    nvml.set_mig_mode(handle, enabled=current)
-    if refusal == "RESET_REQUIRED":
-        raise _reset_needed(gpu)
-    raise NvmlFault("nvmlDeviceSetMigMode", refusal)
+    enabled: bool
+    _is_asked: bool = False
+
+    def attempt(self, nvml: Nvml, handle: Handle, gpu: GpuFacts) -> None:
+        """Switch, or look whether it came to pass. What can't be done now is taken back: no reset shall do it later.
+
+        Raises: NvmlFault (IN_USE: to be tried again), HardwareError.
+        """
+        current, pending = nvml.mig_mode(handle)
+        if current == self.enabled:
+            return
+        if not gpu.mig_toggles_without_reset:
+            raise _reset_needed(gpu)
+        if current and _has_instances(nvml, handle, gpu):
+            raise HardwareError(
+                "partition-in-use", f"GPU {gpu.pci_address} still has MIG partitions", retry=Retry.LATER
+            )
+        if not (self._is_asked and pending == self.enabled):
+            refusal = nvml.set_mig_mode(handle, enabled=self.enabled)
+            if refusal:
+                nvml.set_mig_mode(handle, enabled=current)
+                raise _reset_needed(gpu) if refusal == "RESET_REQUIRED" else NvmlFault("nvmlDeviceSetMigMode", refusal)
+            self._is_asked = True
+        if nvml.mig_mode(handle)[0] != self.enabled:  # the library said yes; the GPU takes its time
+            raise NvmlFault("nvmlDeviceGetMigMode", "IN_USE")
+
+    def take_back(self, nvml: Nvml, handle: Handle, _gpu: GpuFacts) -> None:
+        """Leave nothing pending of a change that did not come to pass in time. Raises: NvmlFault."""
+        current, pending = nvml.mig_mode(handle)
+        if self._is_asked and current != self.enabled and pending == self.enabled:
+            nvml.set_mig_mode(handle, enabled=current)
 
 
 def _has_instances(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
 from dra_driver.hardware.nvidia.instances import Removal
 from dra_driver.hardware.nvidia.links import Edge
+from dra_driver.hardware.nvidia.nodes import is_missing
 from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.partitioning import Partitioning
@@ -155,7 +157,9 @@ class NvidiaHardware:
         """Give what one device needs. Raises: HardwareError("hardware.node-missing")."""
         from dra_driver.hardware.nvidia.edits import device_edits  # noqa: PLC0415 - only where claims are prepared
 
-        return device_edits(self._roots, gpu, partition)
+        minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have given it another
+        now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
+        return device_edits(self._roots, now, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Say what the common edits leave out now and why; nothing where there is no GPU."""
@@ -282,6 +286,7 @@ class NvidiaHardware:
         silent = sum(problem.subject == "node" for problem in problems)
         problems = [*name_silent(problems, functions, answered), *unreported(functions, answered, silent=silent)]
         problems += shared_identities(readings)
+        problems += self._without_nodes(readings)
         self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
         self._edges.update(edge for reading in readings for edge in reading.links.edges)
         self._driver_version = state.driver_version
@@ -307,10 +312,20 @@ class NvidiaHardware:
                 subject = gpu.last.address if gpu.last and gpu.last.address else "node"
                 text = f"GPU at index {index} does not answer {call or 'yet'}"
                 problems.append(Problem("hardware.gpu-not-answering", subject, text))
-            elif gpu.last is not None and gpu.last.address not in {r.address for r in readings if r.address}:
+            elif gpu.last is not None and gpu.last.address in {r.address for r in readings if r.address}:
+                text = f"another GPU has this PCI address too: the one at index {index} is left out"
+                problems.append(Problem("hardware.address-shared", str(gpu.last.address), text))
+            elif gpu.last is not None:
                 readings.append(gpu.last)
                 problems.extend(gpu.last.problems)
         return readings, problems
+
+    def _without_nodes(self, readings: list[GpuReading]) -> list[Problem]:
+        """Say which GPUs no container can open yet: their claims wait until the node is there."""
+        found = (reading.facts for reading in readings if reading.facts is not None)
+        lost = [gpu for gpu in found if is_missing(self._roots, f"nvidia{gpu.minor}")]
+        text = "there is no device node /dev/nvidia{}: claims of this GPU wait for it"
+        return [Problem("hardware.node-missing", gpu.pci_address, text.format(gpu.minor)) for gpu in lost]
 
     def _waiting_facts(self, reason: NotOpen) -> Facts:
         problems = unreported(sysfs.read_pci_functions(self._roots), (), silent=10**6)

@@ -19,12 +19,14 @@ import pytest
 
 from tests.cluster.agent import ACCOUNT, NAMESPACE, Agent
 from tests.cluster.api import Refused
+from tests.cluster.balance import spread
 from tests.cluster.cluster import REPOSITORY, Cluster
+from tests.cluster.hardware import KINDS, machine
 from tests.cluster.node import Node
-from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 
+SOAK = bool(os.environ.get("SOAK"))
 DEPLOYED = (
     "deploy/manifests/rbac.yaml",
     "deploy/manifests/admission-policy.yaml",
@@ -81,6 +83,7 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
     try:
         for agent in running:
             agent.wait_empty()
+            agent.check_slices()
         for agent in running:
             agent.stop()
         for agent in running:
@@ -95,24 +98,28 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
                 file.unlink()
 
 
-@pytest.fixture
-def agent(start_agent: Callable[..., Agent]) -> Agent:
-    """The agent of a simulated machine with eight H100, two of them cut by MIG; published."""
-    started = start_agent()
+# The core lane runs most scenarios on the simulated machine alone; `make soak` runs all of them on both.
+@pytest.fixture(params=KINDS if SOAK else KINDS[:1])
+def agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
+    """The agent of a machine with eight H100, two of them cut by MIG; published."""
+    started = start_agent(**machine(request.param, tmp_path))
     started.published()
     return started
 
 
-@pytest.fixture(params=["simulated", "nvml"])
+@pytest.fixture(params=KINDS)
 def either_agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The same machine twice: simulated, and the real NVIDIA vendor over a fake library."""
-    if request.param == "simulated":
-        started = start_agent()
-    else:
-        machine = NvmlMachine(tmp_path)
-        started = start_agent(hardware="nvidia", flags=machine.flags, environment=machine.environment)
+    """The same on both machines: simulated, and the real NVIDIA vendor over a fake library."""
+    started = start_agent(**machine(request.param, tmp_path))
     started.published()
     return started
+
+
+# In the core lane the long scenarios take turns: one kind with the gates on, the other with the defaults.
+@pytest.fixture(params=KINDS if SOAK else KINDS[:1] if os.environ.get("GATES") == "default" else KINDS[1:])
+def either_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Make machines of either kind: `start_agent(**either_machine("name", cut=…))`."""
+    return lambda name, **variant: machine(request.param, tmp_path / name, **variant)
 
 
 @pytest.fixture
@@ -124,11 +131,13 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: obj
     )
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.api.wait("ServiceAccount", "default", name, "made", lambda _: True)
+    before = {node.name: node.mount_points() for node in cluster.nodes}
     yield name
     for kind in ("Pod", "ResourceClaimTemplate", "ResourceClaim"):
         cluster.api.call("DELETE", cluster.api.path(kind, namespace=name))
     for kind in ("Pod", "ResourceClaim"):
         until(f"every {kind} of the scenario gone", functools.partial(_none_left, cluster, kind, name), 90)
+    until("every mount of the scenario gone", functools.partial(_no_mount_left, cluster, before), 30)
     # Nothing waits for the namespace itself, which takes its time.
     cluster.api.delete("Namespace", name)
 
@@ -139,15 +148,31 @@ def _none_left(cluster: Cluster, kind: str, namespace: str) -> bool:
     return True
 
 
+def _no_mount_left(cluster: Cluster, before: dict[str, set[str]]) -> bool:
+    left = [point for node in cluster.nodes for point in sorted(node.mount_points() - before[node.name])]
+    assert not left, left
+    return True
+
+
 @pytest.fixture
 def stage(cluster: Cluster, namespace: str) -> Stage:
     """The scenario's namespace, looked at from the first node."""
     return Stage(cluster, cluster.nodes[0], namespace)
 
 
+@pytest.hookimpl(trylast=True)  # when it is known what runs
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the long scenarios: with two workers (two clusters) none is left over at the end."""
-    items.sort(key=lambda item: "robustness" not in item.nodeid)
+    """Give each worker (each has a cluster of its own) as much to do as the others."""
+    order = spread([item.nodeid for item in items], int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    places = {nodeid: place for place, nodeid in enumerate(order)}
+    items.sort(key=lambda item: places[item.nodeid])
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str]:
+    """Count as usual, but print no letters: each scenario has a line of its own."""
+    is_call = report.when == "call"
+    words = {"passed": "passed" if is_call else "", "failed": "failed" if is_call else "error"}
+    return words.get(report.outcome, report.outcome), "", ""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -159,7 +184,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown":
         name = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
         verdict = "FAILED" if report.nodeid in _FAILED else "skipped" if report.nodeid in _SKIPPED else "ok"
-        print(f"\n{times[0]:7.1f} s  {verdict:7}  {name}", end="", flush=True)
+        print(f"{times[0]:7.1f} s  {verdict:7}  {name}", flush=True)
     elif report.skipped:
         _SKIPPED.add(report.nodeid)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from datetime import datetime
-
 import pytest
 
 from tests.cluster.agent import Agent
-from tests.cluster.stage import Stage, results
-from tests.cluster.workload import SHOW, claim, container, devices, pod, request, template
+from tests.cluster.sandbox import until
+from tests.cluster.stage import PATIENCE, Stage, results
+from tests.cluster.workload import claim, container, devices, pod, request, template
 
 ONE_GPU = devices(request("gpu"))
 
@@ -22,13 +20,18 @@ def test_one_pod_with_a_claim_template_sees_its_device(either_agent: Agent, stag
     )
     found = stage.check("user")
     assert len(stage.devices(found)) == 1
-    assert stage.seen("user").environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    # `check` compared what the container sees with what CDI promises; this is that it promises something.
+    seen = stage.seen("user")
+    assert seen.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert {"/dev/nvidiactl"} < set(seen.nodes)
+    if "nvidia" in either_agent.daemon.argv:
+        assert any("/libcuda.so." in path for path in seen.mounts), "no driver library is mounted"
     stage.delete_pod("user")
     # Gone as soon as the pod is: the kubelet reports the end only after Unprepare.
     either_agent.wait_empty(1)
 
 
-def test_two_containers_share_one_device(agent: Agent, stage: Stage) -> None:
+def test_two_containers_share_one_device(either_agent: Agent, stage: Stage) -> None:
     stage.create(
         template(stage.namespace, "one-gpu", ONE_GPU),
         pod(stage.namespace, "user", container("a", "gpu"), container("b", "gpu"), templates={"gpu": "one-gpu"}),
@@ -56,7 +59,7 @@ def test_each_container_sees_only_the_request_it_names(agent: Agent, stage: Stag
     assert left | right == both
 
 
-def test_two_pods_share_one_claim(agent: Agent, stage: Stage) -> None:
+def test_two_pods_share_one_claim(either_agent: Agent, stage: Stage) -> None:
     stage.create(claim(stage.namespace, "shared", ONE_GPU))
     for name in ("first", "second"):
         stage.create(pod(stage.namespace, name, container("main", "gpu"), claims={"gpu": "shared"}))
@@ -65,21 +68,26 @@ def test_two_pods_share_one_claim(agent: Agent, stage: Stage) -> None:
     stage.delete_pod("first")
     # The other pod still uses the claim: nothing is taken away.
     stage.check("second")
-    assert len(agent.cdi_files()) == 1
+    assert len(either_agent.cdi_files()) == 1
     stage.delete_pod("second")
-    agent.wait_empty(1)
+    either_agent.wait_empty(1)
 
 
 def test_pods_queue_for_the_last_gpu(agent: Agent, stage: Stage) -> None:
-    last = max(agent.devices().items())[1]["attributes"]["uuid"]["string"]
-    only = f'device.attributes["gpu.nvidia.com"].uuid == "{last}"'
-    stage.create(template(stage.namespace, "last-gpu", devices(request("gpu", last_class(agent, last), only))))
-    names = ["first", "second", "third"]
-    for name in names:
-        stage.create(pod(stage.namespace, name, container("main", "gpu", script=SHOW), templates={"gpu": "last-gpu"}))
-    spans = sorted(_span(stage.succeeded(name, 90)) for name in names)
-    for earlier, later in itertools.pairwise(spans):
-        assert earlier[1] <= later[0], "two containers had the device at one time"
+    last = max(name for name, it in agent.devices().items() if it["attributes"]["type"]["string"] == "gpu")
+    uuid = agent.devices()[last]["attributes"]["uuid"]["string"]
+    only = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'
+    stage.create(template(stage.namespace, "last-gpu", devices(request("gpu", selector=only))))
+    queued = {"first", "second", "third"}
+    for name in queued:
+        stage.create(pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": "last-gpu"}))
+    while queued:
+        (name,) = until("the next pod runs", lambda: _running(stage, queued), PATIENCE)
+        assert stage.devices(stage.check(name)) == [last]
+        for other in queued - {name}:
+            stage.pending(other, "cannot allocate all claims")
+        stage.delete_pod(name)
+        queued.remove(name)
 
 
 def test_a_claim_is_used_again_by_the_next_pod(agent: Agent, stage: Stage) -> None:
@@ -93,14 +101,8 @@ def test_a_claim_is_used_again_by_the_next_pod(agent: Agent, stage: Stage) -> No
     assert not kept.get("status", {}).get("reservedFor")
 
 
-def last_class(agent: Agent, uuid: str) -> str:
-    kinds = {
-        device["attributes"]["uuid"]["string"]: device["attributes"]["type"]["string"]
-        for device in agent.devices().values()
-    }
-    return f"{kinds[uuid]}.nvidia.com"
-
-
-def _span(pod_object: dict) -> tuple[datetime, datetime]:
-    ended = pod_object["status"]["containerStatuses"][0]["state"]["terminated"]
-    return datetime.fromisoformat(ended["startedAt"]), datetime.fromisoformat(ended["finishedAt"])
+def _running(stage: Stage, names: set[str]) -> list[str]:
+    found = stage.cluster.api.list("Pod", stage.namespace, fieldSelector="status.phase=Running")
+    running = [it["metadata"]["name"] for it in found if it["metadata"]["name"] in names]
+    assert len(running) < 2, "two pods have the device at one time"
+    return running

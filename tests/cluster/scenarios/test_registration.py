@@ -9,13 +9,12 @@ import pytest
 import yaml
 
 from tests.cluster.agent import DRIVER, Agent
-from tests.cluster.cluster import REPOSITORY
+from tests.cluster.hardware import NVML, PROFILES, machine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 from tests.cluster.workload import container, devices, pod, request, template
 
 ONE_GPU = devices(request("gpu"))
-PROFILES = REPOSITORY / "dra_driver/hardware/simulated/profiles"
 
 
 @pytest.mark.smoke
@@ -32,7 +31,14 @@ def test_the_kubelet_registers_the_plugin_and_its_pool_is_published(either_agent
 
 @pytest.mark.parametrize("profile", sorted(path.stem for path in PROFILES.glob("*.yaml")))
 def test_slices_are_kept_byte_for_byte(start_agent: Callable[..., Agent], profile: str) -> None:
-    agent = start_agent(hardware=f"simulated:{profile}")
+    check_kept(start_agent(hardware=f"simulated:{profile}"))
+
+
+def test_slices_of_the_fake_library_are_kept_byte_for_byte(start_agent: Callable[..., Agent], tmp_path: Path) -> None:
+    check_kept(start_agent(**machine(NVML, tmp_path)))
+
+
+def check_kept(agent: Agent) -> None:
     agent.published()
     sent = [event for event in agent.cluster.audited("create", "update") if event["responseStatus"]["code"] < 300]
     assert sent

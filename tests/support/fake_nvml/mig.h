@@ -92,12 +92,21 @@ API nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant, GiProfi
     *out = p->info;
     return leave(SUCCESS);
 }
+static unsigned profile_version(void) {
+    const char *only = getenv("FAKE_NVML_PROFILE_VERSION");
+    return only ? (unsigned)atoi(only) : 2;
+}
 API nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, GiProfileV2 *out) {
     BEGIN(ON_GPU);
     Profile *p = profile_by_constant(gpu, constant);
     if (!p) return leave(NOT_SUPPORTED);
-    if (out->version != VERSION(GiProfileV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
     GiProfile *i = &p->info;
+    if (profile_version() == 3 && out->version == VERSION(GiProfileV3, 3)) {
+        *(GiProfileV3 *)out = (GiProfileV3){out->version, i->id, i->slices, i->instances, i->sms, i->copy, i->decoders,
+                                            i->encoders, i->jpeg, i->ofa, i->memory_mib, "", 0};
+        return leave(SUCCESS);
+    }
+    if (profile_version() != 2 || out->version != VERSION(GiProfileV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
     *out = (GiProfileV2){out->version, i->id, i->p2p, i->slices, i->instances, i->sms, i->copy, i->decoders,
                          i->encoders, i->jpeg, i->ofa, i->memory_mib, ""};
     snprintf(out->name, sizeof out->name, "MIG %s", p->name);
@@ -124,7 +133,8 @@ API nvmlDeviceSetMigMode(void *device, unsigned mode, int *status) {
     *status = SUCCESS;
     if (fact(gpu->facts, gpu->facts_n, "mig_reset") && now != (int)mode) *status = RESET_REQUIRED;
     else if (now != (int)mode && (gpu->gis_n || gpu->running_n)) *status = IN_USE;
-    snprintf(line, sizeof line, "mig_mode %d %u", *status ? now : (int)mode, mode);
+    int is_late = fact(gpu->facts, gpu->facts_n, "mig_late") != NULL;
+    snprintf(line, sizeof line, "mig_mode %d %u", *status || is_late ? now : (int)mode, mode);
     rewrite(h->pci, "mig_mode", line);
     end_change();
     crash_after(gpu_at(h->pci), __func__);
@@ -224,6 +234,17 @@ API nvmlGpuInstanceGetComputeInstanceProfileInfo(void *device, unsigned constant
     unsigned n = ci_slices[constant];
     *out = (CiProfile){constant, n, i->slices / n, i->sms * n / i->slices, i->copy, i->decoders, i->encoders, i->jpeg, i->ofa};
     return leave(SUCCESS);
+}
+API nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *device, unsigned constant, unsigned engines, CiProfileV2 *out) {
+    unsigned version = out->version;
+    CiProfile plain;
+    int answer = nvmlGpuInstanceGetComputeInstanceProfileInfo(device, constant, engines, &plain);
+    if (answer != SUCCESS) return answer;
+    if (version != (sizeof(CiProfileV2) | profile_version() << 24)) {
+        if (profile_version() != 3 || version != (sizeof(CiProfileV3) | 3u << 24)) return ARGUMENT_VERSION_MISMATCH;
+    }
+    out->id = plain.id;
+    return SUCCESS;
 }
 static int make_ci(Gpu *gpu, Gi *gi, Profile *p, unsigned constant, int *id) {
     unsigned used = 0, n = ci_slices[constant];

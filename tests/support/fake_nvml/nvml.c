@@ -14,6 +14,7 @@
  *     mig_mode CURRENT PENDING
  *     mig_reset 1                     (MIG mode changes with a reset only) | mig_minor N (its minor in MIG mode)
  *     compute_mode N (0 where there is none) | mig_compute_modes 1 (MIG devices take a compute mode as well)
+ *     mig_late 1                      (MIG mode stays pending until somebody writes another mig_mode)
  *     mig_placements_need_mode 1 | ci_device mig (what a compute instance calls its device; else its GPU)
  *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME SIZE START,START...
  *     gi ID PROFILE_ID START SIZE

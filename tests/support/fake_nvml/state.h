@@ -45,6 +45,10 @@ typedef struct {
     unsigned version, id, p2p, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
     unsigned long long memory_mib; char name[96];
 } GiProfileV2;
+typedef struct {
+    unsigned version, id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
+    unsigned long long memory_mib; char name[96]; unsigned capabilities;
+} GiProfileV3;
 typedef struct { void *device; unsigned id, profile_id; Placement placement; } GiInfo;
 typedef struct { void *device, *gpu_instance; unsigned id, profile_id; Placement placement; } CiInfo;
 typedef struct {
@@ -54,6 +58,10 @@ typedef struct { unsigned pid; unsigned long long bytes; unsigned gi, ci; } Proc
 typedef struct {
     unsigned id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa;
 } CiProfile;
+typedef struct { unsigned version, id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; char name[96]; } CiProfileV2;
+typedef struct {
+    unsigned version, id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; char name[96]; unsigned capabilities;
+} CiProfileV3;
 typedef struct { unsigned version, value; } AddressingMode;
 typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } Fabric;
 typedef struct {

@@ -1,0 +1,56 @@
+"""Who runs what: an order of scenarios that keeps every worker busy to the end.
+
+In: names of scenarios, the number of workers. Out: the names in an order of which each worker gets an equal piece.
+A worker that is done steals from the end of another's piece: what is long stands at the beginning, in different pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Seconds, roughly, of the long ones; parts of a scenario's id. They need not be right, only in this order.
+SECONDS = {
+    "three_hundred_pods": 300,
+    "test_chart": 40,  # each; they share a cluster of their own
+    "test_take_over": 70,
+    "fifty_pod_starts": 130,
+    "api_server_is_away": 120,
+    "upgrade_is_seamless": 90,
+    "hanging_library": 70,
+    "rebooted_node": 70,
+    "while_prepare_waits": 70,
+    "one_hand_at_a_time": 50,
+    "thirty_seconds": 40,
+    "broken_driver": 25,
+    "test_harness": 20,
+    "random_worlds": 20,
+}
+SHORT = 5
+TOGETHER = "test_chart"
+
+
+def spread(names: Sequence[str], workers: int) -> list[str]:
+    """Order the names so that equal pieces take about equal time.
+
+    >>> spread(["a", "b", "c", "rebooted_node", "d", "upgrade_is_seamless"], 2)
+    ['upgrade_is_seamless', 'a', 'b', 'rebooted_node', 'c', 'd']
+    """
+    room = -(-len(names) // workers)
+    pieces: list[list[str]] = [[] for _ in range(workers)]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if _seconds(name) > SHORT:
+            groups.setdefault(TOGETHER if TOGETHER in name else name, []).append(name)
+    for group in sorted(groups.values(), key=lambda group: -sum(map(_seconds, group))):
+        fitting = [piece for piece in pieces if len(piece) + len(group) <= room]
+        min(fitting or pieces, key=lambda piece: sum(map(_seconds, piece))).extend(group)
+    # The first piece is one name longer where they can't be equal.
+    sizes = [len(names) // workers + (place < len(names) % workers) for place in range(workers)]
+    short = [name for name in names if _seconds(name) == SHORT]
+    for piece, size in zip(pieces, sizes, strict=True):
+        piece += [short.pop(0) for _ in range(min(size - len(piece), len(short)))]
+    return [name for piece in pieces for name in piece] + short
+
+
+def _seconds(name: str) -> int:
+    return next((seconds for part, seconds in SECONDS.items() if part in name), SHORT)

@@ -1,0 +1,335 @@
+"""Pods, quotas and configurations migrated: the cases that no shape shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.migrate import Source, TemplateNames, migrate
+from dra_driver.model.errors import InputError
+
+
+def pod(containers, name="p", kind="Pod", **spec):
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": {"containers": containers, **spec}}
+
+
+def box(name, **limits):
+    found = {key.replace("__", "/").replace("_", "."): value for key, value in limits.items()}
+    return {"name": name, "image": "i", "resources": {"limits": found}}
+
+
+def gpus(name, count, resource="nvidia.com/gpu"):
+    return {"name": name, "image": "i", "resources": {"limits": {resource: count}}}
+
+
+def run(*wires, **options):
+    text = "---\n".join(yaml.safe_dump(wire, sort_keys=False) for wire in wires)
+    (done,) = migrate([Source("test.yaml", text)], **options)
+    return list(yaml.safe_load_all(done.new)), done
+
+
+def requests(template):
+    return {
+        row["name"]: (row["exactly"]["deviceClassName"], row["exactly"].get("count", 1))
+        for row in template["spec"]["spec"]["devices"]["requests"]
+    }
+
+
+@pytest.mark.parametrize("count", ["1.5", "-1", "x", "1m", True, "${GPUS}", None, 0.5, "{{inputs.parameters.n}}"])
+def test_a_count_that_is_no_whole_number_is_bad_input(count):
+    with pytest.raises(InputError, match=r"Pod p: spec.containers\[0\].*is not a whole number") as caught:
+        run(pod([gpus("c", count)]))
+    assert caught.value.code == "input.resource"
+
+
+@pytest.mark.parametrize("count", [2, "2", "2000m", 2.0])
+def test_a_whole_number_may_be_written_in_any_way(count):
+    found, _ = run(pod([gpus("c", count)]))
+    assert requests(found[0]) == {"gpu": ("gpu.nvidia.com", 2)}
+
+
+def test_requests_that_differ_from_limits_are_bad_input():
+    wire = pod([{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 2}, "requests": {"nvidia.com/gpu": 1}}}])
+    with pytest.raises(InputError, match=r"requests \(1\) differ from limits \(2\)"):
+        run(wire)
+
+
+def test_requests_alone_are_taken_and_said():
+    found, done = run(pod([{"name": "c", "resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 1}}}]))
+    assert found[1]["spec"]["containers"][0]["resources"] == {"requests": {"cpu": 1}, "claims": [{"name": "gpu"}]}
+    assert "requests-alone" in {row.code for row in done.losses}
+
+
+def test_a_fault_in_one_file_gives_out_nothing():
+    good = yaml.safe_dump(pod([gpus("c", 1)]))
+    with pytest.raises(InputError):
+        migrate([Source("good.yaml", good), Source("bad.yaml", good.replace("gpu: 1", "gpu: one"))])
+
+
+def test_resources_of_an_ephemeral_container_are_said_and_left():
+    wire = pod([gpus("c", 1)], ephemeralContainers=[gpus("debug", 1)])
+    found, done = run(wire)
+    assert found[1]["spec"]["ephemeralContainers"] == wire["spec"]["ephemeralContainers"]
+    assert "ephemeral-container" in {row.code for row in done.losses}
+
+
+def test_more_devices_than_a_claim_holds_are_spread_over_claims():
+    found, _ = run(pod([gpus("a", 40), gpus("b", 30)]))
+    *templates, made = found
+    assert [sum(count for _, count in requests(one).values()) for one in templates] == [32, 8, 30]
+    assert [row["name"] for row in made["spec"]["resourceClaims"]] == ["gpu", "gpu-2", "gpu-3"]
+
+
+@pytest.mark.parametrize("name", ["on", "123", "x" * 63, "0x1f", "1e3"])
+def test_odd_container_names_stay_names(name):
+    found, _ = run(pod([gpus(name, 1), gpus("other", 1)]))
+    asked = found[1]["spec"]["containers"][0]["resources"]["claims"][0]["request"]
+    assert asked in requests(found[0])
+    assert len(asked) <= 63
+
+
+def test_long_names_are_cut_and_stay_different():
+    one, two = "a" * 250 + "x", "a" * 250 + "y"
+    _, done = run(pod([gpus("c", 1)], one), pod([gpus("c", 1)], two))
+    assert len(set(done.templates)) == 2
+    assert all(len(name) <= 63 for name in done.templates)
+
+
+def test_names_do_not_depend_on_the_run():
+    wire = pod([gpus("c", 1)])
+    assert run(wire)[1].new == run(wire)[1].new
+
+
+def test_a_name_that_the_cluster_has_is_left_to_it():
+    names = TemplateNames()
+    names.add("p-gpu", "other", {"devices": {}})
+    _, done = run(pod([gpus("c", 1)]), templates=names)
+    assert done.templates == ("p-gpu-2",)
+
+
+def test_a_template_that_says_the_same_is_used():
+    wire = pod([gpus("c", 1)])
+    made = run(wire)[0][0]
+    found, done = run(made, wire)
+    assert done.templates == ()
+    assert found[1]["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == "p-gpu"
+
+
+def test_pods_of_one_shape_in_an_object_share_a_template():
+    template = {"spec": {"containers": [gpus("c", 1)]}}
+    wire = {"apiVersion": "x/v1", "kind": "Gang", "metadata": {"name": "g"}, "spec": {"a": template, "b": template}}
+    found, done = run(json.loads(json.dumps(wire)))
+    assert done.templates == ("g-gpu",)
+    assert found[1]["spec"]["a"] == found[1]["spec"]["b"]
+
+
+def test_a_toleration_is_added_once_and_only_where_none_tolerates():
+    key = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    for known, count in (
+        ([key], 1),
+        ([{**key, "effect": "NoExecute"}], 2),
+        ([{**key, "operator": "Equal", "value": "present", "effect": "NoSchedule"}], 2),
+        ([{"operator": "Exists"}], 1),
+    ):
+        found, _ = run(pod([gpus("c", 1), gpus("d", 1)], tolerations=known))
+        assert len(found[1]["spec"]["tolerations"]) == count
+
+
+def test_shared_resources_become_shares():
+    found, _ = run(pod([gpus("c", 1, "nvidia.com/mig-1g.10gb.shared"), gpus("d", 2, "nvidia.com/gpu.shared")]))
+    assert requests(found[0]) == {"c": ("mig-share.nvidia.com", 1), "d": ("gpu-share.nvidia.com", 2)}
+    found, _ = run(pod([gpus("c", 1)]), shared=frozenset({"nvidia.com/gpu"}))
+    assert requests(found[0]) == {"gpu": ("gpu-share.nvidia.com", 1)}
+
+
+def test_a_partition_with_media_extensions_has_its_plus_again():
+    found, _ = run(pod([gpus("c", 1, "nvidia.com/mig-1g.10gb.me")]))
+    (row,) = found[0]["spec"]["spec"]["devices"]["requests"]
+    assert '"1g.10gb+me"' in row["exactly"]["selectors"][0]["cel"]["expression"]
+
+
+def test_init_containers_never_make_a_pod_hold_more_than_before():
+    init = [gpus("first", 3), gpus("second", 1)]
+    found, _ = run(pod([gpus("main", 2)], initContainers=init))
+    assert sum(count for _, count in requests(found[0]).values()) == 3
+    asked = {}
+    for one in [*found[1]["spec"]["initContainers"], *found[1]["spec"]["containers"]]:
+        rows = [requests(found[0])[row["request"]][1] for row in one["resources"]["claims"]]
+        asked[one["name"]] = sum(rows)
+    assert asked == {"first": 3, "second": 1, "main": 2}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=3),
+    st.lists(st.integers(0, 5), max_size=3),
+)
+def test_every_container_gets_as_many_as_it_had_and_the_pod_no_more(mains, inits):
+    containers = [
+        gpus(f"c{n}", count, f"nvidia.com/{'mig-1g.5gb' if mig else 'gpu'}") for n, (count, mig) in enumerate(mains)
+    ]
+    init = [gpus(f"i{n}", count) for n, count in enumerate(inits)]
+    wire = pod(containers, **({"initContainers": init} if init else {}))
+    found, done = run(wire)
+    whole = sum(count for count, mig in mains if not mig)
+    parts = sum(count for count, mig in mains if mig)
+    if not done.templates:
+        assert whole + parts + sum(inits) == 0
+        return
+    rows = requests(found[0])
+    held = {
+        name: sum(c for device, c in rows.values() if device == name) for name in ("gpu.nvidia.com", "mig.nvidia.com")
+    }
+    assert held == {"gpu.nvidia.com": max([whole, *inits]), "mig.nvidia.com": parts}
+    made = found[-1]["spec"]
+    for one, (count, _) in zip(made["containers"], mains, strict=True):
+        assert held_by(one, rows) == count
+    for one, count in zip(made.get("initContainers", ()), inits, strict=True):
+        assert held_by(one, rows) == count
+
+
+def held_by(container, rows):
+    claims = container.get("resources", {}).get("claims", ())
+    if any("request" not in row for row in claims):
+        return sum(count for _, count in rows.values())
+    return sum(rows[row["request"]][1] for row in claims)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "image: {{ .Values.image }}\n",
+        'image: "{{ .Values.image }}"\n',
+        "{{- if .Values.gpu }}\nkind: Pod\n{{- end }}\n",
+        "spec:\n  {{- toYaml .Values.spec | nindent 2 }}\n",
+        'a: {{ include "x" . }}\n',
+        "{{ range $i := until 3 }}\nkind: Pod\n{{ end }}\n",
+    ],
+)
+def test_a_template_of_helm_is_refused_with_what_to_do(text):
+    with pytest.raises(InputError, match="template of Helm") as caught:
+        migrate([Source("chart/templates/a.yaml", f"apiVersion: v1\nkind: Pod\n{text}")])
+    assert caught.value.code == "input.template"
+    assert "helm template" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metadata: {annotations: {a: '{{ $labels.instance }} is down'}}\n",
+        "spec: {args: ['{{inputs.parameters.x}}']}\n",
+        "data:\n  mail: |\n    {{ range .Alerts }}\n    {{ .Annotations }}\n    {{ end }}\n",
+        "# {{ a comment }}\nspec: {}\n",
+    ],
+)
+def test_braces_of_others_are_no_template_of_helm(text):
+    (done,) = migrate([Source("a.yaml", f"apiVersion: v1\nkind: ConfigMap\n{text}")])
+    assert done.new == done.old
+
+
+def test_objects_that_refuse_claims_stay_as_they_are():
+    spec = {"template": {"spec": {"containers": [gpus("c", 1)]}}}
+    wire = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "k"}, "spec": spec}
+    found, done = run(wire)
+    assert found == [wire]
+    assert [row.code for row in done.losses] == ["refuses-claims"]
+
+
+def test_what_still_names_the_resource_is_said():
+    wire = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": {"name": "s"},
+        "spec": {"executor": {"gpu": {"name": "nvidia.com/gpu", "quantity": 1}}},
+    }
+    found, done = run(wire)
+    assert found == [wire]
+    assert [(row.code, row.path) for row in done.losses] == [("mention", "spec.executor.gpu.name")]
+
+
+def test_a_status_and_annotations_are_never_touched():
+    wire = pod([gpus("c", 1)])
+    wire["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(wire)}
+    wire["status"] = {"phase": "Running", "containerStatuses": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    found, _ = run(wire)
+    assert found[1]["status"] == wire["status"]
+    assert found[1]["metadata"] == wire["metadata"]
+
+
+def test_a_workflow_with_a_patch_keeps_what_the_patch_says():
+    step = {"name": "t", "container": gpus("main", 1), "podSpecPatch": '{"priority": 5}'}
+    wire = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "w"},
+        "spec": {"templates": [step]},
+    }
+    found, _ = run(wire)
+    patch = json.loads(found[1]["spec"]["templates"][0]["podSpecPatch"])
+    assert patch == {"priority": 5, "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "w-gpu"}]}
+
+
+def test_a_patch_with_variables_is_bad_input():
+    step = {"name": "t", "container": gpus("main", 1), "podSpecPatch": "{{inputs.parameters.patch}}"}
+    wire = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "w"},
+        "spec": {"templates": [step]},
+    }
+    with pytest.raises(InputError, match="podSpecPatch"):
+        run(wire)
+
+
+def test_a_quota_that_is_there_already_is_not_written_twice():
+    key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    wire = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "8", key: "4", "limits.nvidia.com/gpu": "8"}},
+    }
+    found, _ = run(wire)
+    assert found[0]["spec"]["hard"] == {key: "4"}
+
+
+def test_sharing_of_some_devices_is_said_and_not_guessed():
+    row = {"name": "nvidia.com/gpu", "replicas": 2, "devices": ["0"]}
+    rows = [row, {"name": "nvidia.com/gpu", "replicas": 4, "rename": "nvidia.com/gpu-x4"}]
+    text = yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": rows}}})
+    wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": text}}
+    found, done = run(wire)
+    rules = yaml.safe_load(found[0]["data"]["rules.yaml"])["rules"]
+    assert [one["replicas"] for one in rules] == [4]
+    assert {one.code for one in done.losses} == {"sharing-devices", "sharing-rename", "sharing-namespace"}
+
+
+def test_a_configmap_of_somebody_else_is_left_alone():
+    wire = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c"},
+        "data": {"a": "sharing: [", "b": "version: v1"},
+    }
+    assert run(wire)[0] == [wire]
+
+
+@pytest.mark.parametrize("text", ["", "---\n", "# nothing\n", "---\n---\n# end\n"])
+def test_a_file_without_objects_stays(text):
+    (done,) = migrate([Source("empty.yaml", text)])
+    assert done.new == text
+
+
+def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
+    from dra_driver.claims.node_settings import read_sharing_config
+    from tests.support.migrate_shapes import HERE
+
+    for name, count in (("33-time-slicing-config.yaml", 1), ("34-mps-config-and-shares.yaml", 2)):
+        first = next(yaml.safe_load_all((HERE / "expected" / name).read_text()))
+        path = tmp_path / name
+        path.write_text(first["data"]["rules.yaml"])
+        assert len(read_sharing_config(path).rules) == count

@@ -1,0 +1,160 @@
+"""Containers that outlive the Unprepare of their claim: who waits for them, and for how long.
+
+Processes are stand-ins here, folders as in /proc; real ones are in the cluster lane (test_robustness).
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import ClaimError
+from dra_driver.plugin import survivors as module
+from dra_driver.plugin.survivors import pods_with_processes
+from tests.plugin.kubelet import eventually
+from tests.plugin.parts import Rig, claim_wire, in_thread, result
+
+OLD, OTHER = "0f9f7b1c-0000-4000-8000-000000000001", "0f9f7b1c-0000-4000-8000-000000000002"
+HOST = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+80 21 0:50 / {kubelet}/pods/{pod}/volumes/kubernetes.io~projected/token rw shared:40 - tmpfs tmpfs rw
+81 21 8:1 {kubelet}/pods/{pod}/volumes/v {kubelet}/pods/{pod}/volume-subpaths/v/main/0 rw - ext4 /dev/sda1 rw
+"""
+CONTAINER = """\
+900 850 0:90 / / rw,relatime - overlay overlay rw,lowerdir=/x
+901 900 0:91 / /proc rw,nosuid - proc proc rw
+902 900 8:1 {kubelet}/pods/{pod}/containers/main/8b1d /dev/termination-log rw - ext4 /dev/sda1 rw
+903 900 8:1 {kubelet}/pods/{pod}/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw
+"""
+
+
+class Machine:
+    """Processes and the kubelet's pod folders below a rig's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.pods = root / "proc", root / "pods"
+        self.pods.mkdir()
+        self.run(1, "host", HOST, OLD)
+
+    def run(self, pid: int, namespace: str, mounts: str, pod: str) -> None:
+        (self.proc / str(pid) / "ns").mkdir(parents=True)
+        (self.proc / str(pid) / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        (self.proc / str(pid) / "mountinfo").write_text(mounts.format(kubelet="/var/lib/kubelet", pod=pod))
+        (self.pods / pod).mkdir(exist_ok=True)
+
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.proc / str(pid))
+
+
+@pytest.fixture
+def machine(rig: Rig) -> Machine:
+    return Machine(rig.root)
+
+
+@pytest.fixture
+def left(rig: Rig, machine: Machine) -> Machine:
+    """The claim "old" was unprepared while a container of its pod runs on as process 7; "new" wants its device."""
+    machine.run(7, "container", CONTAINER, OLD)
+    rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    rig.prepare("old")
+    rig.unprepare("old")
+    rig.allocate("new", "gpu-0")
+    return machine
+
+
+def test_the_next_claim_waits_until_the_containers_of_the_last_one_have_ended(rig: Rig, left: Machine) -> None:
+    thread, outcome = in_thread(rig.prepare, "new")
+    thread.join(0.6)
+    assert thread.is_alive()
+    assert rig.states() == {}
+    left.end(7)
+    thread.join(5)
+    assert outcome[0][0].device == "gpu-0"
+    assert rig.states() == {"new": "prepared"}
+
+
+def test_a_call_whose_time_is_up_names_the_pod_and_its_claim(rig: Rig, left: Machine) -> None:
+    with pytest.raises(ClaimError) as caught:
+        rig.prepare("new", 0.5)
+    assert caught.value.code == "claim.device-in-use"
+    assert f"gpu-0 by containers of pod {OLD}, which had it by claim ns/claim-old (UID old)" in str(caught.value)
+
+
+def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, left: Machine) -> None:
+    rig.allocate("elsewhere", "gpu-1")
+    assert rig.prepare("elsewhere", 0.5)
+    rig.api.put(claim_wire("admin", result("gpu-0", adminAccess=True)))
+    assert rig.prepare("admin", 0.5)
+    assert rig.prepare("old", 0.5), "asked for again: it is the same pod's"
+
+
+def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
+    rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.preparer._survivors._bound_s = 0.5
+    machine.run(7, "container", CONTAINER, OLD)
+    rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    rig.prepare("old")
+    rig.unprepare("old")
+    rig.allocate("new", "gpu-0")
+    assert rig.prepare("new", 5)
+    eventually(lambda: "device given on although a pod still runs" in caplog.text)
+
+
+@pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])
+def test_shared_devices_and_pods_that_have_ended_hold_nobody_up(
+    rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, share_id: str
+) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(module, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
+    if not share_id:
+        shutil.rmtree(machine.pods / OLD)  # the kubelet has put everything away
+    share = {"shareID": share_id} if share_id else {}
+    rig.api.put(claim_wire("old", result("gpu-0", **share), pods=(OLD,)))
+    rig.prepare("old")
+    rig.unprepare("old")
+    rig.allocate("new", "gpu-0")
+    assert rig.prepare("new", 0.5)
+    assert not looks
+
+
+def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> None:
+    (machine.pods / OLD).mkdir(exist_ok=True)  # the kubelet puts it away later
+    for number in range(5):
+        rig.api.put(claim_wire(f"u{number}", result("gpu-0"), pods=(OLD,)))
+        rig.prepare(f"u{number}")
+        started = time.monotonic()
+        rig.unprepare(f"u{number}")
+        rig.prepare(rig.allocate(f"next{number}", "gpu-0"))
+        assert time.monotonic() - started < 0.25
+        rig.unprepare(f"next{number}")
+    eventually(lambda: not rig.preparer._survivors._left)
+
+
+def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) -> None:
+    rig.api.put(claim_wire("u1", result("gpu-0"), pods=(OLD,)))
+    rig.prepare("u1")
+    rig.api.put(claim_wire("u1", result("gpu-0"), pods=(OTHER,)))
+    rig.prepare("u1")
+    rig.restart()
+    record = rig.ledger.get("u1")
+    assert record is not None
+    assert record.allocation["pods"] == [OLD, OTHER]
+    assert record.claim().pods == (OLD, OTHER)
+
+
+def test_only_mounts_that_come_from_a_pods_folder_are_proof(machine: Machine) -> None:
+    uids = {OLD, OTHER}
+    assert pods_with_processes(uids, machine.proc) == frozenset()
+    machine.run(7, "container", CONTAINER, OTHER)
+    machine.run(8, "container", CONTAINER, OTHER)
+    assert pods_with_processes(uids, machine.proc) == {OTHER}
+    machine.end(7)
+    assert pods_with_processes(uids, machine.proc) == {OTHER}
+    (machine.proc / "8/mountinfo").write_text("")  # a zombie
+    assert pods_with_processes(uids, machine.proc) == frozenset()
+
+
+def test_the_real_proc_can_be_read() -> None:
+    assert pods_with_processes({OLD}) == frozenset()

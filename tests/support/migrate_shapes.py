@@ -1,0 +1,30 @@
+"""Manifests written for the device plugin, as they occur in the wild, with what is to become of them.
+
+Out: the shapes below tests/migrate/shapes, by number and name. `python -m tests.support.migrate_shapes` writes what the
+migration makes of them now into tests/migrate/expected: to be looked at, line by line, before it is committed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dra_driver.migrate import Source, migrate
+
+HERE = Path(__file__).resolve().parents[1] / "migrate"
+SHAPES = sorted((HERE / "shapes").iterdir())
+
+
+def expected(shape: Path) -> Path:
+    """Give the file with what a shape is to become."""
+    return HERE / "expected" / shape.name
+
+
+def migrated(shape: Path):
+    """Migrate a shape."""
+    (done,) = migrate([Source(shape.name, shape.read_text())])
+    return done
+
+
+if __name__ == "__main__":
+    for each in SHAPES:
+        expected(each).write_text(migrated(each).new)
