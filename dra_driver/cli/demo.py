@@ -54,6 +54,7 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
     \b
       pod NAME runs
       pod NAME stays pending[: TEXT IN THE REASON]
+      claim CLAIM is refused[: TEXT IN THE REASON]
       claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
       claim CLAIM takes QUANTITY of CAPACITY
       claim CLAIM agrees on DOMAIN/ATTRIBUTE

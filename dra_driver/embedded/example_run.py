@@ -22,6 +22,7 @@ from dra_driver.embedded.kubelet import EmbeddedKubelet
 from dra_driver.embedded.placement import Choice
 from dra_driver.embedded.pod_claims import claim_name
 from dra_driver.embedded.pods import let_go, make_claims
+from dra_driver.embedded.quotas import refusal
 from dra_driver.embedded.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ApiError, DriverError, InputError
 from dra_driver.model.wire import DeviceWire, Wire
@@ -63,6 +64,7 @@ class ExampleReport:
     example: Example
     claims: list[ClaimReport] = field(default_factory=list)
     pods: list[PodReport] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # claims that were not taken, and why
     unmet: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     took_s: float = 0.0
@@ -98,7 +100,7 @@ class ExampleRunner:
         running: list[Wire] = []
         made: list[Wire] = []
         try:
-            self._create(example, made)
+            self._create(example, made, report.refused)
             for pod in example.pods:
                 self._start(self._read(pod), report, running)
             report.unmet = [
@@ -111,9 +113,12 @@ class ExampleRunner:
         report.took_s = time.monotonic() - started
         yield report
 
-    def _create(self, example: Example, made: list[Wire]) -> None:
+    def _create(self, example: Example, made: list[Wire], refused: dict[str, str]) -> None:
         for wire in example.objects:
             kind = kind_of(wire)
+            if kind is CLAIMS and (why := refusal(example.quotas, [m for m in made if kind_of(m) is CLAIMS], wire)):
+                refused[wire["metadata"]["name"]] = why
+                continue
             namespace = wire["metadata"].get("namespace", "default")
             try:
                 made.append(self._api.request("POST", kind.path(namespace), body=wire))

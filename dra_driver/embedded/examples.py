@@ -5,6 +5,7 @@ with `# expect:` is one of the sentences below, and names only what stands in th
 
     pod NAME runs
     pod NAME stays pending[: TEXT IN THE REASON]
+    claim CLAIM is refused[: TEXT IN THE REASON]
     claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY …]
     claim CLAIM takes QUANTITY of CAPACITY
     claim CLAIM agrees on DOMAIN/ATTRIBUTE
@@ -12,7 +13,8 @@ with `# expect:` is one of the sentences below, and names only what stands in th
     container POD/CONTAINER has env NAME=PATTERN
     containers POD/CONTAINER POD/CONTAINER see the same|different nodes
 
-CLAIM is the name of a ResourceClaim, or POD/ENTRY for the one that is made from a template. Patterns are as in a shell.
+CLAIM is the name of a ResourceClaim, or POD/ENTRY for the one that is made from a template. The pods of a Deployment or
+Job are NAME-0 and so on (`workloads`). Patterns are as in a shell.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dra_driver.embedded import quotas as quotas_room
+from dra_driver.embedded import workloads
 from dra_driver.embedded.kinds import CLAIMS, PODS, kind_of
 from dra_driver.embedded.refusals import Refusal
 from dra_driver.model.errors import InputError
@@ -44,6 +48,14 @@ class PodPends:
     """The pod is not placed; the reason contains `text`."""
 
     pod: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """The API server does not take the claim; its reason contains `text`."""
+
+    claim: str
     text: str
 
 
@@ -101,7 +113,15 @@ class ContainersSee:
 
 
 Expectation = (
-    PodRuns | PodPends | ClaimHolds | ClaimTakes | ClaimAgrees | ContainerHasNodes | ContainerHasEnv | ContainersSee
+    PodRuns
+    | PodPends
+    | ClaimRefused
+    | ClaimHolds
+    | ClaimTakes
+    | ClaimAgrees
+    | ContainerHasNodes
+    | ContainerHasEnv
+    | ContainersSee
 )
 
 
@@ -122,6 +142,7 @@ class Example:
     intent: str
     objects: tuple[Wire, ...]
     expects: tuple[Sentence, ...]
+    quotas: tuple[Wire, ...] = ()
 
     @property
     def pods(self) -> list[Wire]:
@@ -148,6 +169,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
     (
         re.compile(rf"pod (?P<pod>{_NAME}) stays pending(: (?P<text>.+))?"),
         lambda m: PodPends(m["pod"], m["text"] or ""),
+    ),
+    (
+        re.compile(rf"claim {_CLAIM} is refused(: (?P<text>.+))?"),
+        lambda m: ClaimRefused(m["claim"], m["text"] or ""),
     ),
     (
         re.compile(rf"claim {_CLAIM} holds (?P<count>\d+)( where (?P<tests>.+))?"),
@@ -192,7 +217,9 @@ def load_example(path: Path) -> Example:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError("unreadable", f"{path}: {fault}") from fault
-    objects = tuple(load_objects(path, text))
+    found = list(load_objects(path, text))
+    quotas = tuple(wire for wire in found if wire["kind"] == quotas_room.KIND)
+    objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
     expects = tuple(_sentences(path, text))
     if not expects:
         raise _fault(path, 1, "no line begins with '# expect:'")
@@ -201,7 +228,7 @@ def load_example(path: Path) -> Example:
         for kind, name in _mentioned(sentence.meaning):
             if name not in known[kind]:
                 raise _fault(path, sentence.line, f"there is no {kind} {name} in this file")
-    return Example(path, _intent(text), objects, expects)
+    return Example(path, _intent(text), objects, expects, quotas)
 
 
 def load_objects(path: Path, text: str) -> Iterator[Wire]:
@@ -216,6 +243,9 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict) or not (document.get("metadata") or {}).get("name"):
             raise _fault(path, 1, f"document {number} is not a Kubernetes object with a name")
+        if workloads.is_workload(document) or document.get("kind") == quotas_room.KIND:
+            yield document
+            continue
         try:
             kind_of(document)
         except Refusal:
@@ -269,7 +299,7 @@ def _spec(pod: Wire) -> dict[str, Any]:
 def _mentioned(meaning: Expectation) -> list[tuple[str, str]]:
     if isinstance(meaning, PodRuns | PodPends):
         return [("pod", meaning.pod)]
-    if isinstance(meaning, ClaimHolds | ClaimTakes | ClaimAgrees):
+    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees):
         return [("claim", meaning.claim)]
     if isinstance(meaning, ContainersSee):
         return [("container", meaning.first), ("container", meaning.second)]

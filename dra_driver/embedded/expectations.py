@@ -13,6 +13,7 @@ from dra_driver.embedded.container_view import ContainerView
 from dra_driver.embedded.examples import (
     ClaimAgrees,
     ClaimHolds,
+    ClaimRefused,
     ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
@@ -35,6 +36,9 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             return _runs(report, pod)
         case PodPends(pod, text):
             return _pends(report, pod, text)
+        case ClaimRefused(claim, text):
+            said = report.refused.get(claim)
+            return "" if said and text in said else f"the API server said: {said or 'nothing against it'}"
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimTakes(claim, amount, capacity):

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -129,6 +130,7 @@ def _run(values: dict[str, str], root: Path) -> int:
     log.info("MPS supervisor ready", extra=fields(socket=str(root / wire.SOCKET_NAME)))
     server.run()
     keeper.close()
+    _leave(root)
     os.close(lock)
     return ExitCode.OK
 
@@ -156,6 +158,15 @@ def _daemons(root: Path) -> Path:
     folder = root / "d"
     folder.mkdir(mode=0o755, exist_ok=True)
     return folder
+
+
+def _leave(root: Path) -> None:
+    """Take the folder along when no daemon is kept, and the driver's own when nothing else is in it."""
+    with suppress(OSError):  # a daemon's folder, or the agent's files
+        (root / "d").rmdir()
+        (root / "supervisor.lock").unlink()
+        root.rmdir()
+        root.parent.rmdir()
 
 
 def _finder(values: dict[str, str]) -> Callable[[], Program]:

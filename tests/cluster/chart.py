@@ -99,8 +99,7 @@ class Chart:
 
     def log(self, pod: str) -> str:
         """Return what an agent has logged."""
-        path = self.cluster.api.path("Pod", pod, NAMESPACE) + "/log"
-        return str(self.cluster.api.call("GET", path))
+        return self.cluster.kubectl("logs", "-n", NAMESPACE, pod)
 
     def slices(self, node: Node) -> list[dict[str, Any]]:
         """Return the slices of the driver on a node."""

@@ -5,18 +5,21 @@ In: what differs. Out: the tree's own agent, with that one thing otherwise.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 
 from dra_driver.__main__ import main
 from dra_driver.model import names
 from dra_driver.plugin import ledger
+from dra_driver.plugin import renamed as renamed_devices
 
 
 def renamed() -> None:
     """Name devices otherwise: `card-0000-65-00-0`."""
     true = names.gpu_name
     names.gpu_name = lambda address: true(address).replace("gpu-", "card-")
+    renamed_devices._OURS = re.compile(renamed_devices._OURS.pattern.replace("gpu-", "card-"))
 
 
 def newer_ledger() -> None:

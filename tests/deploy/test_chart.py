@@ -35,7 +35,9 @@ CASES = {
         "agent.mig.mode=static",
         "agent.mig.geometry=gpu-*:all-balanced;label",
         "agent.mig.configMap=mig-configs",
-        "agent.sharing.configMap=sharing",
+        "sharing.config.version=rules/v1",
+        "sharing.config.rules[0].replicas=4",
+        "sharing.config.rules[0].sharing.strategy=MPS",
         "driverName=gpu.example.com",
     ],
 }
@@ -86,6 +88,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
     [
         "agent.colour=red",
         "agent.mig.mode=often",
+        "mps.enabled=perhaps",
         "agent.hardware=amd",
         "image.digest=sha256:12",
         "agent.metricsPort=70000",
@@ -110,23 +113,44 @@ def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
         for content in objects(render(helm, *case)):
             if content["kind"] == "DaemonSet":
                 (container,) = content["spec"]["template"]["spec"]["containers"]
-                assert container["args"] == ["agent"]
+                if container["args"] != ["agent"]:
+                    continue
                 given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
                 assert given.keys() - runtime <= known.keys()
                 for name in given.keys() - runtime:
                     assert not known[name].choices or given[name] in known[name].choices
 
 
-def test_the_agent_is_privileged_only_without_a_runtime_class_and_nothing_else_ever_is(helm: str) -> None:
+def test_only_the_agent_without_a_runtime_class_and_the_supervisor_of_mps_are_privileged(helm: str) -> None:
     for case, values in CASES.items():
         for content in objects(render(helm, *values)):
-            if content["kind"] in {"DaemonSet", "Job"}:
+            if content["kind"] in {"DaemonSet", "Deployment", "Job"}:
+                part = content["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
                 (container,) = content["spec"]["template"]["spec"]["containers"]
                 context = container["securityContext"]
-                is_agent = content["kind"] == "DaemonSet"
-                assert context.get("privileged", False) is (is_agent and case != "runtime-class")
+                is_root = part in {"agent", "mps"}
+                assert context.get("privileged", False) is (part == "mps" or (is_root and case != "runtime-class"))
                 assert context["readOnlyRootFilesystem"] is True
-                assert context.get("runAsNonRoot", False) is not is_agent
+                assert context.get("runAsNonRoot", False) is not is_root
+
+
+@pytest.mark.parametrize(
+    ("values", "is_there"),
+    [
+        ([], False),
+        (["mps.enabled=true"], True),
+        (["sharing.config.version=rules/v1", "sharing.config.rules[0].sharing.strategy=MPS"], True),
+        (["sharing.config.version=rules/v1", "sharing.config.rules[0].sharing.strategy=TimeSlicing"], False),
+        (["sharing.config.version=v1", "sharing.config.sharing.mps.resources[0].name=nvidia.com/gpu"], True),
+        (["mps.enabled=false", "sharing.config.rules[0].sharing.strategy=MPS"], False),
+    ],
+)
+def test_the_supervisor_of_mps_comes_where_mps_is_configured(helm: str, values: list[str], is_there: bool) -> None:
+    found = [c for c in objects(render(helm, *values)) if c["metadata"]["name"] == "dra-driver-mps"]
+    assert bool(found) is is_there
+    for content in found:
+        assert content["spec"]["updateStrategy"] == {"type": "OnDelete"}
+        assert content["spec"]["template"]["spec"]["hostPID"] is True
 
 
 def test_everything_of_a_release_carries_its_labels(helm: str) -> None:
@@ -153,10 +177,28 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
 
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    free = {"agent.resources.", "agent.tolerations."}
+    free = {"agent.resources.", "mps.resources."}
     written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
     schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
     assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}
+
+
+def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
+    def bare(schema: dict, prefix: str = "") -> list[str]:
+        known = schema.get("properties", {})
+        inner = [name for key, value in known.items() for name in bare(value, f"{prefix}{key}.")]
+        return [*(prefix + key for key, value in known.items() if not value.get("description")), *inner]
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert [name for name in bare(schema) if not name.startswith("imagePullSecrets")] == []
+    command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_chart_asks_for_the_image_that_is_built() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert f'"{values["image"]["repository"]}:{{version}}"' in (ROOT / "deploy/image/build.py").read_text()
 
 
 def test_the_chart_and_the_package_have_one_version() -> None:

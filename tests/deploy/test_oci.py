@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-IMAGE = Path(__file__).resolve().parents[2] / "deploy" / "image"
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE, BUILT = ROOT / "deploy" / "image", ROOT / "build" / "image"
 
 
 def load(name: str):
@@ -85,7 +86,18 @@ def test_another_tree_has_another_digest(tree: Path, change: str) -> None:
     assert oci.tree_digest(tree) != before
 
 
-def test_an_engine_makes_the_same_content_of_the_dockerfile(tree: Path, tmp_path: Path) -> None:
+@pytest.fixture(params=["small", "real"])
+def context(request: pytest.FixtureRequest) -> Path:
+    """A build context: the small tree, or what deploy/image/build.py made of this checkout."""
+    if request.param == "small":
+        return request.getfixturevalue("tree").parent
+    if not (BUILT / "digest").exists():
+        pytest.skip("the image is not built here: python deploy/image/build.py")
+    return BUILT
+
+
+def test_an_engine_makes_the_same_content_of_the_dockerfile(context: Path, tmp_path: Path) -> None:
+    tree = context / "rootfs"
     engine = shutil.which("buildah")
     if not engine:
         pytest.skip("buildah is not installed")
@@ -100,7 +112,7 @@ def test_an_engine_makes_the_same_content_of_the_dockerfile(tree: Path, tmp_path
             "engine:1",
             "-f",
             str(IMAGE / "Dockerfile"),
-            str(tree.parent),
+            str(context),
         ],
         check=False,
         capture_output=True,
@@ -111,7 +123,23 @@ def test_an_engine_makes_the_same_content_of_the_dockerfile(tree: Path, tmp_path
         pytest.skip(f"buildah cannot build here: {made.stderr[-300:]}")
     target = f"oci-archive:{tmp_path / 'engine.tar'}"
     subprocess.run([*build, "push", "-q", "engine:1", target], check=True, capture_output=True, timeout=100)
-    assert content(tmp_path / "engine.tar", tmp_path / "b") == oci.tree_digest(tree)
+    found = content(tmp_path / "engine.tar", tmp_path / "b")
+    assert found == oci.tree_digest(tree)
+    if context == BUILT:
+        assert found == content(BUILT / "image.tar", tmp_path / "c") == (BUILT / "digest").read_text().strip()
+
+
+def test_the_bill_of_materials_names_every_package_and_wheel_of_the_tree() -> None:
+    if not (BUILT / "sbom.json").exists():
+        pytest.skip("the image is not built here: python deploy/image/build.py")
+    bill = json.loads((BUILT / "sbom.json").read_text())
+    named = {part["purl"].partition("@")[0] for part in bill["components"]}
+    locked = {line.split()[0] for line in (IMAGE / "debian.lock").read_text().splitlines()}
+    wheels = (BUILT / "rootfs/usr/lib/dra-driver").glob("*.dist-info")
+    found = {path.name.partition("-")[0].lower().replace("_", "-") for path in wheels}
+    assert {f"pkg:deb/debian/{name}" for name in locked} | {f"pkg:pypi/{name}" for name in found} == named
+    said = f"sha256:{bill['metadata']['component']['hashes'][0]['content']}"
+    assert said == (BUILT / "digest").read_text().strip()
 
 
 def test_the_dockerfile_and_the_archive_say_the_same_of_the_image() -> None:

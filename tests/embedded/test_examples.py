@@ -102,7 +102,7 @@ def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
         ("a: [", "example.yaml:"),
         ("- 1", "document 1 is not a Kubernetes object"),
         ("kind: Pod\napiVersion: v1", "document 1 is not a Kubernetes object"),
-        ("kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}", "apps/v1 Deployment is not served"),
+        ("kind: StatefulSet\napiVersion: apps/v1\nmetadata: {name: x}", "apps/v1 StatefulSet is not served"),
     ],
 )
 def test_objects_that_are_wrong_are_refused(tmp_path, body, why):

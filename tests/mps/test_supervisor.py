@@ -58,6 +58,17 @@ def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, 
     assert processes_below(supervisor.folder) == []
 
 
+def test_a_supervisor_that_keeps_nothing_leaves_nothing(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    assert supervisor.end(signal.SIGTERM) == 0
+    root = socket_path(supervisor.data).parent
+    assert root.exists()
+    supervisor.begin()
+    supervisor.client.stop(device(), deadline_s=10)
+    assert supervisor.end(signal.SIGTERM) == 0
+    assert not root.exists()
+
+
 def test_a_call_that_meets_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=10)
     supervisor.end()

@@ -30,3 +30,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
+
+{{/* Where the sharing configuration comes from: the name of a ConfigMap, or nothing. */}}
+{{- define "dra-driver.sharing" -}}
+{{- if .Values.sharing.configMap -}}
+{{- .Values.sharing.configMap -}}
+{{- else if .Values.sharing.config -}}
+{{- include "dra-driver.fullname" . }}-sharing
+{{- end -}}
+{{- end -}}
+
+{{/* Whether MPS is configured: said so, or named by the sharing configuration (ours, or the device plugin's). */}}
+{{- define "dra-driver.mps" -}}
+{{- if eq (toString .Values.mps.enabled) "auto" -}}
+{{- $text := toJson .Values.sharing.config -}}
+{{- or (contains "\"strategy\":\"MPS\"" $text) (contains "\"mps\":" $text) -}}
+{{- else -}}
+{{- .Values.mps.enabled -}}
+{{- end -}}
+{{- end -}}

@@ -75,7 +75,7 @@ class Partitioning:
             self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
         except HardwareError:
             with contextlib.suppress(HardwareError, NvmlFault):  # the refusal is what counts
-                self._ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
+                self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster import binaries, device_plugin, workload
 from tests.cluster.api import Refused
@@ -75,6 +76,21 @@ def run_on(stage: Stage, *names: str) -> None:
     """Show that pods run, and were never restarted."""
     for name in names:
         assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])
+
+
+def run_out_of_memory(chart: Chart) -> None:
+    """Let the kernel kill the agent for memory that another process of its container takes, and wait for the next."""
+    (pod,) = chart.pods()
+    name = pod["metadata"]["name"]
+    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
+    with pytest.raises(subprocess.SubprocessError):
+        chart.run(name, "/usr/bin/python3", "-c", greedy)
+
+    def killed() -> bool:
+        (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
+        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
+
+    until("the agent killed and ready again", killed, 60)
 
 
 def objects_left(cluster: Cluster) -> list[str]:
@@ -151,7 +167,8 @@ def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, ca
     cluster = chart.cluster
     if case in CASES:
         chosen = [value for value in CASES[case] if "serviceMonitor" not in value]  # its kind is not installed
-        rendered = chart.helm("template", "dry", str(CHART), *(word for value in chosen for word in ("--set", value)))
+        sets = [word for value in chosen for word in ("--set", value)]
+        rendered = chart.helm("template", "dry", str(CHART), "--kube-version", f"{cluster.version}.0", *sets)
     else:
         rendered = (REPOSITORY / "deploy" / "manifests" / "driver.yaml").read_text()
     if not cluster.api.find("Namespace", NAMESPACE):
@@ -163,12 +180,12 @@ def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, ca
 def test_the_agents_pod_opens_character_devices(chart: Chart, stage: Stage) -> None:
     chart.install(stage.node)
     (pod,) = chart.pods()
-    place = stage.node.plugins / "test"
+    place = "/var/lib/kubelet/plugins/test"
     # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
     # privileged says EPERM.
     unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
     code = f"""import errno, os, stat
-place = {str(place)!r}
+place = {place!r}
 os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
 {unknown}
 print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
@@ -225,18 +242,7 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
     use_one_gpu(stage, *parts, request="mig.nvidia.com")
     run_on(stage, *whole, *parts)
 
-    # The kernel kills the agent for memory that another process of its container takes.
-    (pod,) = chart.pods()
-    name = pod["metadata"]["name"]
-    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
-    with pytest.raises(subprocess.SubprocessError):
-        chart.run(name, "/usr/bin/python3", "-c", greedy)
-
-    def killed() -> bool:
-        (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
-        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
-
-    until("the agent killed and ready again", killed, 60)
+    run_out_of_memory(chart)
     run_on(stage, *whole, *parts)
     stage.delete_pod(whole.pop())
     stage.delete_pod(parts.pop())
@@ -253,6 +259,42 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
         chart.cluster.api.delete("Pod", each, "default")
     for each in (*whole, *parts):
         chart.cluster.api.wait_gone("Pod", each, "default", seconds=90)
+    chart.uninstall()
+    nothing_is_left(chart)
+
+
+@pytest.mark.soak
+def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(chart: Chart, stage: Stage) -> None:
+    rule = {"match": {"types": ["gpu"]}, "replicas": 2, "sharing": {"strategy": "MPS"}}
+    shared = ["--set-json", f"sharing.config={json.dumps({'version': 'rules/v1', 'rules': [rule]})}"]
+
+    def install(version: str) -> None:
+        values = chart.values(stage.node, agent__podAnnotations__version=version, agent__mig__mode="static")
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *values, *shared]
+        chart.helm("upgrade", "dra-driver", str(CHART), *options)
+
+    def kept() -> dict[str, int]:
+        (found,) = chart.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=mps")
+        said = json.loads(chart.run(found["metadata"]["name"], "/usr/bin/dra-driver", "mps", "--show"))
+        return {found["metadata"]["uid"]: 0, **{daemon["device"]: daemon["pid"] for daemon in said["daemons"]}}
+
+    install("first")
+    chart.published(stage.node)
+    tenants = ["tenant-0", "tenant-1"]
+    use_one_gpu(stage, *tenants, request="gpu-share-mps.nvidia.com")
+    run_on(stage, *tenants)
+    assert "CUDA_MPS_PIPE_DIRECTORY" in stage.seen("tenant-0").environment
+    before = kept()
+    assert len(before) > 1
+    run_out_of_memory(chart)
+    assert kept() == before
+    install("second")
+    until("one agent", lambda: len(chart.pods()) == 1, 60)
+    assert kept() == before, "the upgrade touched the supervisor or its daemons"
+    run_on(stage, *tenants)
+    for name in tenants:
+        stage.delete_pod(name)
+    until("no daemon", lambda: len(kept()) == 1, 90)
     chart.uninstall()
     nothing_is_left(chart)
 
@@ -300,8 +342,10 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
     stage.delete_pod("plain")
 
     # Two of a class, and not one more.
-    quota = REPOSITORY / "examples" / "workloads" / "resource-quota.yaml"
-    chart.cluster.kubectl("apply", "-n", "default", "-f", str(quota))
+    example = REPOSITORY / "examples" / "resourceclaims" / "25-resource-quota.yaml"
+    (quota,) = [c for c in yaml.safe_load_all(example.read_text()) if c["kind"] == "ResourceQuota"]
+    quota["metadata"]["namespace"] = "default"
+    stage.create(quota)
     large = workload.devices(workload.request("gpu", "gpu-at-least-40gi.nvidia.com"))
     try:
         until(
@@ -313,5 +357,5 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
         with pytest.raises(Refused, match="exceeded quota: large-gpus"):
             stage.create(workload.claim("default", "third", large))
     finally:
-        chart.cluster.kubectl("delete", "-n", "default", "-f", str(quota))
+        chart.cluster.api.delete("ResourceQuota", "large-gpus", "default")
         chart.cluster.kubectl("delete", "-n", "default", "resourceclaims", "first", "second", "--ignore-not-found")

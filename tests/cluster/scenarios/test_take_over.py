@@ -45,8 +45,12 @@ def foreign_name(device: Device) -> str:
     return f"gpu-{device.gpu.minor}-mig-{profile}-{part.gi_profile_id}-{part.start}"
 
 
+STATIC = ["--mig=static"]
+
+
 def other_agent(what: str) -> list[str]:
-    return [sys.executable, str(other_version.__file__), what]
+    """Name the program that stands for another version; nothing: the tree's own."""
+    return [sys.executable, str(other_version.__file__), what] if what else []
 
 
 def names(agent: Agent) -> set[str]:
@@ -68,7 +72,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     other.run("on-part", foreign_name(part))
 
     # Beside it: nothing is published or deleted, and the kubelet goes on calling the other one.
-    agent = start_agent(flags=["--mig=static"])
+    agent = start_agent(flags=STATIC)
     assert 'dra_driver_problems{code="node.namesake"} 1.0' in agent.ask("/metrics")
     assert 'dra_driver_problems{code="node.foreign-claim"} 2.0' in agent.ask("/metrics")
     assert [found["metadata"]["name"] for found in agent.slices()] == ["node-1-other"]
@@ -104,12 +108,12 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
 def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_ended(
     stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str]
 ) -> None:
-    before = start_agent(program=other_agent(order[0]) if order[0] else (), pod_uid="before-00000000000000")
+    before = start_agent(program=other_agent(order[0]), flags=STATIC, pod_uid="before-00000000000000")
     before.published()
     stage.create(workload.template(stage.namespace, "one", GPU))
     start_user(stage, "user")
     (held,) = stage.devices(stage.running("user"))
-    after = start_agent(program=other_agent(order[1]) if order[1] else (), pod_uid="after-000000000000000")
+    after = start_agent(program=other_agent(order[1]), flags=STATIC, pod_uid="after-000000000000000")
     count = len(names(before))
     before.stop()
     until("the other names", lambda: held not in names(after), 30)
@@ -126,12 +130,12 @@ def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_en
 def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_others_claims(
     stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str], cluster: Cluster
 ) -> None:
-    first = start_agent(program=other_agent(order[0]) if order[0] else (), pod_uid="first-000000000000000")
+    first = start_agent(program=other_agent(order[0]), flags=STATIC, pod_uid="first-000000000000000")
     first.published()
     stage.create(workload.template(stage.namespace, "one", GPU))
     start_user(stage, "one-of-first")
     stage.check("one-of-first")
-    second = start_agent(program=other_agent(order[1]) if order[1] else (), pod_uid="second-00000000000000")
+    second = start_agent(program=other_agent(order[1]), flags=STATIC, pod_uid="second-00000000000000")
     start_user(stage, "one-of-both")
     stage.check("one-of-both")
     stage.delete_pod("one-of-first")
