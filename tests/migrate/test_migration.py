@@ -333,3 +333,23 @@ def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
         path = tmp_path / name
         path.write_text(first["data"]["config.yaml"])
         assert len(read_sharing_config(path).rules) == count
+
+
+def test_an_object_of_json_is_put_into_a_list_and_that_is_said():
+    text = json.dumps(pod([gpus("c", 1)]), indent=2)
+    (done,) = migrate([Source("p.json", text)])
+    assert [one["kind"] for one in json.loads(done.new)["items"]] == ["ResourceClaimTemplate", "Pod"]
+    assert "list" in {row.code for row in done.changes}
+    (again,) = migrate([Source("p.json", done.new)])
+    assert again.new == again.old
+
+
+def test_a_typed_list_takes_no_templates():
+    listed = {
+        "apiVersion": "v1",
+        "kind": "PodList",
+        "items": [{k: v for k, v in pod([gpus("c", 1)]).items() if k != "kind"}],
+    }
+    found, _ = run(listed)
+    assert [one["kind"] for one in found] == ["ResourceClaimTemplate", "PodList"]
+    assert "resourceClaims" in found[1]["items"][0]["spec"]
