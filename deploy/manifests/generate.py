@@ -2,7 +2,8 @@
 
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
-In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all of it) in this folder. `--check` writes
+In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all that is on by default) in this folder, and two
+options below options/: webhook.yaml and config-policy.yaml. `--check` writes
 nothing and exits 1 where a file is not what the chart renders.
 """
 
@@ -26,6 +27,8 @@ FILES = {
         *("namespace", "serviceaccount", "rbac", "view", "admission-policy", "quota"),
         *("deviceclasses", "daemonset", "metrics"),
     ),
+    "options/webhook.yaml": ("webhook",),
+    "options/config-policy.yaml": ("config-policy",),
 }
 
 
@@ -52,7 +55,12 @@ def render(helm: str, templates: tuple[str, ...]) -> str:
     documents = []
     for template in templates:
         command = [helm, "template", "dra-driver", str(CHART), "--namespace", "dra-driver", "--kube-version", "1.35.0"]
-        command += ["--set", "namespace.create=true", "--show-only", f"templates/{template}.yaml"]
+        command += [
+            "--set",
+            "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true",
+            "--show-only",
+            f"templates/{template}.yaml",
+        ]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         said = re.sub(r"^# Source: .*\n", "", said, flags=re.MULTILINE).replace(
             "managed-by: Helm", "managed-by: kubectl"

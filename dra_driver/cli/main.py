@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
     "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
+    "webhook": Entry("webhook", "The admission webhook: refuses wrong configs, warns of selectors that will hurt."),
     "migrate": Entry("migrate", "Manifests written for the device plugin, turned into claims."),
     "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
 }

@@ -40,6 +40,12 @@ CASES = {
         "sharing.config.rules[0].sharing.strategy=MPS",
         "driverName=gpu.example.com",
     ],
+    "webhook": [
+        "webhook.enabled=true",
+        "webhook.failurePolicy=Fail",
+        "networkPolicy.enabled=true",
+        "configPolicy.enabled=true",
+    ],
 }
 
 
@@ -95,6 +101,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "driverName=Not_A_Name",
         "deviceClasses.extendedResources.migProfiles={big}",
         "agent.kubeletDir=relative",
+        "webhook.failurePolicy=Perhaps",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -177,7 +184,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
 
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    free = {"agent.resources.", "mps.resources."}
+    free = {"agent.resources.", "mps.resources.", "webhook.resources."}
     written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
     schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
     assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}

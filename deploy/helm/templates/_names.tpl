@@ -49,3 +49,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.mps.enabled -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Conditions under which an object is looked at: those of the webhook and of the policy. In CEL. */}}
+{{- define "dra-driver.reviewed" -}}
+# What goes away, or gets a label or a finalizer, is never held up.
+- name: is-not-going-away
+  expression: '!has(object.metadata.deletionTimestamp)'
+- name: spec-is-new
+  expression: oldObject == null || object.spec != oldObject.spec
+{{- end -}}
+
+{{- define "dra-driver.configs" -}}
+(request.kind.kind == "DeviceClass" ? object.?spec.?config
+: request.kind.kind == "ResourceClaimTemplate" ? object.?spec.?spec.?devices.?config
+: object.?spec.?devices.?config).orValue([])
+{{- end -}}

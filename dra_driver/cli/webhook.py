@@ -1,0 +1,84 @@
+"""`dra-driver webhook`: the admission webhook, as the chart's Deployment runs it.
+
+In: flags with environment twins. Out: an HTTPS server, until SIGTERM.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dra_driver.model.errors import ExitCode, UsageError
+from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
+
+
+@click.command(name="webhook")
+@click.option("--address", default=":8443", show_default=True, envvar="ADDRESS", help="HOST:PORT to listen on.")
+@click.option("--driver-name", default=NVIDIA_DRIVER, show_default=True, envvar="DRIVER_NAME", help="Whose configs.")
+@click.option("--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: the pod's own account.")
+@click.option(
+    "--tls-dir", metavar="DIR", default=None, envvar="TLS_DIR",
+    help="tls.crt and tls.key that somebody else renews; without it certificates are made here.",
+)  # fmt: skip
+@click.option("--namespace", default="", envvar="NAMESPACE", help="Namespace of Service and Secret.")
+@click.option(
+    "--service", default="dra-driver-webhook", show_default=True, envvar="SERVICE", help="Name of the Service."
+)
+@click.option(
+    "--secret", default="dra-driver-webhook", show_default=True, envvar="SECRET", help="Secret for certificates."
+)
+@click.option(
+    "--configuration", default="dra-driver-webhook", show_default=True, envvar="CONFIGURATION",
+    help="ValidatingWebhookConfiguration whose caBundle is kept.",
+)  # fmt: skip
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, envvar="LOG_FORMAT"
+)
+def command(  # noqa: PLR0917 - click's parameters
+    address: str,
+    driver_name: str,
+    kubeconfig: str | None,
+    tls_dir: str | None,
+    namespace: str,
+    service: str,
+    secret: str,
+    configuration: str,
+    log_format: str,
+) -> int:
+    """Judge opaque configs at admission, and warn of selectors that will hurt.
+
+    \b
+    POST /configs     refuses configs of this driver that the node would refuse, with every fault and its field
+    POST /selectors   never refuses; warns of selectors that name this driver or its classes
+
+    Certificates are made and renewed here and kept in a Secret, unless --tls-dir names a folder with them.
+    """  # noqa: D301
+    from dra_driver.telemetry import logs
+    from dra_driver.webhook.main import Settings, serve
+
+    if not namespace and tls_dir is None:
+        raise UsageError(
+            "namespace", "--namespace is needed where certificates are made here", hint="or give --tls-dir"
+        )
+    logs.set_up(log_format)
+    serve(
+        Settings(
+            address=_address(address),
+            driver=check_driver_name(driver_name),
+            kubeconfig=kubeconfig,
+            tls_dir=Path(tls_dir) if tls_dir else None,
+            namespace=namespace,
+            service=service,
+            secret=secret,
+            configuration=configuration,
+        )
+    )
+    return ExitCode.OK
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint="for example :8443")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,171 @@
+"""Identity: keeps the server's TLS context at the newest certificate, from a Secret of our own or from files.
+
+`SelfMade` makes and renews the certificate, keeps it in a Secret that all replicas share, and tells the API server whom
+to trust before it is used. `Mounted` follows files that somebody else renews (cert-manager, which then also fills in
+caBundle). Keys never touch a disk of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import ApiError, DriverError, NodeError
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+from dra_driver.webhook.certificates import Pair, make_pair, why_renew
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+_CONFLICTS = (404, 409)
+_KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+
+class Source(Protocol):
+    """Where certificates come from."""
+
+    def current(self) -> Pair:
+        """Give the pair to serve with. Raises: DriverError."""
+
+
+class SelfMade:
+    """A certificate of our own in a Secret, trusted through our own webhook configuration."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        secret: str,
+        configuration: str,
+        names: Sequence[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api, self._names, self._now = api, names, now
+        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+        self._configuration = f"{_CONFIGURATIONS}/{configuration}"
+
+    def current(self) -> Pair:
+        """Read the pair, renew it where that is due, and see to it that the API server trusts it. Raises: ApiError."""
+        secret = self._api.request("GET", self._secret)
+        pair = _pair_of(secret)
+        if why := why_renew(pair, self._names, self._now()):
+            pair = make_pair(self._names, self._now(), pair.authorities)
+            data = {key: base64.b64encode(getattr(pair, field).encode()).decode() for field, key in _KEYS.items()}
+            self._api.request("PUT", self._secret, body={**secret, "data": {**(secret.get("data") or {}), **data}})
+            log.info("certificate made", extra=fields(reason=why))
+        self._trust(pair.authorities)
+        return pair
+
+    def _trust(self, authorities: str) -> None:
+        configuration = self._api.request("GET", self._configuration)
+        bundle = base64.b64encode(authorities.encode()).decode()
+        webhooks = configuration.get("webhooks") or []
+        if all(one["clientConfig"].get("caBundle") == bundle for one in webhooks):
+            return
+        for one in webhooks:
+            one["clientConfig"]["caBundle"] = bundle
+        self._api.request("PUT", self._configuration, body=configuration)
+
+
+class Mounted:
+    """A certificate in a folder: `tls.crt` and `tls.key`, as Secrets are mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def current(self) -> Pair:
+        """Read the files. Raises: NodeError("node.certificate")."""
+        try:
+            return Pair((self._folder / "tls.crt").read_text(), (self._folder / "tls.key").read_text(), "")
+        except OSError as error:
+            raise NodeError("certificate", f"no certificate in {self._folder}: {error}") from error
+
+
+class Identity:
+    """The TLS context, kept at what `source` says."""
+
+    def __init__(self, source: Source, *, look_s: float = LOOK_SECONDS, retry_s: float = RETRY_SECONDS) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._source, self._look_s, self._retry_s = source, look_s, retry_s
+        self._served: Pair | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+        self.fault = "no certificate yet"
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def look(self) -> None:
+        """Take the newest certificate. Raises: DriverError."""
+        pair = self._source.current()
+        if pair != self._served:
+            try:
+                load_pair(self.context, pair)
+            except (ssl.SSLError, OSError) as error:
+                raise NodeError("certificate", f"the certificate can't be used: {error}") from error
+            self._served = pair
+            log.info("certificate in use")
+        self.fault = ""
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            try:
+                self.look()
+                pause = self._look_s
+            except DriverError as error:
+                pause = self._retry_s
+                if isinstance(error, ApiError) and error.status in _CONFLICTS:
+                    log.info("another replica was faster, or an object is not there yet", extra=fields(err=str(error)))
+                else:
+                    log.warning("certificate not renewed", extra=fields(code=error.code, err=str(error)))
+                if self._served is None:
+                    self.fault = f"{error.message} [{error.code}]"
+
+
+def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
+    """Give a pair to a TLS context without a file on any disk: OpenSSL's loader wants paths."""
+    certificate, key = _in_memory(pair.certificate), _in_memory(pair.key)
+    try:
+        context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}")
+    finally:
+        os.close(certificate)
+        os.close(key)
+
+
+def _in_memory(text: str) -> int:
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    os.write(descriptor, text.encode())
+    return descriptor
+
+
+def _pair_of(secret: Wire) -> Pair:
+    data = secret.get("data") or {}
+
+    def text(key: str) -> str:
+        try:
+            return base64.b64decode(data.get(key) or "", validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+
+    return Pair(**{field: text(key) for field, key in _KEYS.items()})

@@ -1,0 +1,128 @@
+"""Main of the webhook: wires certificates, fleet and judges to the server, until it is asked to end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials import load
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+from dra_driver.webhook.fleet import Fleet, FleetWatch
+from dra_driver.webhook.identity import Identity, Mounted, SelfMade, Source
+from dra_driver.webhook.linting import FleetLinter
+from dra_driver.webhook.review import judge_configs, judge_selectors
+from dra_driver.webhook.server import ReviewServer
+
+log = logging.getLogger(__name__)
+
+_OLDEST, _NEWEST = 34, 37  # minors whose rules the selector engine has
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the flags say. With `tls_dir` somebody else makes the certificates."""
+
+    address: tuple[str, int]
+    driver: str
+    kubeconfig: str | None
+    tls_dir: Path | None
+    namespace: str
+    service: str
+    secret: str
+    configuration: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the names by which the API server calls us."""
+        return (f"{self.service}.{self.namespace}.svc", f"{self.service}.{self.namespace}.svc.cluster.local")
+
+
+class Webhook:
+    """The running webhook."""
+
+    def __init__(self, settings: Settings) -> None:
+        api = KubeApi(load(settings.kubeconfig))
+        self._fleet = Fleet()
+        self._watch = FleetWatch(api, self._fleet)
+        linter = FleetLinter(self._fleet, settings.driver, kubernetes=_engine_version(api))
+        self.identity = Identity(_source(api, settings))
+        registry = CollectorRegistry()
+        reviews = Counter(
+            "dra_driver_webhook_reviews", "Reviews by path and outcome", ["path", "outcome"], registry=registry
+        )
+        self.server = ReviewServer(
+            settings.address,
+            self.identity.context,
+            judges=judges(settings.driver, linter),
+            readiness=self._unready,
+            metrics=lambda: generate_latest(registry),
+            answered=lambda path, outcome: reviews.labels(path, outcome).inc(),
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self.identity.start()
+        self._watch.start()
+        self.server.start()
+        log.info("webhook serving", extra=fields(address=f":{self.server.port}"))
+
+    def stop(self) -> None:
+        """End."""
+        self.server.stop()
+        self._watch.stop()
+        self.identity.stop()
+
+    def _unready(self) -> tuple[str, ...]:
+        return (self.identity.fault,) if self.identity.fault else ()
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM. Raises: DriverError."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    webhook = Webhook(settings)
+    webhook.start()
+    stop.wait()
+    webhook.stop()
+    log.info("stopped")
+
+
+def judges(driver: str, linter: FleetLinter) -> dict[str, Callable[[Any], Wire]]:
+    """Give who answers each path."""
+    return {
+        "/configs": lambda review: judge_configs(review, driver),
+        "/selectors": lambda review: judge_selectors(review, linter),
+    }
+
+
+def _source(api: KubeApi, settings: Settings) -> Source:
+    if settings.tls_dir is not None:
+        return Mounted(settings.tls_dir)
+    return SelfMade(
+        api,
+        namespace=settings.namespace,
+        secret=settings.secret,
+        configuration=settings.configuration,
+        names=settings.names,
+    )
+
+
+def _engine_version(api: KubeApi) -> str:
+    """Give the version whose rules come nearest; the oldest while the API server does not answer."""
+    try:
+        minor = api.server_version().minor
+    except ApiError as error:
+        log.warning("version of the api server unknown", extra=fields(code=error.code, err=str(error)))
+        minor = 0
+    return f"1.{min(max(minor, _OLDEST), _NEWEST)}"

@@ -1,0 +1,92 @@
+"""Where claims, templates and classes hold configs and requests, in every version of their API.
+
+Pure. In: an object as the API server sends it. Out: its configs and selectors with their field paths. Anything that is
+not shaped as it should be is passed over: the API server's own validation judges that.
+Source: Kubernetes API resource.k8s.io v1, v1beta2 and v1beta1 (where a request has no `exactly`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueConfig:
+    """One opaque config: the parameters, and where they stand."""
+
+    path: str
+    driver: str
+    parameters: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorText:
+    """One CEL selector: where it stands, and the class that the devices are of (the object itself for a class)."""
+
+    path: str
+    expression: str
+    class_name: str
+    is_first: bool
+    is_last: bool
+
+
+def opaque_configs(kind: str, obj: Any) -> Iterator[OpaqueConfig]:
+    """Give the opaque configs of an object, whatever their driver."""
+    at, holder = _device_part(kind, obj)
+    for index, entry in enumerate(_items(holder.get("config"))):
+        opaque = _mapping(entry.get("opaque"))
+        if isinstance(opaque.get("driver"), str):
+            yield OpaqueConfig(f"{at}config[{index}].opaque.parameters", opaque["driver"], opaque.get("parameters"))
+
+
+def selectors(kind: str, obj: Any) -> Iterator[SelectorText]:
+    """Give the CEL selectors of an object."""
+    at, holder = _device_part(kind, obj)
+    if kind == "DeviceClass":
+        name = _mapping(_mapping(obj).get("metadata")).get("name")
+        yield from _of_request(holder, at, str(name or ""))
+        return
+    for index, request in enumerate(_items(holder.get("requests"))):
+        where = f"{at}requests[{index}]."
+        for field in ("exactly", "firstAvailable"):
+            value = request.get(field)
+            for number, part in enumerate(_items(value) if field == "firstAvailable" else [_mapping(value)]):
+                suffix = f"{field}[{number}]." if field == "firstAvailable" else f"{field}."
+                yield from _of_request(part, where + suffix, _class_of(part))
+        yield from _of_request(request, where, _class_of(request))
+
+
+def _of_request(request: Mapping[str, Any], at: str, class_name: str) -> Iterator[SelectorText]:
+    entries = _items(request.get("selectors"))
+    for index, entry in enumerate(entries):
+        expression = _mapping(entry.get("cel")).get("expression")
+        if isinstance(expression, str):
+            path = f"{at}selectors[{index}].cel.expression"
+            yield SelectorText(path, expression, class_name, index == 0, index == len(entries) - 1)
+
+
+def _device_part(kind: str, obj: Any) -> tuple[str, Mapping[str, Any]]:
+    """Give the part that holds configs and requests (or selectors), and its path."""
+    spec = _mapping(_mapping(obj).get("spec"))
+    if kind == "DeviceClass":
+        return "spec.", spec
+    if kind == "ResourceClaimTemplate":
+        return "spec.spec.devices.", _mapping(_mapping(spec.get("spec")).get("devices"))
+    return "spec.devices.", _mapping(spec.get("devices"))
+
+
+def _class_of(request: Mapping[str, Any]) -> str:
+    name = request.get("deviceClassName")
+    return name if isinstance(name, str) else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Mapping[str, Any]]:
+    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []

@@ -1,0 +1,253 @@
+"""The admission webhook and the policy, as the chart renders them, asked by the real API server.
+
+The webhook runs as a process behind the chart's Service; one scenario runs the chart's Deployment from the built image.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra_driver.claims.config import validate
+from dra_driver.cli.inputs_devices import fleet_of_profile
+from dra_driver.webhook.certificates import LIFE, make_pair
+from tests.cluster import binaries
+from tests.cluster.api import Object, Refused
+from tests.cluster.chart import CHART, NAMESPACE, Chart
+from tests.cluster.cluster import REPOSITORY, Cluster
+from tests.cluster.daemon import Daemon
+from tests.cluster.sandbox import until
+from tests.support.config_cases import PARAMETERS
+from tests.support.webhook_page import FILES, shown
+
+DRIVER, NAME = "gpu.nvidia.com", "dra-driver-webhook"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATION = f"{ADMISSION}/validatingwebhookconfigurations/{NAME}"
+VERSIONS = ("v1", "v1beta2", "v1beta1")
+RIGHT = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
+WRONG = {**RIGHT, "sharing": {"strategy": "nonsense"}}
+PORT = 8443
+
+
+def rendered(*sets: str) -> list[Object]:
+    """Render the two options of the chart. Nothing in them needs a GPU or a node."""
+    words = [word for value in sets for word in ("--set", value)]
+    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
+    command += ["--show-only", "templates/webhook.yaml", "--set", "webhook.enabled=true", *words]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return [one for one in yaml.safe_load_all(said) if one]
+
+
+def obj(kind: str, parameters: Any, *, version: str = "v1", driver: str = DRIVER, name: str = "it") -> Object:
+    """Return an object of any kind and version with one config."""
+    config = [{"opaque": {"driver": driver, "parameters": parameters}}]
+    exactly = {"deviceClassName": DRIVER}
+    request = {"name": "gpu", **(exactly if version == "v1beta1" else {"exactly": exactly})}
+    spec: Object = {"devices": {"requests": [request], "config": config}}
+    if kind == "ResourceClaimTemplate":
+        spec = {"spec": spec}
+    if kind == "DeviceClass":
+        spec = {"config": config}
+    meta = {"name": name} if kind == "DeviceClass" else {"name": name, "namespace": "default"}
+    return {"apiVersion": f"resource.k8s.io/{version}", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def refusal(cluster: Cluster, content: Object) -> str:
+    """Say why an object is refused, in a dry run; empty when it is not."""
+    path = cluster.api.path(content["kind"], namespace=content["metadata"].get("namespace", ""))
+    try:
+        cluster.api.call(
+            "POST", path.replace("/v1/", f"/{content['apiVersion'].split('/')[1]}/"), content, dryRun="All"
+        )
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+class Served:
+    """The webhook as a process on the first node, behind the chart's Service."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        node = cluster.nodes[0]
+        token = self._token()
+        kubeconfig = cluster.authority.kubeconfig(NAME, token, "https://10.96.0.1:443")
+        names = ("--namespace", NAMESPACE, "--service", NAME, "--secret", NAME, "--configuration", NAME)
+        argv = [sys.executable, "-m", "dra_driver", "webhook", "--kubeconfig", str(kubeconfig), *names]
+        argv += ["--address", f"{node.address}:{PORT}"]
+        self.daemon: Daemon = node.daemon("webhook", argv, environment={"PYTHONPATH": str(REPOSITORY)})
+
+    def _token(self) -> str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        path = self.cluster.api.path("ServiceAccount", NAME, NAMESPACE) + "/token"
+        return str(self.cluster.api.call("POST", path, body)["status"]["token"])
+
+    def start(self) -> None:
+        self.daemon.start()
+        self.daemon.until("trusted", lambda: all(self.bundles()) and self.refuses(), 60)
+
+    def refuses(self) -> bool:
+        return "denied the request" in refusal(self.cluster, obj("ResourceClaim", WRONG))
+
+    def bundles(self) -> list[str]:
+        found = self.cluster.api.call("GET", CONFIGURATION)
+        return [one["clientConfig"].get("caBundle", "") for one in found["webhooks"]]
+
+
+@pytest.fixture
+def installed(cluster: Cluster) -> Iterator[Cluster]:
+    """Everything of the chart's webhook but its pods; a slice of a node that is not there."""
+    if cluster.api.find("Namespace", NAMESPACE) is None:
+        cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    contents = [one for one in rendered() if one["kind"] != "Deployment"]
+    for one in contents:
+        if one["kind"] == "Service":
+            del one["spec"]["selector"]
+            one["spec"]["ports"][0]["targetPort"] = PORT
+    contents += [_endpoints(cluster.nodes[0].address), _slice()]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": contents})
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    try:
+        yield cluster
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+
+
+@pytest.fixture
+def served(installed: Cluster) -> Iterator[Served]:
+    made = Served(installed)
+    made.start()
+    yield made
+    if made.daemon.alive:
+        assert made.daemon.stop(20) == 0
+
+
+def _endpoints(address: str) -> Object:
+    meta = {"name": NAME, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": NAME}}
+    endpoint = {"addresses": [address], "conditions": {"ready": True}}
+    ports = [{"name": "https", "port": PORT, "protocol": "TCP"}]
+    kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    return {**kind, "metadata": meta, "endpoints": [endpoint], "ports": ports}
+
+
+def _slice() -> Object:
+    devices = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]
+    kept = [{key: one[key] for key in ("name", "attributes", "capacity") if key in one} for one in devices]
+    pool = {"name": "page", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": "page", "pool": pool, "devices": kept}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "page"}, "spec": spec}
+
+
+def applied(cluster: Cluster, folder: Path, name: str) -> list[str]:
+    """Apply a file of the page as its reader does; return what kubectl says, on both of its outputs."""
+    (folder / name).write_text(FILES[name])
+    command = [str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", name]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=60)
+    return (done.stderr + done.stdout).splitlines()
+
+
+def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_not(served: Served) -> None:
+    for version in VERSIONS:
+        for kind, path in (
+            ("ResourceClaim", "spec.devices"),
+            ("ResourceClaimTemplate", "spec.spec.devices"),
+            ("DeviceClass", "spec"),
+        ):
+            said = refusal(served.cluster, obj(kind, WRONG, version=version))
+            assert f"{path}.config[0].opaque.parameters.sharing.strategy" in said, (version, kind, said)
+            assert refusal(served.cluster, obj(kind, RIGHT, version=version)) == ""
+            assert refusal(served.cluster, obj(kind, WRONG, version=version, driver="nic.example.com")) == ""
+
+
+def test_kubectl_shows_what_the_page_shows(served: Served, tmp_path: Path) -> None:
+    assert applied(served.cluster, tmp_path, "wrong.yaml") == shown("wrong.yaml")
+    try:
+        assert applied(served.cluster, tmp_path, "doubtful.yaml") == shown("doubtful.yaml")
+    finally:
+        served.cluster.kubectl("delete", "--ignore-not-found", "-f", str(tmp_path / "doubtful.yaml"))
+
+
+def test_an_expired_certificate_is_renewed_and_reviews_go_on(served: Served) -> None:
+    names = (f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local")
+    expired = make_pair(names, datetime.now(UTC) - LIFE - timedelta(days=1))
+    served.daemon.stop(20)
+    secret = served.cluster.api.get("Secret", NAME, NAMESPACE)
+    pem = {"tls.crt": expired.certificate, "tls.key": expired.key, "ca.crt": expired.authorities}
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in pem.items()}
+    served.cluster.api.replace({**secret, "data": data})
+    served.start()
+    assert served.cluster.api.get("Secret", NAME, NAMESPACE)["data"]["tls.crt"] != data["tls.crt"]
+
+
+def test_while_it_is_down_the_failure_policy_decides_and_only_for_configs_of_this_driver(served: Served) -> None:
+    served.daemon.stop(20)
+    cluster = served.cluster
+    until("fail open", lambda: not refusal(cluster, obj("ResourceClaim", WRONG)), 20)
+
+    cluster.api.create(obj("ResourceClaim", RIGHT, name="before"))
+    try:
+        configuration = cluster.api.call("GET", CONFIGURATION)
+        configuration["webhooks"][0]["failurePolicy"] = "Fail"
+        cluster.api.call("PUT", CONFIGURATION, configuration)
+        until("fail closed", lambda: "failed calling webhook" in refusal(cluster, obj("ResourceClaim", RIGHT)), 20)
+        assert refusal(cluster, obj("ResourceClaim", RIGHT, driver="nic.example.com")) == ""
+        # What was admitted gets its labels and goes its way.
+        cluster.api.patch("ResourceClaim", "before", "default", {"metadata": {"labels": {"a": "b"}}})
+    finally:
+        cluster.api.delete("ResourceClaim", "before", "default")
+    served.start()
+    assert refusal(cluster, obj("ResourceClaim", RIGHT)) == ""
+
+
+def test_the_policy_without_a_server_judges_as_the_node_does(cluster: Cluster, tmp_path: Path) -> None:
+    policy = REPOSITORY / "deploy" / "manifests" / "options" / "config-policy.yaml"
+    cluster.apply(policy)
+    try:
+        until("the policy in force", lambda: refusal(cluster, obj("ResourceClaim", WRONG)), 30)
+        for parameters in PARAMETERS:
+            said = refusal(cluster, obj("ResourceClaim", parameters))
+            assert bool(said) is bool(validate(parameters)), (parameters, said)
+            assert not said or "denied request" in said, (parameters, said)
+        for version in VERSIONS:
+            for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
+                assert "sharing.strategy must be one of" in refusal(cluster, obj(kind, WRONG, version=version))
+                assert refusal(cluster, obj(kind, RIGHT, version=version)) == ""
+                assert refusal(cluster, obj(kind, WRONG, version=version, driver="nic.example.com")) == ""
+        assert applied(cluster, tmp_path, "wrong.yaml") == shown("wrong.yaml", 1)
+        found = cluster.api.call("GET", f"{ADMISSION}/validatingadmissionpolicies/dra-driver-configs")
+        assert not found["status"].get("typeChecking", {}).get("expressionWarnings"), found["status"]
+    finally:
+        cluster.kubectl("delete", "-f", str(policy))
+
+
+def test_the_charts_deployment_serves_and_an_upgrade_keeps_its_trust(cluster: Cluster) -> None:
+    chart = Chart(cluster)
+    nothing_else = ("--set", "agent.nodeSelector.nowhere=x", "--set", "deviceClasses.create=false")
+    nothing_else += ("--set", "fullnameOverride=second", "--set", "driverName=gpu.example.com")
+    values = [*chart.values(cluster.nodes[0], webhook__enabled="true"), *nothing_else]
+    options = ["--install", "--create-namespace", "--wait", "--timeout", "100s"]
+    path = f"{ADMISSION}/validatingwebhookconfigurations/second-webhook"
+    wrong = obj("ResourceClaim", WRONG, driver="gpu.example.com")
+    try:
+        chart.helm("upgrade", "second", str(CHART), *options, *values)
+        until("a refusal", lambda: "denied the request" in refusal(cluster, wrong), 30)
+        before = cluster.api.call("GET", path)["webhooks"][0]["clientConfig"]["caBundle"]
+        chart.helm("upgrade", "second", str(CHART), *options, *values, "--set", "webhook.failurePolicy=Fail")
+        after = cluster.api.call("GET", path)["webhooks"][0]
+        assert (after["failurePolicy"], after["clientConfig"]["caBundle"]) == ("Fail", before)
+        assert "denied the request" in refusal(cluster, wrong)
+        for pod in cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=webhook"):
+            code = "print(next(l.split()[1] for l in open('/proc/1/status') if l.startswith('VmRSS')))"
+            said = chart.run(pod["metadata"]["name"], "/usr/bin/python3", "-c", code)
+            print(f"\na replica: {int(said) / 1024:.1f} MiB", end="")
+    finally:
+        chart.helm("uninstall", "second", "--no-hooks", "--ignore-not-found", "--wait", "--timeout", "60s")

@@ -1,0 +1,185 @@
+"""Certificates: made, renewed, shared by replicas, trusted before they are used. TLS is real, the API a stand-in."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+
+from dra_driver.model.errors import ApiError, NodeError
+from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, Pair, make_pair, why_renew
+from dra_driver.webhook.identity import Identity, Mounted, SelfMade, load_pair
+
+NAMES = ("webhook.dra.svc", "webhook.dra.svc.cluster.local")
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+SECRET, CONFIGURATION = "/api/v1/namespaces/dra/secrets/s", "validatingwebhookconfigurations/w"
+
+
+class StandInApi:
+    """A Secret and a configuration, with optimistic concurrency. `order` lists what was written."""
+
+    def __init__(self) -> None:
+        webhooks = [{"name": name, "clientConfig": {"service": {}}} for name in ("configs", "selectors")]
+        self.objects = {
+            SECRET: {"metadata": {"resourceVersion": "1"}},
+            CONFIGURATION: {"metadata": {"resourceVersion": "1"}, "webhooks": webhooks},
+        }
+        self.order: list[str] = []
+        self.before_put = lambda: None
+
+    def request(self, method, path, *, body=None):
+        key = next((key for key in self.objects if path.endswith(key)), None)
+        if key is None:
+            raise ApiError("not-found", path, status=404)
+        if method == "PUT":
+            self.before_put()
+            if body["metadata"]["resourceVersion"] != self.objects[key]["metadata"]["resourceVersion"]:
+                raise ApiError("conflict", path, status=409)
+            version = str(int(body["metadata"]["resourceVersion"]) + 1)
+            self.objects[key] = {**copy.deepcopy(body), "metadata": {"resourceVersion": version}}
+            self.order.append(key)
+        return copy.deepcopy(self.objects[key])
+
+    def bundles(self):
+        return {
+            base64.b64decode(one["clientConfig"]["caBundle"]).decode()
+            for one in self.objects[CONFIGURATION]["webhooks"]
+        }
+
+
+@pytest.fixture
+def api():
+    return StandInApi()
+
+
+def source(api, now=NOW):
+    return SelfMade(api, namespace="dra", secret="s", configuration="w", names=NAMES, now=lambda: now)
+
+
+def shakes_hands(pair, trusted, name=NAMES[0]):
+    """Say whether a client that trusts `trusted` accepts the pair: a handshake in memory."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_pair(server_context, pair)
+    client_context = ssl.create_default_context(cadata=trusted)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=name)
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    done = set()
+    for _ in range(10):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+                done.add(side)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return len(done) == 2
+
+
+def test_a_pair_is_trusted_by_its_authorities_for_its_names_alone():
+    now = datetime.now(UTC)
+    pair, other = make_pair(NAMES, now), make_pair(NAMES, now)
+    assert all(shakes_hands(pair, pair.authorities, name) for name in NAMES)
+    assert not shakes_hands(pair, other.authorities)
+    assert not shakes_hands(pair, pair.authorities, "elsewhere.dra.svc")
+
+
+def test_after_a_renewal_the_old_certificate_is_still_trusted_and_the_number_of_authorities_is_bounded():
+    now = datetime.now(UTC)
+    old = make_pair(NAMES, now)
+    new = make_pair(NAMES, now, old.authorities)
+    assert shakes_hands(old, new.authorities)
+    assert shakes_hands(new, new.authorities)
+    for _ in range(5):
+        new = make_pair(NAMES, now, new.authorities)
+    assert new.authorities.count("BEGIN CERTIFICATE") == 3
+
+
+def test_an_authority_that_has_expired_is_not_trusted_any_more():
+    old = make_pair(NAMES, NOW - LIFE - timedelta(days=1))
+    assert make_pair(NAMES, NOW, old.authorities).authorities.count("BEGIN CERTIFICATE") == 1
+
+
+def test_a_pair_is_renewed_when_a_third_of_its_life_is_left_or_it_is_not_ours():
+    good = make_pair(NAMES, NOW)
+    assert why_renew(good, NAMES, NOW) == ""
+    assert why_renew(good, NAMES, NOW + LIFE - RENEW_BEFORE - timedelta(seconds=1)) == ""
+    assert "it ends" in why_renew(good, NAMES, NOW + LIFE - RENEW_BEFORE + timedelta(seconds=1))
+    assert "not for x.svc" in why_renew(good, ("x.svc",), NOW)
+    assert "key" in why_renew(Pair(good.certificate, make_pair(NAMES, NOW).key, good.authorities), NAMES, NOW)
+    assert why_renew(Pair("", "", ""), NAMES, NOW)
+    assert why_renew(Pair("no pem", "no pem", "no pem"), NAMES, NOW)
+
+
+def test_an_empty_secret_is_filled_and_every_webhook_trusts_it(api):
+    pair = source(api).current()
+    assert api.order == [SECRET, CONFIGURATION]
+    assert api.bundles() == {pair.authorities}
+    assert source(api).current() == pair
+    assert len(api.order) == 2
+
+
+def test_a_certificate_that_ends_is_renewed_and_the_old_authority_stays(api):
+    old = source(api).current()
+    new = source(api, NOW + LIFE - timedelta(days=1)).current()
+    assert new.certificate != old.certificate
+    assert new.authorities.endswith(old.authorities)
+    assert api.bundles() == {new.authorities}
+
+
+def test_of_two_replicas_at_once_one_makes_the_certificate_and_the_other_takes_it(api):
+    first = []
+
+    def other_is_faster():
+        api.before_put = lambda: None
+        first.append(source(api).current())
+
+    api.before_put = other_is_faster
+    with pytest.raises(ApiError) as refused:
+        source(api).current()
+    assert refused.value.status == 409
+    assert source(api).current() == first[0]
+
+
+def test_a_bundle_that_somebody_emptied_is_put_back(api):
+    pair = source(api).current()
+    for one in api.objects[CONFIGURATION]["webhooks"]:
+        one["clientConfig"].pop("caBundle")
+    source(api).current()
+    assert api.bundles() == {pair.authorities}
+
+
+def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
+    del api.objects[CONFIGURATION]
+    identity = Identity(source(api))
+    with pytest.raises(ApiError):
+        identity.look()
+    assert identity.fault
+
+
+def test_files_are_followed_when_somebody_renews_them(tmp_path):
+    pairs = [make_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
+    identity = Identity(Mounted(tmp_path))
+    with pytest.raises(NodeError, match="no certificate"):
+        identity.look()
+    for pair in pairs:
+        (tmp_path / "tls.crt").write_text(pair.certificate)
+        (tmp_path / "tls.key").write_text(pair.key)
+        identity.look()
+        assert not identity.fault
+    (tmp_path / "tls.key").write_text(pairs[0].key)
+    with pytest.raises(NodeError, match="can't be used"):
+        identity.look()
+
+
+def test_the_certificate_is_for_servers_alone_and_its_authority_signs_nothing_else():
+    pair = make_pair(NAMES, NOW)
+    [leaf] = x509.load_pem_x509_certificates(pair.certificate.encode())
+    assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    [authority] = x509.load_pem_x509_certificates(pair.authorities.encode())
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0

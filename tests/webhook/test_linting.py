@@ -1,0 +1,143 @@
+"""Warnings about selectors on a fleet, kept by watches on a real HTTP API. Not covered: the lint rules themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.kinds import CLASSES, SLICES
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials import load
+from dra_driver.webhook.fleet import Fleet, FleetWatch
+from dra_driver.webhook.linting import FleetLinter
+from dra_driver.webhook.objects import selectors
+from tests.support.embedded_client import slice_wire
+from tests.support.waiting import until
+from tests.webhook.reviews import DRIVER, claim, device_class, request
+
+CLASS = f'device.driver == "{DRIVER}"'
+AT = "spec.devices.requests[0].exactly.selectors[0].cel.expression"
+
+
+def device(index, **attributes):
+    standard = {"uuid": {"string": f"GPU-{index}"}, "productName": {"string": "H100"}}
+    return {"name": f"gpu-{index}", "attributes": {**standard, **attributes}, "capacity": {"memory": {"value": "80Gi"}}}
+
+
+def wire(name, *devices):
+    made = slice_wire(name, driver=DRIVER, devices=list(devices))
+    made["metadata"]["uid"] = name
+    return made
+
+
+@pytest.fixture
+def fleet():
+    made = Fleet()
+    made.replace_slices((wire("s1", device(1), device(2), device(3, model={"string": "x"})),))
+    made.replace_classes((device_class(expressions=[CLASS], name=DRIVER), device_class(name="other")))
+    return made
+
+
+@pytest.fixture
+def linter(fleet):
+    return FleetLinter(fleet, DRIVER, kubernetes="1.35")
+
+
+def said(linter, *expressions, class_name=DRIVER):
+    return linter.warnings(
+        "ResourceClaim", selectors("ResourceClaim", claim(requests=[request(*expressions, class_name=class_name)]))
+    )
+
+
+def test_devices_that_differ_in_identity_alone_are_one_shape(fleet):
+    assert sorted(shape.count for shape in fleet.shapes()) == [1, 2]
+
+
+def test_an_unguarded_attribute_is_warned_of_with_its_field_and_a_better_text(linter):
+    [warning] = said(linter, f'device.attributes["{DRIVER}"].model == "x"')
+    assert warning.startswith(f"{AT}: 2 of 3 devices lack")
+    assert "better: " in warning
+    assert warning.endswith("[unguarded-attribute]")
+
+
+def test_a_misspelt_name_is_compared_with_those_of_the_cluster(linter):
+    warnings = said(linter, f'device.attributes["{DRIVER}"].?produktName.orValue("") == "H100"')
+    assert any(f"did you mean {DRIVER}/productName?" in one for one in warnings)
+
+
+def test_nobody_is_told_to_guard_a_name_that_does_not_exist(linter):
+    [warning] = said(linter, f'device.attributes["{DRIVER}"].productname == "H100"')
+    assert f"did you mean {DRIVER}/productName?" in warning
+
+
+def test_the_same_devices_in_a_new_generation_change_nothing(fleet):
+    before = fleet.version
+    again = wire("s1", device(1), device(2), device(3, model={"string": "x"}))
+    again["spec"]["pool"]["generation"] += 1
+    fleet.put_slice(again)
+    assert fleet.version == before
+    fleet.put_slice(wire("s1", device(1)))
+    assert fleet.version > before
+
+
+def test_a_selector_that_matches_nothing_today_is_warned_of(linter):
+    [warning] = said(linter, f'device.attributes["{DRIVER}"].productName == "H300"')
+    assert "none of the 3 devices that reach it matches" in warning
+
+
+def test_a_uuid_that_no_device_has_is_not_called_hopeless(linter):
+    assert said(linter, f'device.attributes["{DRIVER}"].uuid == "GPU-9"') == []
+
+
+def test_a_good_selector_and_one_of_other_classes_get_no_warning(linter):
+    assert said(linter, f'device.attributes["{DRIVER}"].productName == "H100"') == []
+    assert said(linter, "false", class_name="other") == []
+    assert said(linter, "false", class_name="unknown") == []
+
+
+def test_an_expression_that_names_the_driver_is_ours_whatever_its_class(linter):
+    assert said(linter, f'device.driver == "{DRIVER}" && false', class_name="other")
+
+
+def test_what_does_not_compile_is_left_to_the_api_server(linter):
+    assert said(linter, "device.nope(") == []
+
+
+def test_a_class_is_linted_too(linter):
+    obj = device_class(expressions=[f'device.attributes["{DRIVER}"].model == "x"'])
+    assert linter.warnings("DeviceClass", selectors("DeviceClass", obj))
+
+
+def test_nothing_is_said_before_the_fleet_is_known():
+    assert said(FleetLinter(Fleet(), DRIVER, kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
+
+
+def test_verdicts_follow_the_fleet(fleet, linter):
+    expression = f'device.attributes["{DRIVER}"].productName == "H300"'
+    assert said(linter, expression)
+    fleet.put_slice(wire("s2", device(4, productName={"string": "H300"})))
+    assert said(linter, expression) == []
+    fleet.drop_slice("s2")
+    assert said(linter, expression)
+
+
+def test_watches_keep_the_fleet_up_to_date(tmp_path):
+    server = EmbeddedApi()
+    server.start()
+    server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
+    fleet = Fleet()
+    watch = FleetWatch(api, fleet)
+    watch.start()
+    try:
+        until(lambda: fleet.is_known)
+        server.request("POST", CLASSES.path(), body={"metadata": {"name": "a"}, "spec": {}})
+        server.request("POST", SLICES.path(), body=slice_wire(driver=DRIVER, devices=[device(1)]))
+        until(lambda: fleet.shapes() and fleet.selectors_of("a") == ())
+        server.request("DELETE", SLICES.path(name="s"))
+        server.request("DELETE", CLASSES.path(name="a"))
+        until(lambda: not fleet.shapes() and fleet.selectors_of("a") is None)
+    finally:
+        watch.stop()
+        api.close()
+        server.stop()

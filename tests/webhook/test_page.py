@@ -1,0 +1,48 @@
+"""docs/webhook.md: its manifests get the answers that it shows. What kubectl puts around them is tried in tests/cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.cli.inputs_devices import fleet_of_profile
+from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.linting import SAID, FleetLinter
+from dra_driver.webhook.review import judge_configs, judge_selectors
+from tests.support.webhook_page import FILES, PAGE, shown
+from tests.webhook.reviews import DRIVER, review
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def linter():
+    """The fleet of the page: one node of the profile demo-h100."""
+    fleet = Fleet()
+    found = yaml.safe_load((ROOT / "deviceclasses" / f"{DRIVER}.yaml").read_text())
+    fleet.replace_classes((found,))
+    devices = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]
+    fleet.replace_slices(({"metadata": {"uid": "1"}, "spec": {"driver": DRIVER, "devices": devices}},))
+    return FleetLinter(fleet, DRIVER, kubernetes="1.35")
+
+
+def test_a_wrong_config_is_refused_as_the_page_shows():
+    response = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), DRIVER)["response"]
+    assert shown("wrong.yaml")[0].endswith(f"denied the request: {response['status']['message']}")
+
+
+def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):
+    response = judge_selectors(review(yaml.safe_load(FILES["doubtful.yaml"])), linter)["response"]
+    assert shown("doubtful.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
+
+
+def test_the_policy_says_what_the_page_shows():
+    policy, _ = yaml.safe_load_all((ROOT / "deploy/manifests/options/config-policy.yaml").read_text())
+    messages = [one["message"] for one in policy["spec"]["validations"]]
+    assert any(shown("wrong.yaml", 1)[0].endswith(message) for message in messages)
+
+
+def test_the_page_names_every_rule_that_is_warned_of():
+    assert all(f"`{rule}`" in PAGE for rule in SAID)

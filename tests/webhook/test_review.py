@@ -1,0 +1,120 @@
+"""What is refused and what is warned of, in every kind and version of the API. Pure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.claims.config import validate
+from dra_driver.model.errors import InputError
+from dra_driver.webhook.review import WARNING_CHARACTERS, judge_configs, judge_selectors
+from tests.webhook.reviews import DRIVER, claim, config, device_class, request, review, template
+
+WRONG = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Forever"}, extra=1)
+RIGHT = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
+MAKERS = {
+    "spec.devices.config[1].opaque.parameters": claim,
+    "spec.spec.devices.config[1].opaque.parameters": template,
+    "spec.config[1].opaque.parameters": device_class,
+}
+
+
+class Repeater:
+    """Warns of every selector."""
+
+    def warnings(self, kind, found):
+        return [f"{kind} {one.path}: {one.expression}" for one in found]
+
+
+def refused(obj, **more):
+    response = judge_configs(review(obj, **more), DRIVER)["response"]
+    return None if response["allowed"] else response["status"]["message"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize("path", MAKERS)
+def test_a_wrong_config_is_refused_with_every_fault_and_its_field(path, version):
+    message = refused(MAKERS[path](RIGHT, WRONG, version=version))
+    assert f"{path}.sharing.timeSlicingConfig.interval" in message
+    assert f"{path}.sharing.extra" in message
+    assert refused(MAKERS[path](RIGHT, version=version)) is None
+
+
+def test_the_faults_are_those_that_the_node_finds():
+    parameters = WRONG["opaque"]["parameters"]
+    wanted = [str(fault) for fault in validate(parameters, "spec.devices.config[0].opaque.parameters")]
+    assert refused(claim(WRONG)).split(": ", 1)[1] == "; ".join(wanted)
+
+
+def test_configs_of_other_drivers_are_none_of_ours():
+    assert refused(claim(config("nic.example.com", strategy="nonsense"))) is None
+
+
+def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
+    answer = judge_configs(review(claim(WRONG)), DRIVER)
+    assert answer["kind"] == "AdmissionReview"
+    assert answer["response"]["uid"] == "u-1"
+    assert answer["response"]["status"]["code"] == 422
+
+
+def test_an_object_that_goes_away_or_whose_spec_stays_is_let_through():
+    wrong = claim(WRONG)
+    going = {**wrong, "metadata": {**wrong["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert refused(going, old=wrong, operation="UPDATE") is None
+    assert refused(wrong, old=wrong, operation="UPDATE") is None
+    assert refused(None, old=wrong, operation="DELETE") is None
+    assert refused(wrong, old=claim(RIGHT), operation="UPDATE") is not None
+
+
+def test_selectors_are_found_wherever_an_api_version_has_them():
+    sub = {"name": "a", "deviceClassName": "x", "selectors": [{"cel": {"expression": "three"}}]}
+    requests = [request("one"), request("two", version="v1beta1"), {"name": "r", "firstAvailable": [sub]}]
+    warnings = judge_selectors(review(claim(requests=requests)), Repeater())["response"]["warnings"]
+    assert warnings == [
+        "ResourceClaim spec.devices.requests[0].exactly.selectors[0].cel.expression: one",
+        "ResourceClaim spec.devices.requests[1].selectors[0].cel.expression: two",
+        "ResourceClaim spec.devices.requests[2].firstAvailable[0].selectors[0].cel.expression: three",
+    ]
+    found = judge_selectors(review(device_class(expressions=["four"])), Repeater())["response"]
+    assert found["warnings"] == ["DeviceClass spec.selectors[0].cel.expression: four"]
+    assert found["allowed"]
+
+
+def test_warnings_fit_what_an_api_server_passes_on():
+    long = [request("x" * 1000, name=f"r{i}") for i in range(30)]
+    warnings = judge_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
+    assert len(warnings) <= 10
+    assert max(map(len, warnings)) <= WARNING_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    "garbage", [None, 3, [], {}, {"request": 3}, {"request": {"uid": 5}}, {"request": {"uid": "u"}}]
+)
+def test_what_is_no_review_is_bad_input(garbage):
+    for judge in (lambda it: judge_configs(it, DRIVER), lambda it: judge_selectors(it, Repeater())):
+        with pytest.raises(InputError, match="AdmissionReview"):
+            judge(garbage)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["spec", "devices", "config", "opaque", "driver", "parameters", "requests", "exactly", "firstAvailable",
+             "selectors", "cel", "expression", "metadata", "kind", "sharing", "strategy"]
+        ),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(JSON, st.sampled_from(["ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "Pod"]))
+def test_no_object_breaks_a_review(obj, kind):
+    asked = review(obj)
+    asked["request"]["kind"]["kind"] = kind
+    assert judge_selectors(asked, Repeater())["response"]["allowed"]
+    assert "allowed" in judge_configs(asked, DRIVER)["response"]

@@ -1,0 +1,152 @@
+"""The server over real TLS: reviews, keep-alive, garbage, slow clients, probes, a renewed certificate."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from dra_driver.model.errors import NodeError
+from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.review import judge_configs
+from dra_driver.webhook.server import MOST_BYTES, ReviewServer
+from tests.webhook.reviews import DRIVER, claim, config, review
+
+NAME = "localhost"
+PAIR = make_pair((NAME,), datetime.now(UTC))
+
+
+def broken(_review):
+    raise RuntimeError("a fault of ours")
+
+
+class Serving:
+    """A server on a port of its own."""
+
+    def __init__(self):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_pair(self.context, PAIR)
+        self.reasons = ()
+        self.answered = []
+        self.server = ReviewServer(
+            ("127.0.0.1", 0),
+            self.context,
+            judges={"/configs": lambda it: judge_configs(it, DRIVER), "/broken": broken},
+            readiness=lambda: self.reasons,
+            metrics=lambda: b"reviews 1\n",
+            answered=lambda path, outcome: self.answered.append((path, outcome)),
+        )
+        self.server.start()
+
+    def connect(self, authorities=PAIR.authorities):
+        trust = ssl.create_default_context(cadata=authorities)
+        return http.client.HTTPSConnection(NAME, self.server.port, context=trust, timeout=10)
+
+
+@pytest.fixture
+def serving():
+    made = Serving()
+    yield made
+    made.server.stop()
+
+
+def ask(connection, path="/configs", body=None, method="POST"):
+    data = json.dumps(review(claim())).encode() if body is None else body
+    connection.request(method, path, data if method == "POST" else None)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_reviews_are_answered_on_one_connection_that_stays(serving):
+    connection = serving.connect()
+    for body, allowed in ((claim(), True), (claim(config(strategy="nonsense")), False)):
+        status, text = ask(connection, body=json.dumps(review(body)).encode())
+        assert status == 200
+        assert json.loads(text)["response"]["allowed"] is allowed
+        assert connection.sock is not None
+    assert serving.answered == [("/configs", "allowed"), ("/configs", "refused")]
+    connection.close()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"null", b"[" * 100_000, b"\xff\xfe", b'{"request": {"uid": 1}}'])
+def test_garbage_is_bad_input_and_the_connection_goes_on(serving, garbage):
+    connection = serving.connect()
+    assert ask(connection, body=garbage)[0] == 400
+    assert ask(connection)[0] == 200
+    connection.close()
+
+
+def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving):
+    for header, status in (({"Content-Length": str(MOST_BYTES + 1)}, 413), ({"Content-Length": "x"}, 411)):
+        connection = serving.connect()
+        connection.putrequest("POST", "/configs")
+        for name, value in header.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_other_paths_and_methods_are_refused(serving):
+    assert ask(serving.connect(), "/nowhere")[0] == 404
+    assert ask(serving.connect(), "/nowhere", method="GET")[0] == 404
+    assert ask(serving.connect(), "/configs", method="DELETE")[0] == 501
+
+
+def test_a_fault_of_ours_is_a_500_and_the_next_review_is_answered(serving):
+    connection = serving.connect()
+    assert ask(connection, "/broken")[0] == 500
+    assert ask(connection)[0] == 200
+    connection.close()
+
+
+def test_probes_say_what_is_missing(serving):
+    assert ask(serving.connect(), "/readyz", method="GET") == (200, b"ok\n")
+    serving.reasons = ("no certificate yet",)
+    assert ask(serving.connect(), "/readyz", method="GET") == (503, b"no certificate yet\n")
+    assert ask(serving.connect(), "/healthz", method="GET")[0] == 200
+    assert ask(serving.connect(), "/metrics", method="GET") == (200, b"reviews 1\n")
+
+
+def test_clients_that_do_not_shake_hands_hold_up_nobody(serving):
+    idle = [socket.create_connection((NAME, serving.server.port)) for _ in range(20)]
+    plain = socket.create_connection((NAME, serving.server.port))
+    plain.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    assert ask(serving.connect())[0] == 200
+    for one in [*idle, plain]:
+        one.close()
+
+
+def test_a_renewed_certificate_is_served_to_new_connections(serving):
+    renewed = make_pair((NAME,), datetime.now(UTC))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask(serving.connect(renewed.authorities))
+    load_pair(serving.context, renewed)
+    assert ask(serving.connect(renewed.authorities))[0] == 200
+
+
+def test_many_at_once_are_all_answered(serving):
+    statuses = []
+
+    def client():
+        connection = serving.connect()
+        statuses.extend(ask(connection)[0] for _ in range(10))
+        connection.close()
+
+    threads = [threading.Thread(target=client) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 80
+
+
+def test_a_taken_port_is_an_error_of_the_node(serving):
+    with pytest.raises(NodeError, match="cannot listen"):
+        ReviewServer(("127.0.0.1", serving.server.port), serving.context, judges={}, readiness=tuple)
