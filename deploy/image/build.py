@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -140,9 +141,11 @@ def _fetch(folder: Path, *, relock: bool) -> list[dict[str, str]]:
 def _needed() -> set[str]:
     """Name every distribution that the package needs on Linux, itself excluded."""
     needed: set[str] = set()
-    ahead = ["dra-driver"]
-    while ahead:
-        for text in importlib.metadata.requires(ahead.pop()) or ():
+    # Of the package itself what this checkout says: an editable install may be older.
+    ahead: list[str] = []
+    texts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    while texts or ahead:
+        for text in texts or importlib.metadata.requires(ahead.pop()) or ():
             requirement = Requirement(text)
             name = canonicalize_name(requirement.name)
             if name not in needed | ASYNC and (
@@ -150,6 +153,7 @@ def _needed() -> set[str]:
             ):
                 needed.add(name)
                 ahead.append(name)
+        texts = []
     return needed
 
 

@@ -234,7 +234,7 @@ class NodeAgent:
             self._reaper.look_now()
             return 0
         is_on_demand = self._options.is_mig_dynamic and self._publisher.status().is_counting
-        return 0 if is_on_demand else self._geometer.apply()
+        return self._geometer.stand_aside() if is_on_demand else self._geometer.apply()
 
     def _tell_mig(self, reason: str, message: str) -> None:
         options = self._options

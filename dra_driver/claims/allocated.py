@@ -144,12 +144,12 @@ def _decode_result(result: Wire) -> AllocatedDevice:
     )
 
 
-def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
-
-
 def _pods(consumers: Iterable[Wire]) -> Iterator[str]:
     return (str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
+
+
+def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
 
 
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:

@@ -230,12 +230,13 @@ def _above(base: SharingSettings | None, wish: SharingSettings | None, device: D
         if wish.interval not in {base.interval, Interval.DEFAULT}:
             yield f"{shared} with interval {base.interval}, which a claim can't change to {wish.interval}"
     elif isinstance(wish, MpsSettings) and isinstance(base, MpsSettings):
-        for what, most, asked in (
-            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage),
-            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit),
+        for what, most, asked, is_memory in (
+            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage, False),
+            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit, True),
         ):
             if most is not None and asked is not None and asked > most:
-                yield f"{shared}: a claim may only lower its {what} of {most}, not raise it to {asked}"
+                texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (most, asked)]
+                yield f"{shared}: a claim may only lower its {what} of {texts[0]}, not raise it to {texts[1]}"
         if wish.multi_user and not base.multi_user:
             yield f"{shared} by clients of one user: a claim can't set multiUser"
 

@@ -94,6 +94,8 @@ class Sharer:
         if (device.name, False) in self._forms:
             self.waits_for_claims = True
             return Offer((device,), (), (shared, *replicas))
+        if device.partition is None and device.gpu.mig_enabled:  # its last partition went, its mode has not yet
+            return Offer(hidden=(device, shared, *replicas))
         return Offer((shared,), replicas or (device,), (device,) if replicas else ())
 
     def _hide(self, device: Device) -> Offer:

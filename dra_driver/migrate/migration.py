@@ -119,6 +119,7 @@ def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[
             made += [wire["metadata"]["name"] for wire in written if wire["kind"] == TEMPLATE]
             _put(document, one, written)
     new = _rewritten(source, documents)
+    _say_list(new, documents, report)
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
 
@@ -196,6 +197,14 @@ def _rewritten(source: Source, documents: list[_Document]) -> str:
     new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
     _check(new, documents, source.origin)
     return new
+
+
+def _say_list(new: str, documents: list[_Document], report: Report) -> None:
+    """Say that a file of JSON holds a List now: JSON has no second document."""
+    if documents and documents[0].before and len(documents_of(new, "")) == 1:
+        title = documents[0].objects[0].title
+        what = f"{title} and what it needs are in a List now"
+        Subject(title, report).changed("list", what, "a file of JSON holds one object")
 
 
 def _check(new: str, documents: list[_Document], origin: str) -> None:

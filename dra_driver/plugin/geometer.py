@@ -51,12 +51,20 @@ class Geometer:
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
         self._allocated, self._changed, self._tell = allocated, changed, tell
         self.problems: tuple[Problem, ...] = ()
+        self._is_aside = False
         self._used: frozenset[str] | None = None  # devices that claims hold, as listed in this look
 
     @property
     def is_declared(self) -> bool:
         """Say whether there is anything to apply."""
         return self._source.is_declared
+
+    def stand_aside(self) -> int:
+        """Change nothing, and say so once: GPUs are cut on demand."""
+        if not self._is_aside:
+            log.info("declared geometry not applied: GPUs are cut on demand")
+        self._is_aside, self.problems = True, ()
+        return 0
 
     def apply(self) -> int:
         """Bring every GPU that nobody uses to the declared geometry; gives the number of GPUs that were changed.
@@ -65,7 +73,7 @@ class Geometer:
         """
         configurations, name = self._source.configurations(), self._source.name()
         problems = [Problem(_CODE, "node", self._source.fault)] if self._source.fault else []
-        count, self._used = 0, None
+        count, self._used, self._is_aside = 0, None, False
         if name and isinstance(self._hardware, Partitionable):
             for index, gpu in enumerate(self._hardware.discover().gpus):
                 if not gpu.mig_profiles:

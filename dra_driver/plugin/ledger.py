@@ -15,17 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin import device_effects
 from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, owned, record_of_row, row_of_record
+from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, record_of_row, row_of_record
+from dra_driver.plugin.rivals import Rival, rivals_of, rivals_query, wanted_of
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -50,15 +49,6 @@ _SCHEMA = (
     f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
 )
 _FILES = ("", "-wal", "-shm")
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
-
-    device: str
-    record: Record
-    pods: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -119,11 +109,11 @@ class Ledger:
 
         Two shares of a device are no rivals.
         """
-        wanted = _wanted(claim, occupied)
+        wanted = wanted_of(claim, occupied)
         if not wanted:
             return ()
-        sql, values = _rivals_query(claim.uid, wanted)
-        return _rivals_of(self._read(sql, values), wanted)
+        sql, values = rivals_query(claim.uid, wanted)
+        return rivals_of(self._read(sql, values), wanted)
 
     def held(self) -> frozenset[str]:
         """Name every device that a claim holds."""
@@ -162,11 +152,11 @@ class Ledger:
 
         An intent need not be synced where a power failure takes all its effects away.
         """
-        wanted = _wanted(claim, occupied)
-        sql, values = _rivals_query(claim.uid, wanted)
+        wanted = wanted_of(claim, occupied)
+        sql, values = rivals_query(claim.uid, wanted)
 
         def job(connection: sqlite3.Connection) -> tuple[Rival, ...]:
-            rivals = _rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
+            rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
             if not rivals:
                 _insert(connection, record, wanted)
             return rivals
@@ -184,6 +174,8 @@ class Ledger:
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
+        if not occupied:
+            return
         known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
         if missing := [(name, uid) for name in occupied if name not in known]:
             sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
@@ -217,7 +209,7 @@ class Ledger:
 
         def job(connection: sqlite3.Connection) -> None:
             _delete(connection, record.uid)
-            _insert(connection, record, _wanted(claim, occupied))
+            _insert(connection, record, wanted_of(claim, occupied))
 
         self._write(job)
 
@@ -324,7 +316,7 @@ class Ledger:
             for line in _SCHEMA:
                 connection.execute(line)
             for record in records:
-                _insert(connection, record, _wanted(record.claim(), ()))
+                _insert(connection, record, wanted_of(record.claim(), ()))
                 device_effects.insert_recovered(connection, record.uid, record.steps)
 
         database.write(job)
@@ -368,33 +360,6 @@ def _grow(connection: sqlite3.Connection) -> None:
     """Add what this minor version has more."""
     for line in (*_GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
         connection.execute(line)
-
-
-def _wanted(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Give what a claim is to hold: devices with their share ids, and parts of GPUs."""
-    return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
-
-
-def _rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    """Ask who holds what is wanted; of a replica also the device itself, of a device also its replicas."""
-    devices = {device for device, _ in wanted}
-    names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
-    marks = ", ".join("?" for _ in names)
-    whole = sorted(device for device in devices if "/" not in device)
-    replicas = " ".join("OR holds.device BETWEEN ? AND ?" for _ in whole)
-    sql = (
-        "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
-        f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
-    )
-    bounds = (f"{device}{end}" for device in whole for end in ("-share-", "-share-~"))
-    return sql, (*names, *bounds, uid)
-
-
-def _rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
-    shares = {device for device, share_id in wanted if share_id}
-    return tuple(
-        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
-    )
 
 
 def _insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:

@@ -22,19 +22,20 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.partitions import occupied
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
-from dra_driver.model.names import check_claim_uid
+from dra_driver.model.names import check_claim_uid, replicated_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
-from dra_driver.plugin.ledger import Ledger, Rival
+from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
+from dra_driver.plugin.rivals import Rival
 from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.survivors import PROC, Survivors
 from dra_driver.plugin.waiting import Waiting
@@ -324,8 +325,9 @@ class Preparer:
 
 
 def _names_wanted(plan: PreparePlan) -> tuple[str, ...]:
-    """Name the devices that a claim is to have to itself, and what they take of their GPUs."""
-    return (*(d.device for d in owned(plan.claim) if not d.share_id), *plan.occupied)
+    """Name the devices that a claim is to have, those that its replicas are of, and what it takes of its GPUs."""
+    names = [device.device for device in owned(plan.claim)]
+    return (*names, *(parent for parent in map(replicated_name, names) if parent), *plan.occupied)
 
 
 def _planned(plan: PreparePlan) -> tuple[Wire, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, claim_of_record
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 
 
@@ -55,9 +56,10 @@ class Record:
         return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
 
     def exclusive_names(self) -> tuple[str, ...]:
-        """Name the devices that the claim owns alone."""
-        of_whole = (d for d in self.allocation.get("devices") or () if not d.get("shareID"))
-        return tuple(d["device"] for d in of_whole if not d.get("adminAccess"))
+        """Name the devices that the claim owns alone: neither shares nor replicas."""
+        whole = (d for d in self.allocation.get("devices") or () if not d.get("shareID"))
+        names = (d["device"] for d in whole if not d.get("adminAccess"))
+        return tuple(name for name in names if not replicated_name(name))
 
     def claim(self) -> AllocatedClaim:
         """Give the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""

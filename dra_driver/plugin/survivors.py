@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.plugin.ledger import Rival
 from dra_driver.plugin.record import Record
+from dra_driver.plugin.rivals import Rival
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -131,3 +131,10 @@ def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
         assert plugin.unprepare([inside]) == {inside.uid: ""}
         assert list(here.kubelet.cdi_dir.glob("*.json")) == []
         assert {whole, part} <= set(here.devices())
+
+
+def test_a_geometry_stands_aside_where_gpus_are_cut_on_demand():
+    with stage("1.36") as here:
+        here.start("simulated:dgx-h100", "--mig-geometry", "all-balanced")
+        soon(lambda: "declared geometry not applied" in here.log(), "it is said")
+        assert len(here.devices()) == 208

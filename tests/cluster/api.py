@@ -68,7 +68,8 @@ class Api:
             timeout=urllib3.Timeout(30),
         )
         text = answer.data.decode()
-        decoded = json.loads(text) if text.startswith("{") else text
+        # By what the server says it is: a container's log may look like JSON.
+        decoded = json.loads(text) if answer.headers.get("Content-Type", "").startswith("application/json") else text
         if answer.status >= 400:
             raise Refused(answer.status, decoded if isinstance(decoded, dict) else {"message": text})
         return decoded

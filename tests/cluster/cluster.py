@@ -37,15 +37,22 @@ PREFIX = "dra-"
 
 
 class Cluster:
-    """One cluster; several may live at a time, each in its own sandbox."""
+    """One cluster; several may live at a time, each in its own sandbox.
 
-    def __init__(self, *, version: str = "1.35", gates: bool = True, nodes: int = 1, name: str = "") -> None:
+    `resync` is how long a kubelet waits (and up to half as long again) before it tries a failed Prepare again.
+    """
+
+    def __init__(
+        self, *, version: str = "1.35", gates: bool = True, nodes: int = 1, name: str = "", resync: str = "1m0s"
+    ) -> None:
         self.version = version
         self.gates = gates
         self.programs = binaries.require(version)
         root = PLACE / f"{PREFIX}{name}" if name else Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
         self.sandbox = Sandbox(root)
-        self.nodes = [Node(self.sandbox, self.programs, index + 1, gates=gates) for index in range(nodes)]
+        self.nodes = [
+            Node(self.sandbox, self.programs, index + 1, gates=gates, resync=resync) for index in range(nodes)
+        ]
         self.api: Api
         self.kubeconfig: Path
         self.api_server: Daemon
@@ -55,7 +62,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.sweep()
         try:
-            (self.sandbox.root / "owner").write_text(_process(os.getpid()))
+            (self.sandbox.root / "owner").write_text(process(os.getpid()))
             self.start()
         except BaseException:
             self.keep_logs()
@@ -185,7 +192,7 @@ class Cluster:
         if not cls.is_owned(sandbox):
             return False
         owner = (sandbox.root / "owner").read_text()
-        return owner != _process(int(owner.split()[0]))
+        return owner != process(int(owner.split()[0]))
 
     def _addresses(self) -> None:
         run = self.sandbox.run
@@ -246,7 +253,7 @@ class Cluster:
         return f"Kubernetes {self.version}, {gates}, {len(self.nodes)} node(s), {self.sandbox.root}"
 
 
-def _process(pid: int) -> str:
+def process(pid: int) -> str:
     """Name a process for good: its number and when it began. Nothing follows the number of one that has ended."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -34,7 +34,8 @@ def machine(
     content["cudaDriverVersion"] = f"{cuda[0]}.{cuda[1]}"
     if cut is not None:
         parts = [{"profile": PROFILE, "start": start} for start in STARTS]
-        content["gpus"] = [gpu | {"mig": parts if place in cut else []} for place, gpu in enumerate(content["gpus"])]
+        whole = [{key: value for key, value in gpu.items() if key != "mig"} for gpu in content["gpus"]]
+        content["gpus"] = [gpu | ({"mig": parts} if place in cut else {}) for place, gpu in enumerate(whole)]
     path = folder / "machine.yaml"
     path.write_text(yaml.safe_dump(content))
     return {"hardware": f"simulated:{path}"}

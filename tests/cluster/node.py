@@ -70,11 +70,12 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 class Node:
     """A node of the cluster; index 1 has the bridge's first address, which pods use as their gateway."""
 
-    def __init__(self, sandbox: Sandbox, programs: Mapping[str, Path], index: int, *, gates: bool) -> None:
+    def __init__(self, sandbox: Sandbox, programs: Mapping[str, Path], index: int, *, gates: bool, resync: str) -> None:
         self.sandbox = sandbox
         self.programs = programs
         self.index = index
         self.gates = gates
+        self.resync = resync
         self.name = f"node-{index}"
         self.address = f"10.88.0.{index}"
         self.group = f"n{index}"
@@ -252,6 +253,7 @@ class Node:
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
             "nodeStatusUpdateFrequency": "5s",
+            "syncFrequency": self.resync,
             "featureGates": dict.fromkeys(GATES, True) if self.gates else {},
         }
 

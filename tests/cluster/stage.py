@@ -183,7 +183,10 @@ class Stage:
         """Return every CDI device of the node by its full name, with the edits a container gets."""
         edits: dict[str, dict[str, Any]] = {}
         for file in self.node.cdi.iterdir():
-            spec = yaml.safe_load(file.read_text())
+            try:
+                spec = yaml.safe_load(file.read_text())
+            except FileNotFoundError:  # another pod has ended meanwhile
+                continue
             for device in spec.get("devices", []):
                 shared, own = spec.get("containerEdits", {}), device.get("containerEdits", {})
                 merged = {key: [*shared.get(key, []), *own.get(key, [])] for key in ("env", "deviceNodes", "mounts")}

@@ -252,6 +252,14 @@ def test_a_gpu_that_is_held_in_shares_is_not_cut_on_demand_either(cuttable, held
     assert (inventory.devices, inventory.counter_sets) == ((), {})
 
 
+def test_a_gpu_that_is_to_be_shared_waits_until_its_mig_mode_is_off(cuttable):
+    gpu = replace(cuttable, mig_enabled=True)
+    ours = Ownership(modes=frozenset({gpu.pci_address}))
+    inventory = build_inventory(facts(gpu), MigPolicy(is_dynamic=True, ownership=ours), SharingRules((REPLICAS,), "n"))
+    assert inventory.devices == ()
+    assert inventory.find(NAME, "a share").policies
+
+
 def test_partitions_that_are_made_on_demand_are_never_shared(cuttable):
     rule = replace(REPLICAS, match=Match(types=(DeviceType.MIG,)))
     inventory = shared(rule, gpu=cuttable, is_dynamic=True)

@@ -25,7 +25,12 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "KUBECONFIG": str(tmp_path / "none")},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+                "KUBECONFIG": str(tmp_path / "none"),
+                "COLUMNS": "500",
+            },
             timeout=60,
             check=False,
         )

@@ -303,7 +303,7 @@ def test_sharing_of_some_devices_is_said_and_not_guessed():
     text = yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": rows}}})
     wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": text}}
     found, done = run(wire)
-    rules = yaml.safe_load(found[0]["data"]["rules.yaml"])["rules"]
+    rules = yaml.safe_load(found[0]["data"]["config.yaml"])["rules"]
     assert [one["replicas"] for one in rules] == [4]
     assert {one.code for one in done.losses} == {"sharing-devices", "sharing-rename", "sharing-namespace"}
 
@@ -331,5 +331,25 @@ def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
     for name, count in (("33-time-slicing-config.yaml", 1), ("34-mps-config-and-shares.yaml", 2)):
         first = next(yaml.safe_load_all((HERE / "expected" / name).read_text()))
         path = tmp_path / name
-        path.write_text(first["data"]["rules.yaml"])
+        path.write_text(first["data"]["config.yaml"])
         assert len(read_sharing_config(path).rules) == count
+
+
+def test_an_object_of_json_is_put_into_a_list_and_that_is_said():
+    text = json.dumps(pod([gpus("c", 1)]), indent=2)
+    (done,) = migrate([Source("p.json", text)])
+    assert [one["kind"] for one in json.loads(done.new)["items"]] == ["ResourceClaimTemplate", "Pod"]
+    assert "list" in {row.code for row in done.changes}
+    (again,) = migrate([Source("p.json", done.new)])
+    assert again.new == again.old
+
+
+def test_a_typed_list_takes_no_templates():
+    listed = {
+        "apiVersion": "v1",
+        "kind": "PodList",
+        "items": [{k: v for k, v in pod([gpus("c", 1)]).items() if k != "kind"}],
+    }
+    found, _ = run(listed)
+    assert [one["kind"] for one in found] == ["ResourceClaimTemplate", "PodList"]
+    assert "resourceClaims" in found[1]["items"][0]["spec"]

@@ -162,9 +162,9 @@ class Rig:
             locks=self.locks,
             hardware=self.hardware,
             inventory=lambda: self.inventory,
-            supervisor=self.supervisor,
             pods_dir=self.root / "pods",
             proc=self.root / "proc",
+            supervisor=self.supervisor,
             abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
         )
         return self.preparer

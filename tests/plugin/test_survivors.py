@@ -4,6 +4,7 @@ Processes are stand-ins here, folders as in /proc; real ones are in the cluster 
 """
 
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -156,5 +157,21 @@ def test_only_mounts_that_come_from_a_pods_folder_are_proof(machine: Machine) ->
     assert pods_with_processes(uids, machine.proc) == frozenset()
 
 
-def test_the_real_proc_can_be_read() -> None:
-    assert pods_with_processes({OLD}) == frozenset()
+def test_a_real_container_is_found_as_long_as_it_lives(tmp_path: Path) -> None:
+    hosts = tmp_path / "pods" / OTHER / "etc-hosts"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text("127.0.0.1 localhost")
+    script = f"mount --bind {hosts} /etc/hosts && echo up && exec sleep 60"
+    container = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert container.stdout is not None
+        if container.stdout.readline() != "up\n":
+            pytest.skip("needs root and the right to mount")
+        assert pods_with_processes({OLD, OTHER}) == {OTHER}
+    finally:
+        container.kill()
+        assert pods_with_processes({OLD}) == frozenset()
+        eventually(lambda: not pods_with_processes({OTHER}), 5)  # a zombie by now
+        container.wait(10)
+        if container.stdout is not None:
+            container.stdout.close()

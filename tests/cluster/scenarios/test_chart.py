@@ -20,6 +20,7 @@ from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 from tests.deploy.test_chart import CASES
+from tests.mps.parts import processes_below
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,12 @@ def stage(chart_cluster: Cluster) -> Stage:
 
 def nothing_is_left(chart: Chart) -> None:
     """Show that an uninstalled driver left neither objects nor files."""
-    until(
-        "no object left", lambda: objects_left(chart.cluster) == [] or pytest.fail(str(objects_left(chart.cluster))), 30
-    )
+
+    def gone() -> bool:
+        assert objects_left(chart.cluster) == []
+        return True
+
+    until("no object left", gone, 30)
     for node in chart.cluster.nodes:
         assert list(node.cdi.iterdir()) == []
         assert list(node.registry.iterdir()) == []
@@ -273,10 +277,9 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
         options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *values, *shared]
         chart.helm("upgrade", "dra-driver", str(CHART), *options)
 
-    def kept() -> dict[str, int]:
+    def kept() -> tuple[str, list[int]]:
         (found,) = chart.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=mps")
-        said = json.loads(chart.run(found["metadata"]["name"], "/usr/bin/dra-driver", "mps", "--show"))
-        return {found["metadata"]["uid"]: 0, **{daemon["device"]: daemon["pid"] for daemon in said["daemons"]}}
+        return found["metadata"]["uid"], processes_below(Path("/var/lib/kubelet/plugins"))
 
     install("first")
     chart.published(stage.node)
@@ -285,7 +288,10 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     run_on(stage, *tenants)
     assert "CUDA_MPS_PIPE_DIRECTORY" in stage.seen("tenant-0").environment
     before = kept()
-    assert len(before) > 1
+    assert len(before[1]) > 0
+    (supervisor,) = chart.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=mps")
+    said = chart.run(supervisor["metadata"]["name"], "/usr/bin/dra-driver", "mps", "--show")
+    assert all(daemon["isReady"] for daemon in json.loads(said)["daemons"])
     run_out_of_memory(chart)
     assert kept() == before
     install("second")
@@ -294,7 +300,7 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     run_on(stage, *tenants)
     for name in tenants:
         stage.delete_pod(name)
-    until("no daemon", lambda: len(kept()) == 1, 90)
+    until("no daemon", lambda: kept()[1] == [], 90)
     chart.uninstall()
     nothing_is_left(chart)
 

@@ -19,6 +19,8 @@ from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 from tests.cluster.workload import container, devices, pod, request, template
 
+# The doctor is told which machine to look at.
+pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)
 GATES = {"DRAPartitionableDevices", "DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource"}
 
 

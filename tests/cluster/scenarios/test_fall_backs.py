@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from tests.cluster import richer_driver
 from tests.cluster.agent import Agent
 from tests.cluster.hardware import KINDS, machine
-from tests.cluster.richer_driver import BLOCKED, NOTED, SHARED, TAINT
+from tests.cluster.richer_driver import BLOCKED, NOTED, TAINT
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 from tests.cluster.workload import claim, container, devices, pod, request, template
@@ -88,9 +87,7 @@ def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
 
 
 @pytest.mark.smoke
-def test_taints_and_shares_that_the_server_drops_are_made_up_for(
-    start_agent: Callable[..., Agent], stage: Stage
-) -> None:
+def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[..., Agent], stage: Stage) -> None:
     agent = start_agent(program=[sys.executable, richer_driver.__file__])
     agent.published()
     published = until("the pool as the server keeps it", lambda: kept(agent, gates=stage.cluster.gates), 15)
@@ -98,14 +95,13 @@ def test_taints_and_shares_that_the_server_drops_are_made_up_for(
     if stage.cluster.gates:
         check_said(agent)
         assert published[BLOCKED]["taints"][0]["key"] == TAINT
-        assert published[SHARED]["allowMultipleAllocations"] is True
+        assert published[NOTED]["taints"][0]["effect"] == "None"
         check_taint(agent, stage)
     else:
-        check_said(agent, "devices.taints", "devices.allowMultipleAllocations")
-        # A device that nobody may have, and no taint to say so: it is withheld. The others are whole and plain.
+        check_said(agent, "devices.taints")
+        # A device that nobody may have, and no taint to say so: it is withheld. The other one may be had.
         assert NOTED in published
-        assert SHARED in published
-        check_one_after_another(agent, stage)
+        check_free(agent, stage)
     # It is not tried again and again.
     assert {found["spec"]["pool"]["generation"] for found in agent.slices()} == generations
 
@@ -129,11 +125,10 @@ def check_taint(agent: Agent, stage: Stage) -> None:
     stage.check("tolerant")
 
 
-def check_one_after_another(agent: Agent, stage: Stage) -> None:
-    """A device that could not be shared is given to one claim at a time."""
-    for name, look in (("one", stage.check), ("two", partial(stage.pending, message="cannot allocate all claims"))):
-        stage.create(
-            claim(stage.namespace, name, one_gpu(agent, SHARED)),
-            pod(stage.namespace, name, container("main", "gpu"), claims={"gpu": name}),
-        )
-        look(name)
+def check_free(agent: Agent, stage: Stage) -> None:
+    """What is merely told of a device takes it from nobody."""
+    stage.create(
+        claim(stage.namespace, "noted", one_gpu(agent, NOTED)),
+        pod(stage.namespace, "noted", container("main", "gpu"), claims={"gpu": "noted"}),
+    )
+    stage.check("noted")

