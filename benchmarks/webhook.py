@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +24,14 @@ from typing import Any
 import yaml
 
 from benchmarks.figures import Report, percentiles
+from dra_driver.cli.inputs_devices import fleet_of_profile
 from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.linting import FleetLinter
+from dra_driver.webhook.main import judges
+from dra_driver.webhook.server import ReviewServer
 
 NODES, GPUS = 1000, 8
 REVIEWS, CLIENTS = 2000, 4
@@ -41,41 +49,51 @@ def run(report: Report) -> None:
         port, authorities, seconds = ours.recv()
         report.add(f"webhook: take in {NODES} nodes x {GPUS} GPUs", seconds, "s", budget=10.0)
         for path, reviews in (("/configs", _with_configs()), ("/selectors", _with_selectors())):
-            _measure(report, ours, port, authorities, path, reviews)
+            _measure(report, _Server(ours, port, authorities), path, reviews)
         report.add("webhook: resident memory", _rss_mib(server.pid or 0), "MiB", budget=64.0)
     finally:
         server.terminate()
         server.join(10)
 
 
-def _measure(report: Report, process: Connection, port: int, authorities: str, path: str, reviews: list[bytes]) -> None:
-    times = _ask(port, authorities, path, reviews, REVIEWS)
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Where the server is, and how it is asked about itself."""
+
+    process: Connection
+    port: int
+    authorities: str
+
+    def cpu_seconds(self) -> float:
+        """What it has worked so far."""
+        self.process.send("cpu")
+        return float(self.process.recv())
+
+
+def _measure(report: Report, server: _Server, path: str, reviews: list[bytes]) -> None:
+    times = _ask(server, path, reviews)
     p50, _, p99 = percentiles(times)
     report.add(f"webhook: {path}, one after the other, p50", p50, "ms", budget=5.0)
     report.add(f"webhook: {path}, one after the other, p99", p99, "ms", budget=5.0)
-    process.send("cpu")
-    before, began = process.recv(), time.perf_counter()
-    clients = [threading.Thread(target=_ask, args=(port, authorities, path, reviews, REVIEWS)) for _ in range(CLIENTS)]
+    before, began = server.cpu_seconds(), time.perf_counter()
+    clients = [threading.Thread(target=_ask, args=(server, path, reviews)) for _ in range(CLIENTS)]
     for client in clients:
         client.start()
     for client in clients:
         client.join()
-    took = time.perf_counter() - began
-    process.send("cpu")
-    used = process.recv() - before
+    rate = CLIENTS * REVIEWS / (time.perf_counter() - began)
+    work = (server.cpu_seconds() - before) / (CLIENTS * REVIEWS)
+    report.add(f"webhook: {path}, {CLIENTS} connections", rate, "reviews/s", budget=500, is_floor=True)
     # Client and server share the machine: what one core does is what the server's own seconds of work say.
-    report.add(
-        f"webhook: {path}, {CLIENTS} connections", CLIENTS * REVIEWS / took, "reviews/s", budget=500, is_floor=True
-    )
-    report.add(f"webhook: {path}, work", used / (CLIENTS * REVIEWS) * 1e3, "ms CPU a review", budget=2.0)
+    report.add(f"webhook: {path}, work", work * 1e3, "ms CPU a review", budget=2.0)
 
 
-def _ask(port: int, authorities: str, path: str, reviews: list[bytes], count: int) -> list[float]:
+def _ask(server: _Server, path: str, reviews: list[bytes]) -> list[float]:
     """Send reviews on one connection; give the seconds of each."""
-    trust = ssl.create_default_context(cadata=authorities)
-    connection = http.client.HTTPSConnection(_NAME, port, context=trust, timeout=30)
+    trust = ssl.create_default_context(cadata=server.authorities)
+    connection = http.client.HTTPSConnection(_NAME, server.port, context=trust, timeout=30)
     times = []
-    for number in range(count):
+    for number in range(REVIEWS):
         began = time.perf_counter()
         connection.request("POST", path, reviews[number % len(reviews)], {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -89,13 +107,6 @@ def _ask(port: int, authorities: str, path: str, reviews: list[bytes], count: in
 
 def _serve(process: Connection) -> None:
     """Be the server, on one core."""
-    from dra_driver.webhook.certificates import make_pair
-    from dra_driver.webhook.fleet import Fleet
-    from dra_driver.webhook.identity import load_pair
-    from dra_driver.webhook.linting import FleetLinter
-    from dra_driver.webhook.main import judges
-    from dra_driver.webhook.server import ReviewServer
-
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     began = time.perf_counter()
     fleet = Fleet()
@@ -118,8 +129,6 @@ def _serve(process: Connection) -> None:
 
 def _slices() -> Iterator[dict[str, Any]]:
     """Give the slices of the fleet; nodes differ in names and UUIDs, as real ones do."""
-    from dra_driver.cli.inputs_devices import fleet_of_profile
-
     devices = json.dumps(
         [one.wire for one in fleet_of_profile("dgx-h100").devices if one.driver == NVIDIA_DRIVER][:GPUS]
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
+from dra_driver.claims.config import validate
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
@@ -100,6 +101,7 @@ def serve(settings: Settings) -> None:
 
 def judges(driver: str, linter: FleetLinter) -> dict[str, Callable[[Any], Wire]]:
     """Give who answers each path."""
+    validate({})  # loads the models, so that the first review does not wait for them
     return {
         "/configs": lambda review: judge_configs(review, driver),
         "/selectors": lambda review: judge_selectors(review, linter),

@@ -33,15 +33,18 @@ def judge_configs(review: Any, driver: str) -> Wire:
     request = _request(review)
     kind, obj = _subject(request)
     faults = [
-        str(fault)
+        fault
         for config in opaque_configs(kind, obj)
         if config.driver == driver
         for fault in validate(config.parameters, config.path)
     ]
     if not faults or _is_settled(request):
         return _answer(request["uid"])
-    text = f"{driver} can't use this {kind}: {'; '.join(faults)}"
-    status = {"status": "Failure", "code": 422, "reason": "Invalid", "message": text}
+    text = f"{driver} can't use this {kind}: {'; '.join(map(str, faults))}"
+    # With details kubectl shows a line for each field, as it does for the API server's own validation.
+    causes = [{"reason": "FieldValueInvalid", "field": one.path, "message": one.message} for one in faults]
+    details = {"name": _name_of(request), "group": "resource.k8s.io", "kind": kind, "causes": causes}
+    status = {"status": "Failure", "code": 422, "reason": "Invalid", "message": text, "details": details}
     return _answer(request["uid"], allowed=False, status=status)
 
 
@@ -70,6 +73,13 @@ def _subject(request: Mapping[str, Any]) -> tuple[str, Any]:
     kind = request.get("kind")
     name = kind.get("kind") if isinstance(kind, dict) else None
     return (name, request.get("object")) if name in KINDS else (KINDS[0], None)
+
+
+def _name_of(request: Mapping[str, Any]) -> str:
+    """Give the object's name, or what its name will begin with."""
+    metadata = request["object"].get("metadata")
+    names = metadata if isinstance(metadata, dict) else {}
+    return next((one for key in ("name", "generateName") if isinstance(one := names.get(key), str) and one), "")
 
 
 def _is_settled(request: Mapping[str, Any]) -> bool:

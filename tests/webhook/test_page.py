@@ -1,4 +1,4 @@
-"""docs/webhook.md: its manifests get the answers that it shows. What kubectl puts around them is tried in tests/cluster."""
+"""docs/webhook.md: its manifests get the answers that it shows. tests/cluster asks kubectl."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def linter():
 
 
 def test_a_wrong_config_is_refused_as_the_page_shows():
-    response = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), DRIVER)["response"]
-    assert shown("wrong.yaml")[0].endswith(f"denied the request: {response['status']['message']}")
+    details = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), DRIVER)["response"]["status"]["details"]
+    first, *causes = shown("wrong.yaml")
+    assert first == f'The {details["kind"]} "{details["name"]}" is invalid:'
+    assert causes == [f"* {one['field']}: {one['message']}" for one in details["causes"]]
 
 
 def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):

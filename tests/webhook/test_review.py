@@ -55,7 +55,12 @@ def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
     answer = judge_configs(review(claim(WRONG)), DRIVER)
     assert answer["kind"] == "AdmissionReview"
     assert answer["response"]["uid"] == "u-1"
-    assert answer["response"]["status"]["code"] == 422
+    status = answer["response"]["status"]
+    assert status["code"] == 422
+    assert (status["details"]["kind"], status["details"]["name"]) == ("ResourceClaim", "c")
+    assert [f"{one['field']}: {one['message']}" for one in status["details"]["causes"]] == [
+        str(fault) for fault in validate(WRONG["opaque"]["parameters"], "spec.devices.config[0].opaque.parameters")
+    ]
 
 
 def test_an_object_that_goes_away_or_whose_spec_stays_is_let_through():

@@ -147,12 +147,12 @@ def _slice() -> Object:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "page"}, "spec": spec}
 
 
-def applied(cluster: Cluster, folder: Path, name: str) -> list[str]:
+def applied(cluster: Cluster, folder: Path, name: str, *options: str) -> list[str]:
     """Apply a file of the page as its reader does; return what kubectl says, on both of its outputs."""
     (folder / name).write_text(FILES[name])
-    command = [str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", name]
+    command = [str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", name, *options]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=60)
-    return (done.stderr + done.stdout).splitlines()
+    return [line.rstrip() for line in (done.stderr + done.stdout).splitlines() if line]
 
 
 def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_not(served: Served) -> None:
@@ -170,6 +170,10 @@ def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_
 
 def test_kubectl_shows_what_the_page_shows(served: Served, tmp_path: Path) -> None:
     assert applied(served.cluster, tmp_path, "wrong.yaml") == shown("wrong.yaml")
+    # It warns from when it has seen the fleet.
+    until(
+        "a warning", lambda: "Warning" in applied(served.cluster, tmp_path, "doubtful.yaml", "--dry-run=server")[0], 20
+    )
     try:
         assert applied(served.cluster, tmp_path, "doubtful.yaml") == shown("doubtful.yaml")
     finally:

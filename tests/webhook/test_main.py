@@ -1,0 +1,77 @@
+"""The whole webhook, wired as `dra-driver webhook` wires it, over an API server that may not be there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import pytest
+
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.kinds import SLICES
+from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.main import Settings, Webhook
+from tests.support.embedded_client import slice_wire
+from tests.webhook.reviews import DRIVER, claim, config, request, review
+
+
+@pytest.fixture
+def pair(tmp_path):
+    made = make_pair(("localhost",), datetime.now(UTC))
+    (tmp_path / "tls.crt").write_text(made.certificate)
+    (tmp_path / "tls.key").write_text(made.key)
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path):
+    named = {"namespace": "dra", "service": "s", "secret": "s", "configuration": "c"}
+    kubeconfig = str(tmp_path / "kubeconfig")
+    return Settings(address=("127.0.0.1", 0), driver=DRIVER, kubeconfig=kubeconfig, tls_dir=tmp_path, **named)
+
+
+def ask(webhook, pair, path, obj):
+    trust = ssl.create_default_context(cadata=pair.authorities)
+    connection = http.client.HTTPSConnection("localhost", webhook.server.port, context=trust, timeout=10)
+    connection.request("POST", path, json.dumps(review(obj)).encode())
+    try:
+        return json.loads(connection.getresponse().read())["response"]
+    finally:
+        connection.close()
+
+
+def eventually(probe, seconds=20):
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if found := probe():
+                return found
+        except (OSError, http.client.HTTPException):
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_one(settings, pair):
+    api = EmbeddedApi()
+    port = urlsplit(api.start()).port
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    api.request("POST", SLICES.path(), body=slice_wire(driver=DRIVER, devices=[{"name": "gpu-0"}]))
+    api.write_kubeconfig(settings.kubeconfig)
+    api.stop()
+    webhook = Webhook(settings)
+    webhook.start()
+    obj = claim(config(strategy="nonsense"), requests=[request(f'device.driver == "{DRIVER}" && device.driver == "x"')])
+    try:
+        assert not eventually(lambda: ask(webhook, pair, "/configs", obj))["allowed"]
+        assert "warnings" not in ask(webhook, pair, "/selectors", obj)
+        api.start(port)
+        [warning] = eventually(lambda: ask(webhook, pair, "/selectors", obj).get("warnings"))
+        assert "none of the 1 devices" in warning
+    finally:
+        webhook.stop()
+        api.stop()
