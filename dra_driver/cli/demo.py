@@ -23,7 +23,7 @@ from dra_driver.model.wire import Wire
 PROFILE = "demo-h100"
 _SHIPPED = {  # folders of examples by the agent's --mig
     "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
-    "static": ("resourceclaims", "sharing"),
+    "static": ("resourceclaims",),
 }
 _CHECKOUT = Path(dra_driver.__file__).parent.parent
 

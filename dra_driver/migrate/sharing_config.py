@@ -19,7 +19,7 @@ from dra_driver.migrate.resources import SHARED, kind_of, rows_of
 from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
 
-FILE = "config.yaml"
+FILE = "sharing.yaml"
 _SUFFIX = "-sharing"
 _NODE_LABEL = "nvidia.com/device-plugin.config"
 _WAYS = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
@@ -98,7 +98,7 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Sub
     subject.lost(
         "sharing-namespace",
         f"ConfigMap {name} has to be in the namespace of the driver",
-        f"move it there if it is not, and install the chart with agent.sharing.configMap={name}",
+        f"move it there if it is not, and install the chart with sharing.configMap={name}",
     )
     metadata = {"name": name, **({"namespace": one.namespace} if one.namespace else {})}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FILE: _text(rules)}}

@@ -44,8 +44,8 @@ def spread(names: Sequence[str], workers: int) -> list[str]:
     for group in sorted(groups.values(), key=lambda group: -sum(map(_seconds, group))):
         fitting = [piece for piece in pieces if len(piece) + len(group) <= room]
         min(fitting or pieces, key=lambda piece: sum(map(_seconds, piece))).extend(group)
-    # The first piece is one name longer where they can't be equal.
-    sizes = [len(names) // workers + (place < len(names) % workers) for place in range(workers)]
+    # As the names are dealt: where the pieces can't be equal, the last ones are longer by one name.
+    sizes = [(len(names) + place) // workers for place in range(workers)]
     short = [name for name in names if _seconds(name) == SHORT]
     for piece, size in zip(pieces, sizes, strict=True):
         piece += [short.pop(0) for _ in range(min(size - len(piece), len(short)))]

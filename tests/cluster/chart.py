@@ -86,7 +86,17 @@ class Chart:
 
     def memory(self, pod: str) -> float:
         """Return the resident memory of an agent, in MiB."""
-        code = "print(next(l.split()[1] for l in open('/proc/1/status') if l.startswith('VmRSS')))"
+        code = """import os
+from pathlib import Path
+own = f"POD_UID={os.environ['POD_UID']}".encode()
+for path in Path('/proc').glob('[0-9]*'):
+    try:
+        words = (path / 'cmdline').read_bytes().split(b'\\0')
+        if b'agent' in words and own in (path / 'environ').read_bytes().split(b'\\0'):
+            print(next(line.split()[1] for line in (path / 'status').open() if line.startswith('VmRSS')))
+    except OSError:
+        pass  # it has ended
+"""
         return int(self.run(pod, "/usr/bin/python3", "-c", code)) / 1024
 
     def uninstall(self) -> str:

@@ -303,7 +303,7 @@ def test_sharing_of_some_devices_is_said_and_not_guessed():
     text = yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": rows}}})
     wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": text}}
     found, done = run(wire)
-    rules = yaml.safe_load(found[0]["data"]["config.yaml"])["rules"]
+    rules = yaml.safe_load(found[0]["data"]["sharing.yaml"])["rules"]
     assert [one["replicas"] for one in rules] == [4]
     assert {one.code for one in done.losses} == {"sharing-devices", "sharing-rename", "sharing-namespace"}
 
@@ -331,7 +331,7 @@ def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
     for name, count in (("33-time-slicing-config.yaml", 1), ("34-mps-config-and-shares.yaml", 2)):
         first = next(yaml.safe_load_all((HERE / "expected" / name).read_text()))
         path = tmp_path / name
-        path.write_text(first["data"]["config.yaml"])
+        path.write_text(first["data"]["sharing.yaml"])
         assert len(read_sharing_config(path).rules) == count
 
 

@@ -39,8 +39,10 @@ class Cutter:
     standing: Callable[[], Any]
 
     def published(self) -> dict[str, dict[str, Any]]:
-        """Wait until partitions are offered, and return the devices."""
+        """Wait until the whole pool is there, placements and all, and return the devices."""
+        self.agent.published()
         until("placements offered", lambda: len(self.agent.devices()) > 100, 60)
+        self.agent.published()
         return self.agent.devices()
 
 
