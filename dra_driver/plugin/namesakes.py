@@ -27,7 +27,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FOLDER_SECONDS = 10.0  # between looks at whether the folder changed
+FOLDER_SECONDS = 2.0  # between looks at whether the folder changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
 MARK = ("dra-driver-version", __version__)  # what our instances add to GetInfo's answer

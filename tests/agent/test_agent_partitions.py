@@ -1,5 +1,7 @@
 """The real agent offers, cuts and gives back GPUs of a simulated node; what it does depends on the server's gates."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from dra_driver.embedded.kinds import CLAIMS, EVENTS, SLICES
@@ -37,6 +39,7 @@ def test_gpus_are_cut_on_demand_where_the_server_counts(version, devices):
         soon(lambda: len(here.devices()) == devices, f"{devices} devices")
         assert len(here.api.items(SLICES)) == (9 if devices == 208 else 1)
         assert ("api server dropped fields" in here.log()) is (devices == 8)
+        here.kubelet.wait_registered(NVIDIA_DRIVER)
 
 
 def test_what_stands_is_all_that_is_published_where_that_is_asked_for():
@@ -86,6 +89,7 @@ def test_the_node_is_told_that_nothing_is_cut_on_demand_and_why():
         (event,) = here.api.items(EVENTS)
         assert (event["reason"], event["type"]) == ("MigNotOnDemand", "Normal")
         assert "DRAPartitionableDevices" in event["message"]
+        here.kubelet.wait_registered(NVIDIA_DRIVER)
 
 
 @pytest.mark.parametrize(("version", "flags"), [("1.35", ()), ("1.36", ("--mig", "static"))])
@@ -121,12 +125,14 @@ def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
         assert {whole, part} <= set(here.devices())
         assert {path: path.read_bytes() for path in here.kubelet.cdi_dir.glob("*.json")} == files
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
-        # As a scheduler that saw no counters, or another's mistake, would have it: what overlaps is still refused.
+        # As a scheduler that saw no counters, or another's mistake, would have it: what overlaps still waits.
         inside = claim(here, f"{whole}-mig-1g10gb-19-0", "inside")
-        (answer,) = plugin.prepare([inside]).values()
-        assert "default/whole" in str(answer)
-        assert {r.uid: "" for r in refs} == plugin.unprepare(refs)
-        (answer,) = plugin.prepare([inside]).values()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(plugin.prepare, [inside])
+            soon(lambda: "device held by another claim, waiting" in here.log(), "that it waits")
+            assert not waiting.done()
+            assert {r.uid: "" for r in refs} == plugin.unprepare(refs)
+            (answer,) = waiting.result(20).values()
         assert not isinstance(answer, str), answer
         assert plugin.unprepare([inside]) == {inside.uid: ""}
         assert list(here.kubelet.cdi_dir.glob("*.json")) == []

@@ -22,7 +22,7 @@ class FakeMps:
     def __init__(self, folder: Path) -> None:
         self.root = folder
         binaries = folder / "usr/bin"
-        binaries.mkdir(parents=True)
+        binaries.mkdir(parents=True, exist_ok=True)
         self.program = binaries / "nvidia-cuda-mps-control"
         real = Path(mps_control.__file__)
         text = PROGRAM.read_text().replace("SIMULATED", str(real)).replace("FAULTS", str(folder / "faults"))
