@@ -187,4 +187,4 @@ def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            yield Path(entry.path), (status.st_ino, status.st_ctime_ns)
+            yield Path(entry.path), (status.st_ino, status.st_mtime_ns)  # a changed mode makes no new socket

@@ -124,6 +124,8 @@ def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
         soon(lambda: len(here.devices()) == 164, "164 devices")
         assert {whole, part} <= set(here.devices())
         assert {path: path.read_bytes() for path in here.kubelet.cdi_dir.glob("*.json")} == files
+        # The registration of the agent before may still be there, and its channel is closed with it.
+        soon(lambda: "registered with the kubelet" in here.log(), "the new agent's registration")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         # As a scheduler that saw no counters, or another's mistake, would have it: what overlaps still waits.
         inside = claim(here, f"{whole}-mig-1g10gb-19-0", "inside")
