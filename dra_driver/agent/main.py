@@ -124,6 +124,8 @@ def _run(options: Options, hardware: Hardware) -> int:
     if not _await_work(options, hardware, signals):
         return ExitCode.OK
     with lean_imports():
+        import grpc._server  # noqa: F401 - else imported when the first server is made
+
         from dra_driver.agent.node import NodeAgent
 
     _share_heaps()
