@@ -131,7 +131,7 @@ def _handler(
         def _body(self) -> bytes | None:
             """Read the body; answers itself and gives None where there is none that can be read."""
             length = self.headers.get("Content-Length", "")
-            if not length.isdigit():
+            if not (length.isascii() and length.isdigit()):
                 self._answer(411, b"Content-Length is needed\n")
             elif int(length) > MOST_BYTES:
                 self._answer(413, b"too large\n")
