@@ -25,12 +25,13 @@ from tests.mps.parts import processes_below
 
 @pytest.fixture(scope="module")
 def chart_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster on which nothing of the driver is deployed."""
+    """A cluster on which nothing of the driver is deployed, and that lets no privileged pod in without being told."""
     try:
         binaries.helm()
     except binaries.BinariesMissing as missing:
         pytest.skip(str(missing))
-    with Cluster(version=os.environ.get("K8S", "1.35"), gates=os.environ.get("GATES") != "default") as started:
+    version, gates = os.environ.get("K8S", "1.35"), os.environ.get("GATES") != "default"
+    with Cluster(version=version, gates=gates, pod_security="baseline") as started:
         yield started
         if request.session.testsfailed:
             started.keep_logs()
@@ -98,7 +99,8 @@ def run_out_of_memory(chart: Chart) -> None:
 
 
 def objects_left(cluster: Cluster) -> list[str]:
-    kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,clusterrole,clusterrolebinding,deviceclass"
+    kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,role,rolebinding"
+    kinds += ",clusterrole,clusterrolebinding,deviceclass"
     kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
     said = cluster.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/name=dra-driver", "-o", "name")
     return said.split()
@@ -151,6 +153,43 @@ def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mi
     print(f"\nan idle agent: {memory:.1f} MiB", end="")
     assert memory < 30
     chart.uninstall()
+    nothing_is_left(chart)
+
+
+def test_a_release_of_any_name_comes_twice_goes_back_and_lets_no_second_one_in(chart: Chart, stage: Stage) -> None:
+    node, api = stage.node, chart.cluster.api
+    at = ("-n", "gpus")
+
+    def install(release: str, *options: str, **changed: str) -> str:
+        return chart.helm("upgrade", release, str(CHART), "--install", *at, *options, *chart.values(node, **changed))
+
+    def agents() -> list[str]:
+        found = api.list("Pod", "gpus", labelSelector="app.kubernetes.io/component=agent")
+        return [pod["metadata"]["uid"] for pod in found]
+
+    wait = ("--wait", "--timeout", "120s")
+    try:
+        # The namespace is new, has no level, and the cluster's default lets no agent in: the chart sets the label.
+        install("mine", "--create-namespace", *wait)
+        assert api.get("Namespace", "gpus")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+        chart.published(node)
+        serves = r"gpus/mine-dra-driver-agent \(release mine\) already serves"
+        for where in ("gpus", "elsewhere"):
+            with pytest.raises(subprocess.SubprocessError, match=serves):
+                install("second", "--create-namespace", "-n", where)
+        # The same once more changes nothing, but takes the Job that has done its work.
+        before = agents()
+        install("mine", *wait)
+        assert agents() == before
+        assert "pod-security" not in chart.cluster.kubectl("get", "job,role,sa", *at, "-o", "name")
+        install("mine", *wait, agent__podAnnotations__upgrade="second")
+        until("one agent", lambda: len(agents()) == 1, 60)
+        assert agents() != before
+        chart.helm("rollback", "mine", "1", *at, *wait)
+        until("one agent", lambda: len(agents()) == 1, 60)
+        assert chart.published(node)
+    finally:
+        chart.helm("uninstall", "mine", *at, "--ignore-not-found", "--wait", "--timeout", "90s")
     nothing_is_left(chart)
 
 
