@@ -98,6 +98,27 @@ def run_out_of_memory(chart: Chart) -> None:
     until("the agent killed and ready again", killed, 60)
 
 
+def opens_character_devices(chart: Chart, pod: str) -> None:
+    """Show that an agent's container opens device nodes, also those of its own making."""
+    place = "/var/lib/kubelet/plugins/test"
+    # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
+    # privileged says EPERM.
+    unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
+    code = f"""import errno, os, stat
+place = {place!r}
+os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+{unknown}
+print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
+try:
+    os.open(place + '-unknown', os.O_RDWR)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.unlink(place + '-null'), os.unlink(place + '-unknown')
+"""
+    path = ["exec", "-n", NAMESPACE, pod, "--", "/usr/bin/python3", "-c", code]
+    assert chart.cluster.kubectl(*path).split() == ["1", "1", "ENXIO"]
+
+
 def objects_left(cluster: Cluster) -> list[str]:
     kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,role,rolebinding"
     kinds += ",clusterrole,clusterrolebinding,deviceclass"
@@ -142,7 +163,9 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     nothing_is_left(chart)
 
 
-def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mib(chart: Chart) -> None:
+def test_no_value_has_to_be_set_for_an_agent_that_opens_devices_and_takes_less_than_30_mib_without_a_gpu(
+    chart: Chart,
+) -> None:
     notes = chart.install_plainly()
     assert "kubectl get resourceslices" in notes
     pods = chart.pods()
@@ -152,11 +175,14 @@ def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mi
     memory = chart.memory(name)
     print(f"\nan idle agent: {memory:.1f} MiB", end="")
     assert memory < 30
+    opens_character_devices(chart, name)
     chart.uninstall()
     nothing_is_left(chart)
 
 
-def test_a_release_of_any_name_comes_twice_goes_back_and_lets_no_second_one_in(chart: Chart, stage: Stage) -> None:
+def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_one_in(
+    chart: Chart, stage: Stage
+) -> None:
     node, api = stage.node, chart.cluster.api
     at = ("-n", "gpus")
 
@@ -167,10 +193,17 @@ def test_a_release_of_any_name_comes_twice_goes_back_and_lets_no_second_one_in(c
         found = api.list("Pod", "gpus", labelSelector="app.kubernetes.io/component=agent")
         return [pod["metadata"]["uid"] for pod in found]
 
+    def refusals() -> str:
+        events = api.list("Event", "gpus", fieldSelector="involvedObject.kind=DaemonSet")
+        return "".join(event["message"] for event in events)
+
     wait = ("--wait", "--timeout", "120s")
     try:
-        # The namespace is new, has no level, and the cluster's default lets no agent in: the chart sets the label.
-        install("mine", "--create-namespace", *wait)
+        # The namespace is new, has no level, and the cluster's default lets no agent in: the chart sets the label. The
+        # cluster also wants a quota for the agents' priority class: the chart brings one.
+        install("mine", "--create-namespace", priorityClass__quota="false")
+        until("the refusal", lambda: "insufficient quota to match these scopes" in refusals(), 60)
+        install("mine", *wait)
         assert api.get("Namespace", "gpus")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
         chart.published(node)
         serves = r"gpus/mine-dra-driver-agent \(release mine\) already serves"
@@ -185,24 +218,12 @@ def test_a_release_of_any_name_comes_twice_goes_back_and_lets_no_second_one_in(c
         install("mine", *wait, agent__podAnnotations__upgrade="second")
         until("one agent", lambda: len(agents()) == 1, 60)
         assert agents() != before
-        chart.helm("rollback", "mine", "1", *at, *wait)
+        chart.helm("rollback", "mine", "2", *at, *wait)
         until("one agent", lambda: len(agents()) == 1, 60)
         assert chart.published(node)
     finally:
         chart.helm("uninstall", "mine", *at, "--ignore-not-found", "--wait", "--timeout", "90s")
     nothing_is_left(chart)
-
-
-def test_where_system_priority_classes_need_a_quota_the_chart_brings_one(chart: Chart, stage: Stage) -> None:
-    options = ["--install", "--create-namespace", *chart.values(stage.node, priorityClass__quota="false")]
-    chart.helm("upgrade", "dra-driver", str(CHART), *options)
-
-    def refused() -> bool:
-        events = chart.cluster.api.list("Event", NAMESPACE, fieldSelector="involvedObject.kind=DaemonSet")
-        return any("insufficient quota to match these scopes" in event["message"] for event in events)
-
-    until("the refusal", refused, 30)
-    chart.install(stage.node)
 
 
 @pytest.mark.parametrize("case", [*CASES, "dry run of the manifests"])
@@ -218,28 +239,6 @@ def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, ca
         cluster.kubectl("create", "namespace", NAMESPACE)
     said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=rendered)
     assert said.count("(server dry run)") > 10
-
-
-def test_the_agents_pod_opens_character_devices(chart: Chart, stage: Stage) -> None:
-    chart.install(stage.node)
-    (pod,) = chart.pods()
-    place = "/var/lib/kubelet/plugins/test"
-    # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
-    # privileged says EPERM.
-    unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
-    code = f"""import errno, os, stat
-place = {place!r}
-os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-{unknown}
-print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
-try:
-    os.open(place + '-unknown', os.O_RDWR)
-except OSError as error:
-    print(errno.errorcode[error.errno])
-os.unlink(place + '-null'), os.unlink(place + '-unknown')
-"""
-    path = ["exec", "-n", NAMESPACE, pod["metadata"]["name"], "--", "/usr/bin/python3", "-c", code]
-    assert chart.cluster.kubectl(*path).split() == ["1", "1", "ENXIO"]
 
 
 @pytest.mark.soak
