@@ -104,7 +104,13 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     assert agent.metric("dra_driver_problems") == 0
 
 
-@pytest.mark.parametrize("order", [("renamed", ""), ("", "renamed")], ids=["old names", "new names"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("renamed", ""), id="old names", marks=pytest.mark.soak),
+        pytest.param(("", "renamed"), id="new names"),
+    ],
+)
 def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_ended(
     stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str]
 ) -> None:
