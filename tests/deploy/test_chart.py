@@ -141,7 +141,7 @@ def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(h
     values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
     text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
     agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
-    manager = {"kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    manager = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
     assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
     assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
     labels = agent["spec"]["template"]["metadata"]["labels"]

@@ -31,9 +31,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Nodes on which the image runs. */}}
+{{- define "dra-driver.platform" -}}
+kubernetes.io/arch: amd64
+kubernetes.io/os: linux
+{{- end -}}
+
 {{/* Which nodes have an agent: the labels they must have. */}}
 {{- define "dra-driver.agentNodes" -}}
-{{- $nodes := dict "kubernetes.io/os" "linux" -}}
+{{- $nodes := include "dra-driver.platform" . | fromYaml -}}
 {{- if .Values.driverManager.enabled -}}
 {{- $_ := set $nodes .Values.driverManager.label "true" -}}
 {{- end -}}
