@@ -127,6 +127,10 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
         (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
         (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
         (["sharing.config.version=rules/v1", "sharing.configMap=mine"], "leave one empty"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
+        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
+        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
