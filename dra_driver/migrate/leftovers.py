@@ -10,47 +10,65 @@ from typing import Any
 
 from dra_driver.migrate.labels import DOMAIN
 from dra_driver.migrate.report import Step, Subject
-from dra_driver.migrate.resources import QUOTA, kind_of
+from dra_driver.migrate.resources import QUOTA, Known, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
-def say_leftovers(wire: dict[str, Any], subject: Subject) -> None:
+def say_leftovers(wire: dict[str, Any], names: Known, subject: Subject) -> None:
     """Say what still names a resource or a label of the device plugin and was not spoken of."""
     known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
         if key in _SKIPPED:
             continue
-        for path, text in _mentions(value, (key,)):
+        for path, text in _mentions(value, (key,), names):
             if not any(text in one for one in known):
                 _say(text, path, subject)
 
 
-def _mentions(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], str]]:
+def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in _SKIPPED:
                 continue
-            if isinstance(key, str) and _is_ours(key, path):
+            if isinstance(key, str) and _is_ours(key, path, names):
                 yield (*path, key), key
-            yield from _mentions(inner, (*path, key))
+            yield from _mentions(inner, (*path, key), names)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _mentions(inner, (*path, number))
-    elif isinstance(value, str) and _is_ours(value, path):
+            yield from _mentions(inner, (*path, number), names)
+    elif isinstance(value, str) and _is_ours(value, path, names):
         yield path, value
 
 
-def _is_ours(text: str, path: tuple[Step, ...]) -> bool:
-    if kind_of(text.removeprefix(QUOTA).removeprefix("limits.")) is not None:
+def _is_ours(text: str, path: tuple[Step, ...], names: Known) -> bool:
+    if _is_unknown(text, path) or kind_of(text.removeprefix(QUOTA).removeprefix("limits."), names) is not None:
         return True
     is_rule = any(step in _NODE_RULES for step in path)
     return is_rule and text.startswith(DOMAIN)
 
 
+def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
+    """Tell whether a container asks for a resource of this domain: one that is known would be gone from there."""
+    return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
+
+
 def _say(text: str, path: tuple[Step, ...], subject: Subject) -> None:
-    if any(step in _NODE_RULES for step in path):
+    code = "mention"
+    if subject.name.startswith("LimitRange "):
+        code = "limit-range"
+        what, remedy = (
+            f"{text} stands in a LimitRange: a default is added to every container, those with claims too",
+            "take it out; how many devices a namespace may have, a ResourceQuota says",
+        )
+    elif _is_unknown(text, path[:-1]) and kind_of(text) is None:
+        code = "unknown-resource"
+        what, remedy = (
+            f"{text} is no resource that the device plugin has by itself",
+            "give the ConfigMap that made the name up together with this file; if it is no GPU, there is nothing to do",
+        )
+    elif any(step in _NODE_RULES for step in path):
         what, remedy = (
             f"{text} still names a label of GPU feature discovery",
             "it works as long as GPU feature discovery labels the nodes; else take it out",
@@ -60,4 +78,4 @@ def _say(text: str, path: tuple[Step, ...], subject: Subject) -> None:
             f"{text} is named here in a way that is not known",
             "look at the page of its controller: it may take claims, or need the extended resource of a DeviceClass",
         )
-    subject.lost("mention", what, remedy, *path)
+    subject.lost(code, what, remedy, *path)
