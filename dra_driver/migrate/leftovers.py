@@ -5,6 +5,7 @@ In: an object after its pods were moved. Out: losses. It changes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,10 @@ from dra_driver.migrate.report import Step, Subject
 from dra_driver.migrate.resources import QUOTA, Known, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
+# In a text of its own, such as a patch: a key, or the end of a JSON pointer, which writes a slash as ~1.
+_RESOURCE = r"(?:gpu|mig-[0-9]+g\.[0-9]+gb)(?:\.shared)?"
+_INSIDE = re.compile(rf"nvidia\.com/{_RESOURCE}(?=[\"']?[ \t]*:)|nvidia\.com~1{_RESOURCE}(?![\w.-])")
+_WORDS = {"command", "args", "env"}  # what a program reads is nobody's manifest
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
@@ -22,24 +27,27 @@ def say_leftovers(wire: dict[str, Any], names: Known, subject: Subject) -> None:
     for key, value in wire.items():
         if key in _SKIPPED:
             continue
-        for path, text in _mentions(value, (key,), names):
+        for path, text, is_inside in _mentions(value, (key,), names):
             if not any(text in one for one in known):
-                _say(text, path, subject)
+                _say(text, path, subject, is_inside=is_inside)
 
 
-def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str]]:
+def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str, bool]]:
+    """Give paths, names, and whether the name is only a part of the text there."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in _SKIPPED:
                 continue
             if isinstance(key, str) and _is_ours(key, path, names):
-                yield (*path, key), key
+                yield (*path, key), key, False
             yield from _mentions(inner, (*path, key), names)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _mentions(inner, (*path, number), names)
     elif isinstance(value, str) and _is_ours(value, path, names):
-        yield path, value
+        yield path, value, False
+    elif isinstance(value, str) and _WORDS.isdisjoint(path) and (found := _INSIDE.search(value)) is not None:
+        yield path, found[0].replace("~1", "/"), True
 
 
 def _is_ours(text: str, path: tuple[Step, ...], names: Known) -> bool:
@@ -54,7 +62,7 @@ def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
     return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 
-def _say(text: str, path: tuple[Step, ...], subject: Subject) -> None:
+def _say(text: str, path: tuple[Step, ...], subject: Subject, *, is_inside: bool) -> None:
     code = "mention"
     if subject.name.startswith("LimitRange "):
         code = "limit-range"
@@ -72,6 +80,11 @@ def _say(text: str, path: tuple[Step, ...], subject: Subject) -> None:
         what, remedy = (
             f"{text} still names a label of GPU feature discovery",
             "it works as long as GPU feature discovery labels the nodes; else take it out",
+        )
+    elif is_inside:
+        what, remedy = (
+            f"{text} is named inside a text, which is not migrated",
+            "migrate what the text holds by itself, then put it back",
         )
     else:
         what, remedy = (

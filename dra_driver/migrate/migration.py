@@ -71,7 +71,7 @@ def migrate(
 ) -> list[Migrated]:
     """Migrate texts.
 
-    `known` are resources that stand for something else than their names say. `templates` are those that exist elsewhere.
+    `known` are resources that stand for something else than their names say; `templates` those that exist elsewhere.
     Raises: InputError.
     """
     names = templates or TemplateNames()
@@ -124,9 +124,7 @@ def _migrate_file(source: Source, documents: list[_Document], known: Known, name
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
 
-def _migrate_object(
-    one: KubeObject, known: Known, names: TemplateNames, subject: Subject
-) -> list[dict[str, Any]]:
+def _migrate_object(one: KubeObject, known: Known, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
     """Change an object in place; give the objects that it needs beside it."""
     wire = one.wire
     if one.kind == _CONFIG:
@@ -153,6 +151,8 @@ def _migrate_object(
 def _beside_config(one: KubeObject, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
     """Give the sharing rules of a ConfigMap, unless they are there."""
     files = plugin_files(one.wire)
+    if not files:
+        say_leftovers(one.wire, NOTHING_KNOWN, subject)
     if not files or names.has_config(rules_name(one), one.namespace):
         return []
     rules = rules_beside(one, files, subject)

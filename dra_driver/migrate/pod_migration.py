@@ -232,6 +232,7 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
         "nothing to do where its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
         " constraint matchAttribute: resource.kubernetes.io/numaNode",
     )
+    _say_scheduling(shape.spec, place)
     if shape.spec.get("runtimeClassName") == "nvidia":
         place.lost(
             "runtime-class",
@@ -241,6 +242,23 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
         )
     for container in shape.containers:
         _say_visible_devices(container, place)
+
+
+def _say_scheduling(spec: dict[str, Any], place: Subject) -> None:
+    if node := spec.get("nodeName"):
+        place.lost(
+            "node-name",
+            f"nodeName: {node} goes past the scheduler, which allocates claims: the pod would never start",
+            f"take it out, and choose the node by nodeSelector kubernetes.io/hostname: {node}",
+            "nodeName",
+        )
+    if (name := spec.get("schedulerName")) and name != "default-scheduler":
+        place.lost(
+            "scheduler-name",
+            f"the scheduler {name} has to allocate the claims",
+            "look whether it knows Dynamic Resource Allocation, and whether that is switched on there",
+            "schedulerName",
+        )
 
 
 def _say_visible_devices(container: Container, place: Subject) -> None:

@@ -82,8 +82,10 @@ def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Kno
             containers += _model_servers(value, path, served)
         if containers:
             yield PodShape(value, path, containers, _role(root, path))
-            return
         for key, inner in value.items():
+            # In a pod there may be another, such as the workers in a predictor of KServe; never in its containers.
+            if containers and key in _CONTAINER_LISTS:
+                continue
             yield from _found(inner, (*path, key), root, served)
     elif isinstance(value, list):
         for number, inner in enumerate(value):

@@ -2,8 +2,8 @@
 
 In: a ConfigMap that holds files of the device plugin (`version: v1` with `sharing`). Out: a ConfigMap beside it with
 one file of this driver, and what the names of resources stand for where the files made them up (`rename`) or share
-devices under their own name. The old one stays: nodes that the device plugin still serves read it. Several files in one ConfigMap are chosen by a label of the node there, and so they
-are here.
+devices under their own name. The old one stays: nodes that the device plugin still serves read it. Several files in one
+ConfigMap are chosen by a label of the node there, and so they are here.
 
 Source: NVIDIA's device plugin, api/config/v1 and the label nvidia.com/device-plugin.config; docs/sharing.md.
 """
@@ -90,19 +90,19 @@ def rules_name(one: KubeObject) -> str:
 def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Subject) -> dict[str, Any] | None:
     """Give the ConfigMap with rules; None where there is nothing to share."""
     rules = []
-    known = names_in(files)
     for key, file in files.items():
         for way, strategy in _WAYS.items():
             section = file["sharing"].get(way)
             if isinstance(section, dict):
                 node = {_NODE_LABEL: key} if len(files) > 1 else {}
-                rules += _rules(file, section, strategy, node, known, subject.below("data", key, "sharing", way))
+                rules += _rules(file, section, strategy, node, subject.below("data", key, "sharing", way))
     if not rules:
         return None
     name = rules_name(one)
     count = f"{len(rules)} rule{'s' if len(rules) > 1 else ''}"
     why = f"the agent reads it with --sharing-config; {one.stem} stays for nodes that the device plugin still serves"
     subject.changed("sharing-config", f"ConfigMap {name} was added, with {count} of this driver", why)
+    _say_rename(files, subject)
     for resource, kind in sorted(names_in(files).items()):
         if kind != kind_of(resource):
             what = f"{resource} is taken for a {kind.words}, in all files of this run"
@@ -117,12 +117,7 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Sub
 
 
 def _rules(
-    file: dict[str, Any],
-    section: dict[str, Any],
-    strategy: str,
-    node: dict[str, str],
-    known: Known,
-    place: Subject,
+    file: dict[str, Any], section: dict[str, Any], strategy: str, node: dict[str, str], place: Subject
 ) -> list[dict[str, Any]]:
     made = []
     _say_section(section, place)
@@ -138,8 +133,6 @@ def _rules(
         if not _is_every(row):
             _say_devices(row, spot)
             continue
-        if row.get("rename") and _full(row["rename"]) not in known:
-            _say_rename(row, spot)
         types = {"types": ["gpu", "mig"] if is_single else ["gpu"]}
         match: dict[str, Any] = {"profiles": [kind.profile]} if kind.is_partition else types
         if node:
@@ -159,13 +152,14 @@ def _say_section(section: dict[str, Any], place: Subject) -> None:
         )
 
 
-def _say_rename(row: dict[str, Any], place: Subject) -> None:
-    place.lost(
-        "sharing-rename",
-        f"the name {row['rename']} stands for different resources",
-        f"pods that ask for it: write {_full(row['name'])}{SHARED} where they mean that, and migrate them",
-        "rename",
-    )
+def _say_rename(files: dict[str, dict[str, Any]], place: Subject) -> None:
+    made_up = {_full(row["rename"]) for file in files.values() for _, row in _rows(file) if row.get("rename")}
+    for name in sorted(made_up - set(names_in(files))):
+        place.lost(
+            "sharing-rename",
+            f"the name {name} stands for different resources",
+            f"in pods that ask for it write the resource that they mean, with {SHARED}, and migrate them",
+        )
 
 
 def _say_devices(row: dict[str, Any], place: Subject) -> None:

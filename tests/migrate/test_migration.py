@@ -415,3 +415,39 @@ def test_a_default_that_would_be_added_to_migrated_containers_is_said():
     assert found == [wire]
     [loss] = done.losses
     assert loss.code == "limit-range"
+
+
+def test_pods_that_go_past_the_scheduler_or_to_another_are_said():
+    _, done = run(pod([gpus("a", 1)], nodeName="n1", schedulerName="volcano"))
+    assert {"node-name", "scheduler-name"} <= {one.code for one in done.losses}
+    _, done = run(pod([gpus("a", 1)], schedulerName="default-scheduler"))
+    assert not {"node-name", "scheduler-name"} & {one.code for one in done.losses}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("job.yaml", "containers:\n- resources: {limits: {nvidia.com/gpu: 1}}\n"),
+        ("patch", '[{"op": "add", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu", "value": 2}]'),
+        ("pod.json", '{"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}'),
+    ],
+)
+def test_manifests_inside_texts_are_said(key, text):
+    wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {key: text}}
+    found, done = run(wire)
+    assert found == [wire]
+    assert [one.code for one in done.losses] == ["mention"]
+    assert "inside a text" in done.losses[0].what
+
+
+def test_a_pod_inside_a_pod_is_found():
+    workers = {"pipelineParallelSize": 2, "containers": [gpus("worker", 2)]}
+    predictor = {"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}, "workerSpec": workers}
+    meta = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "llm"}}
+    found, done = run({**meta, "spec": {"predictor": predictor}})
+    assert [one["metadata"]["name"] for one in found[:2]] == ["llm-predictor-gpu", "llm-worker-gpu"]
+    assert found[2]["spec"]["predictor"]["workerSpec"]["resourceClaims"][0] == {
+        "name": "gpu",
+        "resourceClaimTemplateName": "llm-worker-gpu",
+    }
+    assert {one.code for one in done.losses} == {"topology-manager"}
