@@ -117,7 +117,7 @@ class Preparer:
                 return
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record, deadline)
-                self._survivors.note(record, self._names_held(record))
+                self._survivors.note(record, self._names_held)
 
     # At the start, and beside the calls
 
