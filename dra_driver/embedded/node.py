@@ -28,7 +28,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.sharing.mps import MpsClient, socket_path
 
-READY_SECONDS = 40.0  # a second on an idle machine; one that is busy has its first look at a GPU late
+READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0
 _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
 
