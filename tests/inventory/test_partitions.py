@@ -178,12 +178,15 @@ def test_a_held_device_stays_published_when_its_gpu_is_no_longer_cut():
 
 
 def test_a_held_device_of_a_profile_that_is_no_longer_offered_stays_published_and_counted():
-    all_of_gpu = {cut_name(GPU, cut): cut for cut in cuts_of(GPU, with_all=True)}
-    name = next(name for name in all_of_gpu if name not in INVENTORY.by_name)
-    held = build_inventory(FACTS, replace(DYNAMIC, ownership=Ownership(held=frozenset([name]))))
-    assert held.by_name.keys() - INVENTORY.by_name.keys() == {name}
-    device = held.by_name[name]
-    assert device.counters == counters_of_cut(all_of_gpu[name]), "its part of the GPU is not given away again"
+    plain = next(profile for profile in GPU.mig_profiles if profile.name == "1g.10gb")
+    gpu = replace(GPU, mig_profiles=(*GPU.mig_profiles, replace(plain, name="1g.10gb+gfx", gi_profile_id=47)))
+    facts = replace(FACTS, gpus=(gpu, *FACTS.gpus[1:]))
+    cut = next(cut for cut in cuts_of(gpu, with_all=True) if cut.profile.gi_profile_id == 47)
+    name = cut_name(gpu, cut)
+    held = build_inventory(facts, replace(DYNAMIC, ownership=Ownership(held=frozenset([name]))))
+    assert held.by_name.keys() - build_inventory(facts, DYNAMIC).by_name.keys() == {name}
+    device = next(d for d in held.devices if d.name == name)
+    assert device.counters == counters_of_cut(cut), "its part of the GPU is not given away again"
     assert device.counter_set in held.counter_sets
 
 
