@@ -102,6 +102,9 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "deviceClasses.extendedResources.migProfiles={big}",
         "agent.kubeletDir=relative",
         "webhook.failurePolicy=Perhaps",
+        "agent.kubeletDir=/var/lib: x",
+        "driverManager.label=two words",
+        "agent.mig=null",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -111,6 +114,44 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
     assert "schema" in done.stderr or "values" in done.stderr
     name = wrong.partition("=")[0].split(".")[-1]
     assert name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
+        (
+            ["agent.runtimeClassName=nvidia", "sharing.config.rules[0].sharing.strategy=MPS"],
+            "no MPS daemon can be kept",
+        ),
+        (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
+        (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
+        (["sharing.config.version=rules/v1", "sharing.configMap=mine"], "leave one empty"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
+        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
+        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *values)
+    assert said in refused.value.stderr
+    assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
+
+
+def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
+    name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
+    values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
+    text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
+    agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
+    manager = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
+    assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= (agent["spec"]["selector"]["matchLabels"] | {"team": "a"}).items()
+    for name in ("kubernetes.io/os", "app.kubernetes.io/name"):
+        assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
 
 
 def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
@@ -219,3 +260,70 @@ def test_the_notes_name_files_that_exist() -> None:
     text = (CHART / "templates" / "NOTES.txt").read_text() + (CHART / "values.yaml").read_text()
     for name in re.findall(r"(?:docs|examples)/[\w/.-]+\w", text):
         assert (ROOT / name).exists(), name
+
+
+# Fields that the chart uses, with their types. Source: cert-manager, API cert-manager.io/v1 (Certificate, Issuer).
+_ISSUER_REF = {"name": str, "kind": str, "group": str}
+_CERTIFICATE = {
+    "secretName": str,
+    "issuerRef": dict,
+    "dnsNames": list,
+    "usages": list,
+    "isCA": bool,
+    "commonName": str,
+    "duration": str,
+    "privateKey": dict,
+}
+_USAGES = {"digital signature", "server auth", "cert sign"}
+
+
+def certificates(text: str) -> dict[tuple[str, str], dict]:
+    """Give what is for cert-manager, by kind and name; each checked as its definition would."""
+    found = {}
+    for one in objects(text):
+        if one["apiVersion"] == "cert-manager.io/v1":
+            spec, name = one["spec"], one["metadata"]["name"]
+            assert one["metadata"]["namespace"] == "dra-driver"
+            assert len(name) <= 253
+            if one["kind"] == "Certificate":
+                assert {"secretName", "issuerRef"} <= spec.keys() <= _CERTIFICATE.keys()
+                assert all(isinstance(value, _CERTIFICATE[key]) for key, value in spec.items())
+                assert {"name"} <= spec["issuerRef"].keys() <= _ISSUER_REF.keys()
+                assert set(spec["usages"]) <= _USAGES
+                assert len(spec.get("commonName", "")) <= 64
+                assert spec.get("dnsNames") or spec.get("commonName")
+            else:
+                assert one["kind"] == "Issuer"
+                assert spec == {"selfSigned": {}} or spec.keys() == {"ca"}
+            found[one["kind"], name] = spec
+    return found
+
+
+def test_cert_manager_gets_a_certificate_that_a_lasting_authority_signs(helm: str) -> None:
+    text = render(helm, "webhook.enabled=true", "webhook.certManager.enabled=true")
+    found, name = certificates(text), "dra-driver-webhook"
+    leaf, root = found["Certificate", name], found["Certificate", f"{name}-root"]
+    assert leaf["dnsNames"] == [f"{name}.dra-driver.svc", f"{name}.dra-driver.svc.cluster.local"]
+    assert found["Issuer", leaf["issuerRef"]["name"]] == {"ca": {"secretName": root["secretName"]}}
+    assert (root["isCA"], found["Issuer", root["issuerRef"]["name"]]) == (True, {"selfSigned": {}})
+    by_kind = {one["kind"]: one for one in objects(text)}
+    annotations = by_kind["ValidatingWebhookConfiguration"]["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": f"dra-driver/{name}"}
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    [volume] = pod["volumes"]
+    assert volume["secret"]["secretName"] == leaf["secretName"]
+    [container] = pod["containers"]
+    [mount] = container["volumeMounts"]
+    assert {"name": "TLS_DIR", "value": mount["mountPath"]} in container["env"]
+    # It asks for no right to write anything, and brings no Secret of its own.
+    assert "Secret" not in by_kind
+    assert [rule["verbs"] for rule in by_kind["ClusterRole"]["rules"]] == [["list", "watch"]]
+
+
+def test_an_issuer_of_ones_own_is_all_that_a_certificate_needs(helm: str) -> None:
+    options = ["webhook.enabled=true", "webhook.certManager.enabled=true"]
+    options += ["webhook.certManager.issuerRef.name=corporate", "webhook.certManager.issuerRef.kind=ClusterIssuer"]
+    found = certificates(render(helm, *options))
+    assert found.keys() == {("Certificate", "dra-driver-webhook")}
+    [spec] = found.values()
+    assert spec["issuerRef"] == {"name": "corporate", "kind": "ClusterIssuer"}

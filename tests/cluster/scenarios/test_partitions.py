@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.agent import Agent
+from tests.cluster.hardware import KINDS
 from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import PATIENCE, Stage
@@ -29,6 +30,8 @@ PROFILES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "1g.10gb+me", "4g.40gb",
 SAME_GPU = {"matchAttribute": f"{DOMAIN}/parentUUID"}
 MANY = 500 if os.environ.get("SOAK") else 100
 BRIEF = SHOW + "sleep 1"
+# The core lane runs the long ones on the library's machine alone, the soak on both.
+LONG = pytest.mark.parametrize("cutter", KINDS if os.environ.get("SOAK") else ["nvml"], indirect=True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def _instances(machine: NvmlMachine) -> Any:
     return [(gpu.facts["mig_mode"], [(gi.profile_id, gi.start) for gi in gpu.gis], len(gpu.cis)) for gpu in gpus]
 
 
-@pytest.fixture(params=["simulated", "nvml"])
+@pytest.fixture(params=KINDS)
 def cutter(
     request: pytest.FixtureRequest, stage_node_counts: None, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Cutter]:
@@ -121,12 +124,14 @@ def _ended(stage: Stage, count: int) -> bool:
 
 
 @pytest.mark.timeout(600 + 3 * MANY)
+@LONG
 def test_claims_of_every_profile_come_and_go(cutter: Cutter, stage: Stage) -> None:
     writes = len(cutter.agent.writes())
     come_and_go(cutter, stage, MANY)
     assert len(cutter.agent.writes()) - writes <= 20, "slices are written at the start, not with claims"
 
 
+@LONG
 def test_an_agent_killed_among_partitions_leaves_none(cutter: Cutter, stage: Stage) -> None:
     come_and_go(cutter, stage, 30, kill_after=(4, 12))
 
@@ -147,6 +152,7 @@ def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(cu
     cutter.agent.wait_empty(1)
 
 
+@LONG
 def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, stage: Stage) -> None:
     cutter.published()
     stage.create(
