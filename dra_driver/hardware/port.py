@@ -117,6 +117,9 @@ class Partitionable(Protocol):
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew; nothing while MIG mode is off."""
 
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Read anew which GPU instances there are beside the partitions, as `GpuFacts.unusable` has them."""
+
 
 @runtime_checkable
 class Shareable(Protocol):

@@ -216,7 +216,11 @@ class NvidiaHardware:
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew."""
-        return self._partitioning.partitions(gpu, self._overdue_s)
+        return self._partitioning.read(gpu, self._overdue_s).partitions
+
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Read the GPU's other instances anew."""
+        return self._partitioning.read(gpu, self._overdue_s).unusable
 
     # -- sharing (port.Shareable)
 
