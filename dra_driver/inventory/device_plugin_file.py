@@ -59,9 +59,7 @@ def _rules(
     return rules
 
 
-def _rule(
-    row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]
-) -> Rule:
+def _rule(row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]) -> Rule:
     """Read one resource; a single replica is the whole device, as there."""
     resource = row.text("name", pattern=_RESOURCE.pattern, what="nvidia.com/gpu or nvidia.com/mig-PROFILE")
     replicas = row.integer("replicas", 1, REPLICAS_MOST)
