@@ -95,8 +95,7 @@ class Effects:
                 recorded[index] = self._sharer.make(uid, step, recorded[index], partition, deadline)
                 continue
             if isinstance(step, MemoryLimitStep):
-                self._limiter.make(uid, step, deadline)
-                recorded[index] = step.record()
+                recorded[index] = self._limiter.make(uid, step, deadline)
                 continue
             if isinstance(step, MigModeStep):
                 self._partitioner.make_whole(step, deadline)

@@ -37,8 +37,8 @@ class MemoryLimiter:
     def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks, cgroups: PodCgroups) -> None:
         self._hardware, self._ledger, self._locks, self._cgroups = hardware, ledger, locks, cgroups
 
-    def make(self, uid: str, step: MemoryLimitStep, deadline: Deadline) -> None:
-        """Limit the claim's pods that are on this node. May be repeated.
+    def make(self, uid: str, step: MemoryLimitStep, deadline: Deadline) -> Wire:
+        """Limit the claim's pods that are on this node; gives what to record: those. May be repeated.
 
         Raises: SharingError("sharing.no-pod-cgroup", LATER) when none is, HardwareError, PrepareError.
         """
@@ -55,17 +55,16 @@ class MemoryLimiter:
             others = self._of_others(uid, step.key)
             for pod, path in found.items():
                 self._set(step.device, path, step.limit + others.get(pod, 0), deadline)
+        return replace(step, pods=tuple(found)).record()
 
     def join(self, uid: str, pods: Iterable[str], deadline: Deadline) -> None:
         """Limit more pods of a prepared claim, noted first; under the claim's lock. Raises: as `make`."""
         record = self._ledger.get(uid)
         if record is None or record.state in UNFINISHED:
             return
-        more = {step.key: replace(step, pods=(*step.pods, *pods)) for step in limit_steps(record)}
-        limited = (step.get("kind") == MemoryLimitStep.kind for step in record.steps)
-        steps = [more[s["key"]].record() if is_one else s for s, is_one in zip(record.steps, limited, strict=True)]
+        steps = [_with_pods(step, pods) if step.get("kind") == MemoryLimitStep.kind else step for step in record.steps]
         self._ledger.set_steps(uid, steps)
-        for step in more.values():
+        for step in limit_steps(replace(record, steps=tuple(steps))):
             self.make(uid, step, deadline)
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
@@ -124,3 +123,7 @@ def limits_in_force(steps: Sequence[Step], recorded: Iterable[Mapping[str, objec
 
 def _joined(planned: MemoryLimitStep, known: MemoryLimitStep) -> MemoryLimitStep:
     return replace(known, pods=tuple(dict.fromkeys((*known.pods, *planned.pods))))
+
+
+def _with_pods(recorded: Wire, pods: Iterable[str]) -> Wire:
+    return {**recorded, "pods": list(dict.fromkeys((*recorded["pods"], *pods)))}

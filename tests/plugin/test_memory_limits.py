@@ -136,6 +136,30 @@ def test_a_pod_that_comes_to_a_prepared_claim_is_limited_too(rig: SharingRig) ->
     rig.assert_unshared()
 
 
+def test_a_pod_that_is_reserved_for_and_comes_later_is_limited_when_it_comes(rig: SharingRig) -> None:
+    rig.allocate("u1", replica(0), pods=(rig.pod(1), POD.format(2)))
+    rig.prepare("u1")
+    assert rig.limits() == {WHOLE: {1: 20}}
+    rig.pod(2)
+    until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
+    rig.unprepare("u1")
+    rig.assert_unshared()
+
+
+def test_two_agents_that_find_the_same_pod_count_it_once(rig: SharingRig) -> None:
+    rig.allocate("u1", replica(0), pods=(rig.pod(1),))
+    rig.prepare("u1")
+    two = rig.pod(2)
+    for _ in range(2):
+        rig.preparer._limit_more("u1", (two,))
+    rig.allocate("u2", replica(1), pods=(two,))
+    rig.prepare("u2")
+    assert rig.limits() == {WHOLE: {1: 20, 2: 40}}
+    for uid in ("u1", "u2"):
+        rig.unprepare(uid)
+    rig.assert_unshared()
+
+
 def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
