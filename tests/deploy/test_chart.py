@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from dra_driver.cli import world
+from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
 from tests.cluster import binaries
 
@@ -242,6 +244,18 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
     command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
+    documents = yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text())
+    (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("-view"))
+    allowed = {("", "pods"), ("", "namespaces"), ("apps", "daemonsets")}  # by Kubernetes' own role
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["get", "list", "watch"]
+        allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}
+    read = {path.removeprefix("/") for path in (*world._PATHS.values(), *cluster_evidence.KINDS.values())}
+    needed = {(parts[1] if parts[0] == "apis" else "", parts[-1]) for parts in (path.split("/") for path in read)}
+    assert needed <= allowed, needed - allowed
 
 
 def test_the_chart_asks_for_the_image_that_is_built() -> None:
