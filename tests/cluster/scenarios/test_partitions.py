@@ -91,8 +91,8 @@ def stage_node_counts(cluster: Any) -> None:
         pytest.skip("this Kubernetes drops shared counters")
 
 
-def part(profile: str, name: str = "part", **more: Any) -> dict[str, Any]:
-    return request(name, "mig.nvidia.com", f'device.attributes["{DOMAIN}"].profile == "{profile}"', **more)
+def part(profile: str, name: str = "part", *, elsewhere: str = "", **more: Any) -> dict[str, Any]:
+    return request(name, "mig.nvidia.com", f'device.attributes["{DOMAIN}"].profile == "{profile}"{elsewhere}', **more)
 
 
 def come_and_go(cutter: Cutter, stage: Stage, count: int, *, kill_after: tuple[int, ...] = ()) -> None:
@@ -177,7 +177,8 @@ def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, s
 
 def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: Stage) -> None:
     offered = cutter.published()
-    four = devices(part("1g.20gb", count=4), constraints=[SAME_GPU])
+    elsewhere = "" if stage.cluster.version >= "1.36" else _away_from_small_gpus(offered)
+    four = devices(part("1g.20gb", elsewhere=elsewhere, count=4), constraints=[SAME_GPU])
     stage.create(
         template(stage.namespace, "four", four),
         pod(stage.namespace, "quartet", container("main", "four"), templates={"four": "four"}),
@@ -185,6 +186,18 @@ def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: S
     found = stage.devices(stage.check("quartet"))
     assert len({offered[name]["attributes"]["parentUUID"]["string"] for name in found}) == 1
     assert {name.rpartition("-")[2] for name in found} == {"0", "2", "4", "6"}
+
+
+def _away_from_small_gpus(offered: dict[str, dict[str, Any]]) -> str:
+    """Leave out GPUs that have no four of them.
+
+    If a scheduler up to 1.35 begins with such a GPU it refuses those of all others for being elsewhere, forgets to give
+    their counters back, and finds nothing (kubernetes/kubernetes issue 140436; the order in which it begins is random).
+    """
+    found = [device["attributes"] for device in offered.values()]
+    parents = [it["parentUUID"]["string"] for it in found if it.get("profile", {}).get("string") == "1g.20gb"]
+    few = sorted({uuid for uuid in parents if parents.count(uuid) < 4})
+    return "".join(f' && device.attributes["{DOMAIN}"].parentUUID != "{uuid}"' for uuid in few)
 
 
 @pytest.mark.smoke
