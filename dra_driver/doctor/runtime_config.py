@@ -33,7 +33,7 @@ class RuntimeConfig:
 
 
 def read_runtimes(host: Path) -> tuple[RuntimeConfig, ...]:
-    """Read what is configured below `host`."""
+    """Read what is configured below `host`. Raises: PermissionError."""
     return tuple(one for one in (_containerd(host), _crio(host)) if one is not None)
 
 
@@ -49,6 +49,8 @@ def _containerd(host: Path) -> RuntimeConfig | None:
             for table in (plugins.get(name) or {} for name in _TABLES):
                 is_on = table.get("enable_cdi", is_on)
                 folders = tuple(table.get("cdi_spec_dirs") or folders)
+    except PermissionError:
+        raise
     except (OSError, ValueError, AttributeError) as fault:
         return RuntimeConfig("containerd", _host_name(path, host), None, folders, str(fault))
     return RuntimeConfig("containerd", _host_name(path, host), is_on, folders)
@@ -73,6 +75,8 @@ def _crio(host: Path) -> RuntimeConfig | None:
         for path in files:
             runtime = (tomllib.loads(path.read_text("utf-8")).get("crio") or {}).get("runtime") or {}
             folders = tuple(runtime.get("cdi_spec_dirs") or folders)
+    except PermissionError:
+        raise
     except (OSError, ValueError, AttributeError) as fault:
         return RuntimeConfig("CRI-O", _host_name(files[0], host), None, folders, str(fault))
     return RuntimeConfig("CRI-O", _host_name(files[0], host), is_cdi_on=True, folders=folders)
