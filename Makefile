@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 JOBS   ?= 2
 
-.PHONY: help demo test lint format types laws docs proto bench pythons clean
+.PHONY: help demo test lint format types laws docs proto image bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -41,6 +41,9 @@ docs: $(READY)   ## Regenerate the pages that are made from code.
 
 proto: $(READY)  ## Regenerate the gRPC messages from proto/.
 	proto/generate.sh
+
+image: $(READY)  ## Build the container image, build/image/image.tar (REFERENCE=NAME:TAG; on Debian 12, amd64).
+	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE))
 
 bench: $(READY)  ## Measure speed and memory against the budgets (table; JSON=FILE for machines).
 	$(BIN)/python -m benchmarks $(if $(JSON),--json $(JSON))

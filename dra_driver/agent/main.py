@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dra_driver import __version__
 from dra_driver.agent.lean import lean_imports
@@ -63,7 +63,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are errors of ours: one line, or one JSON object."""
+    """A parser whose complaints are errors of ours, and that guesses no flag from its first letters."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise: UsageError("usage.flags")."""
@@ -124,6 +127,8 @@ def _run(options: Options, hardware: Hardware) -> int:
     if not _await_work(options, hardware, signals):
         return ExitCode.OK
     with lean_imports():
+        import grpc._server  # noqa: F401 - else imported when the first server is made
+
         from dra_driver.agent.node import NodeAgent
 
     _share_heaps()

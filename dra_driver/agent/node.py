@@ -305,8 +305,10 @@ class NodeAgent:
             reasons.append(self._ledger.problem)
         if self._scanner.inventory.waiting_for:
             reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
-        if self._role.is_held and not self._publisher.status().is_published:
-            reasons.append("no slices published yet")
+        status = self._publisher.status()
+        if self._role.is_held and not status.is_published:
+            why = " ".join(status.last_error.split())
+            reasons.append(f"no slices published yet: {why}" if why else "no slices published yet")
         return tuple(reasons)
 
     def _snapshot(self) -> Snapshot:

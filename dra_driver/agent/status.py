@@ -20,7 +20,7 @@ FAULT_SECONDS = 1.0  # before another connection is asked for when there was non
 def parse_address(text: str) -> tuple[str, int]:
     """Read `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises: UsageError("usage.address")."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError("address", f"--metrics-address={text!r} is not HOST:PORT", hint="for example 127.0.0.1:9400")
     return host.strip("[]"), int(port)
 

@@ -45,7 +45,6 @@ class MigModeStep:
     kind: ClassVar[str] = "mig-mode"
 
     gpu: GpuFacts
-    is_ours: bool  # the mode was switched on for a partition of ours
 
     @property
     def key(self) -> str:
@@ -54,7 +53,7 @@ class MigModeStep:
 
     def record(self) -> Wire:
         """Give all that undoing this step needs, for the ledger."""
-        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": not self.is_ours}
+        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,5 +241,5 @@ def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
         if device.cut is not None:
             steps.append(MigPartitionStep(device.name, gpu, device.cut))
         elif device.type is DeviceType.GPU and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
-            steps.append(MigModeStep(gpu, is_ours=gpu.pci_address in mig_on))
+            steps.append(MigModeStep(gpu))
     return steps

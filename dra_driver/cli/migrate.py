@@ -186,7 +186,7 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
     for text in given["profiles"]:
         name, _, count = text.partition("=")
-        if count and not count.isdigit():
+        if count and not (count.isascii() and count.isdigit()):
             raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT")
         for number in range(1, int(count or 1) + 1):
             fleet += fleet_of_profile(name, number)

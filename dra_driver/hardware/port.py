@@ -111,6 +111,9 @@ class Partitionable(Protocol):
         switching off with partitions left, ("hardware.partition-in-use", retry LATER).
         """
 
+    def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
+        """Read anew whether MIG mode is on."""
+
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew; nothing while MIG mode is off."""
 

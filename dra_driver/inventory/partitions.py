@@ -132,9 +132,13 @@ def counter_set_name(gpu: GpuFacts) -> str:
 
 
 def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give all that there is to consume of a GPU: of each engine as much as its largest profile has."""
-    counters = {name: max(getattr(cut.profile, field) for cut in cuts) for field, name in _COUNTERS.items()}
-    return counters | {_slice(index): 1 for index in range(max(cut.slices.stop for cut in cuts))}
+    """Give all that there is to consume of a GPU: of each engine as much as its largest profile has.
+
+    Where no profile of the whole GPU is known, as much as its partitions can have at one time.
+    """
+    most = _largest if _are_complete(cuts) else _most_at_once
+    counters = {name: most(cuts, field) for field, name in _COUNTERS.items()}
+    return counters | {_slice(index): 1 for index in range(_slices_of(cuts))}
 
 
 def counters_of_cut(cut: Cut) -> dict[str, int]:
@@ -144,14 +148,40 @@ def counters_of_cut(cut: Cut) -> dict[str, int]:
 
 
 def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles."""
-    return {name: max(getattr(cut.profile, field) for cut in cuts) for field, name in _CAPACITIES.items()}
+    """Give the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
+
+    Nothing where no profile of the whole GPU is known: the GPU has more than the largest that is.
+    """
+    return {name: _largest(cuts, field) for field, name in _CAPACITIES.items()} if _are_complete(cuts) else {}
 
 
 def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
     """Name the memory slices that a device with these counters takes: two claims that hold one overlap."""
     prefix = gpu_name(device_gpu.pci_address)
     return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
+
+
+def _slices_of(cuts: Sequence[Cut]) -> int:
+    return max(cut.slices.stop for cut in cuts)
+
+
+def _are_complete(cuts: Sequence[Cut]) -> bool:
+    """Say whether a profile of the whole GPU is among them."""
+    return any(cut.profile.size == _slices_of(cuts) for cut in cuts)
+
+
+def _largest(cuts: Sequence[Cut], field: str) -> int:
+    return max(int(getattr(cut.profile, field)) for cut in cuts)
+
+
+def _most_at_once(cuts: Sequence[Cut], field: str) -> int:
+    """Give the most of an engine that partitions side by side can have, no profile more often than it may stand."""
+    best = [0]
+    for end in range(1, _slices_of(cuts) + 1):
+        ending = [best[cut.start] + int(getattr(cut.profile, field)) for cut in cuts if cut.slices.stop == end]
+        best.append(max(best[-1], *ending, 0))
+    profiles = {cut.profile.gi_profile_id: cut.profile for cut in cuts}.values()
+    return min(best[-1], sum(int(getattr(profile, field)) * profile.max_instances for profile in profiles))
 
 
 def _slice(index: int | str) -> str:

@@ -3,18 +3,23 @@
 In: a `Device`. Out: a plain dict as the API server gives it back (quantities in canonical text), so that what we want
 and what is stored can be compared as they are. Taints are added by who knows them.
 
+The parts of a dict that are the same in many devices are the same object: 200 placements have 26 shapes between them,
+and hardly any value of their own (2 MiB). So a wire is a value: who wants another one makes another one.
+
 Source: Kubernetes API resource/v1 Device, DeviceAttribute, DeviceCapacity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
 _IN_BYTES = frozenset({"memory"})  # as a capacity and as a counter
+_SHAPES, _VALUES = 256, 4096  # remembered; more are made again
 
 
 def device_wire(device: Device) -> DeviceWire:
@@ -30,13 +35,14 @@ def device_wire(device: Device) -> DeviceWire:
     if device.attributes:
         wire["attributes"] = {name: attribute_wire(value) for name, value in device.attributes.items()}
     if device.capacity:
-        wire["capacity"] = _quantities(device.capacity)
+        wire["capacity"] = _quantities(tuple(device.capacity.items()))
     if device.policies:
         wire["allowMultipleAllocations"] = True
-        for name, policy in device.policies.items():
-            wire["capacity"][name]["requestPolicy"] = _policy_wire(name, policy)
+        policies = {name: {"requestPolicy": _policy_wire(name, policy)} for name, policy in device.policies.items()}
+        wire["capacity"] = {name: {**value, **policies.get(name, {})} for name, value in wire["capacity"].items()}
     if device.counter_set:
-        wire["consumesCounters"] = [{"counterSet": device.counter_set, "counters": _quantities(device.counters)}]
+        counters = _quantities(tuple(device.counters.items()))
+        wire["consumesCounters"] = [{"counterSet": device.counter_set, "counters": counters}]
     return wire
 
 
@@ -46,11 +52,12 @@ def counter_set_wire(name: str, counters: Mapping[str, int]) -> Wire:
     >>> counter_set_wire("gpu-a", {"memory-slice-0": 1})
     {'name': 'gpu-a', 'counters': {'memory-slice-0': {'value': '1'}}}
     """
-    return {"name": name, "counters": _quantities(counters)}
+    return {"name": name, "counters": _quantities(tuple(counters.items()))}
 
 
-def _quantities(values: Mapping[str, int]) -> Wire:
-    return {name: {"value": quantity_text(name, value)} for name, value in values.items()}
+@lru_cache(_SHAPES)
+def _quantities(values: tuple[tuple[str, int], ...]) -> Wire:
+    return {name: {"value": quantity_text(name, value)} for name, value in values}
 
 
 def _policy_wire(name: str, policy: RequestPolicy) -> Wire:
@@ -63,6 +70,7 @@ def _policy_wire(name: str, policy: RequestPolicy) -> Wire:
     return wire
 
 
+@lru_cache(_VALUES, typed=True)  # True is not 1 here
 def attribute_wire(value: AttributeValue) -> Wire:
     """Give one attribute value under the key of its type.
 
@@ -77,6 +85,7 @@ def attribute_wire(value: AttributeValue) -> Wire:
     return {"int": value} if isinstance(value, int) else {"string": value}
 
 
+@lru_cache(_VALUES)
 def quantity_text(name: str, value: int) -> str:
     """Write a capacity as the server writes it: bytes with binary suffixes, counts with decimal ones.
 

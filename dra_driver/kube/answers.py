@@ -68,6 +68,6 @@ def _seconds(retry_after: str, body: Wire) -> float:
     """Read how long the server asks us to wait: the header, else the Status object's details."""
     details = body.get("details")
     inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    if retry_after.isdigit():
+    if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     return float(inside) if isinstance(inside, int) else 0.0

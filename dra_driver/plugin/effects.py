@@ -85,14 +85,14 @@ class Effects:
                 partition = made[step.made][1] if step.made else None
                 recorded[index] = self._sharer.make(uid, step, recorded[index], partition, deadline)
                 continue
-            if isinstance(step, MigModeStep):
-                self._partitioner.make_whole(step, deadline)
-                continue
 
             def note(intent: Wire, index: int = index) -> None:
                 recorded[index] = intent
                 self._ledger.set_steps(uid, recorded)
 
+            if isinstance(step, MigModeStep):
+                recorded[index] = self._partitioner.make_whole(step, recorded[index], deadline, note=note)
+                continue
             partition, recorded[index] = self._partitioner.make(step, recorded[index], deadline, note=note)
             made[step.device] = (step.gpu, partition, recorded[index])
         return changed

@@ -67,7 +67,7 @@ def test_a_stopped_page_frees_its_port_at_once(page):
     again.stop()
 
 
-@pytest.mark.parametrize("text", ["", "9400", "host:", "host:99999", "host:http"])
+@pytest.mark.parametrize("text", ["", "9400", "host:", "host:99999", "host:http", "host:\u00b2", "host:\u0663"])
 def test_a_wrong_address_is_a_usage_error(text):
     with pytest.raises(UsageError, match="HOST:PORT"):
         parse_address(text)

@@ -102,6 +102,9 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "deviceClasses.extendedResources.migProfiles={big}",
         "agent.kubeletDir=relative",
         "webhook.failurePolicy=Perhaps",
+        "agent.kubeletDir=/var/lib: x",
+        "driverManager.label=two words",
+        "agent.mig=null",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -111,6 +114,44 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
     assert "schema" in done.stderr or "values" in done.stderr
     name = wrong.partition("=")[0].split(".")[-1]
     assert name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
+        (
+            ["agent.runtimeClassName=nvidia", "sharing.config.rules[0].sharing.strategy=MPS"],
+            "no MPS daemon can be kept",
+        ),
+        (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
+        (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
+        (["sharing.config.version=rules/v1", "sharing.configMap=mine"], "leave one empty"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
+        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
+        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *values)
+    assert said in refused.value.stderr
+    assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
+
+
+def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
+    name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
+    values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
+    text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
+    agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
+    manager = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
+    assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= (agent["spec"]["selector"]["matchLabels"] | {"team": "a"}).items()
+    for name in ("kubernetes.io/os", "app.kubernetes.io/name"):
+        assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
 
 
 def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:

@@ -175,3 +175,24 @@ def test_a_held_device_stays_published_when_its_gpu_is_no_longer_cut():
     static = build_inventory(FACTS, MigPolicy(ownership=Ownership(held=frozenset([name]))))
     assert name in static.by_name
     assert len(static.devices) == 8, "seven whole GPUs, and of the eighth what is held"
+
+
+@pytest.mark.parametrize("model", ["b200", "gb200"])
+def test_a_gpu_whose_large_profiles_nobody_knows_is_offered_whole_with_its_own_memory_and_in_full_rows(model, tmp_path):
+    gpu = model_of(model, tmp_path)
+    inventory = build_inventory(replace(FACTS, gpus=(gpu,)), DYNAMIC)
+    (whole,) = (d for d in inventory.devices if d.cut is None)
+    assert whole.capacity == {"memory": gpu.memory_bytes}
+    (counters,) = inventory.counter_sets.values()
+    cuts = [d for d in inventory.devices if d.cut is not None]
+    for rows in (
+        [("1g.23gb", start) for start in range(7)],
+        [(next(p.name for p in gpu.mig_profiles if p.name.startswith("2g")), start) for start in (0, 2, 4)],
+        [(next(p.name for p in gpu.mig_profiles if p.size == 2 and p.slices == 1), start) for start in (0, 2, 4, 6)],
+    ):
+        together = [d for d in cuts if (d.attributes["profile"], d.cut.start) in rows]
+        assert len(together) == len(rows)
+        for name, amount in counters.items():
+            assert sum(d.counters.get(name, 0) for d in together) <= amount, name
+    media = next(d for d in cuts if d.attributes["profile"].endswith("+me"))
+    assert counters["ofa-engines"] == media.counters["ofa-engines"], "one partition at a time has the media engines"

@@ -196,4 +196,34 @@ sharing:
 def test_the_device_plugin_may_mean_some_devices_only(read, devices, ids, first):
     text = f"version: v1\nsharing: {{mps: {{resources: [{{name: nvidia.com/gpu, replicas: 2, devices: {devices}}}]}}}}"
     (rule,) = read(text).rules
-    assert (rule.match.ids, rule.match.first, rule.settings) == (ids, first, MpsSettings())
+    assert (rule.match.ids, rule.match.first) == (ids, first)
+    assert rule.settings == MpsSettings(multi_user=True), "it can't say which users its pods run as"
+
+
+def test_one_replica_of_the_device_plugin_is_the_whole_device(read):
+    first, second = read("""\
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - {name: nvidia.com/gpu, replicas: 1, devices: [0]}
+    - {name: nvidia.com/gpu, replicas: 3}
+""").rules
+    assert (first.mode, first.replicas, first.settings, first.match.ids) == (None, None, None, ("0",))
+    assert (second.mode, second.replicas) == (ShareMode.REPLICAS, 3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "types"),
+    [("none", (DeviceType.GPU,)), ("mixed", (DeviceType.GPU,)), ("single", (DeviceType.GPU, DeviceType.MIG))],
+)
+def test_a_gpu_of_the_device_plugin_is_a_partition_where_its_strategy_says_so(read, strategy, types):
+    text = "version: v1\nflags: {migStrategy: %s}\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}"
+    (rule,) = read(text % strategy).rules
+    assert rule.match.types == types
+
+
+@pytest.mark.parametrize("flags", ["null", "{}", "{migStrategy: null, plugin: {deviceIDStrategy: index}}"])
+def test_flags_of_the_device_plugin_may_say_nothing(read, flags):
+    (rule,) = read(f"version: v1\nflags: {flags}\nsharing: {{mps: {{resources: [{{name: gpu, replicas: 2}}]}}}}").rules
+    assert rule.match.types == (DeviceType.GPU,)

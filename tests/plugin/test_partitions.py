@@ -75,6 +75,15 @@ def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
     assert rig.modes() == [True, False]
 
 
+def test_a_mode_of_ours_that_went_after_the_scan_is_not_restored(rig):
+    rig.now_prepare("u1", small(3))
+    rig.look()
+    rig.unprepare("u1")
+    rig.now_prepare("u2", WHOLE)
+    rig.unprepare("u2")
+    rig.assert_untouched()
+
+
 def test_a_whole_gpu_waits_for_the_partitions_of_a_claim_that_ends(rig):
     rig.now_prepare("u1", small(3))
     rig.allocate("u2", WHOLE)

@@ -78,6 +78,13 @@ class Partitioning:
                 self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 
+    def mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
+        """Read whether MIG mode is on."""
+        try:
+            return self.ask(gpu, lambda nvml, handle, _: nvml.mig_mode(handle)[0], time.monotonic() + deadline_s)
+        except NvmlFault as fault:
+            raise _refusal(fault, f"MIG mode of GPU {gpu.pci_address}") from fault
+
     def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
         """Read a GPU's partitions."""
         worker, _ = self._find(gpu)

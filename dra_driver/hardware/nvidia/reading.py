@@ -228,8 +228,17 @@ class _Reader:
     def _links(self, gpu: Handle) -> LinkReading:
         address = self._address or ""
         count, edges = self._optional("NVLinks", lambda: read_links(self._nvml, gpu, address)) or (None, frozenset())
-        fabric, is_pending = self._optional("NVLink fabric", lambda: read_fabric(self._nvml, gpu)) or (None, False)
+        fabric, is_unknown = self._fabric(gpu)
+        return LinkReading(count, edges, fabric, is_unknown)
+
+    def _fabric(self, gpu: Handle) -> tuple[str | None, bool]:
+        """Give the fabric that the GPU has joined, and whether that is not known: then its domain is not either."""
+        try:
+            fabric, is_pending = read_fabric(self._nvml, gpu)
+        except NvmlFault as fault:
+            self._note("NVLink fabric", fault)
+            return None, not fault.is_absent
         if is_pending:
             text = "the GPU has not joined its NVLink fabric yet (is the fabric manager running?)"
             self._problems.append(Problem("hardware.fabric-pending", self._subject, text))
-        return LinkReading(count, edges, fabric, is_pending)
+        return fabric, is_pending

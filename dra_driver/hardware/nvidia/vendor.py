@@ -210,6 +210,10 @@ class NvidiaHardware:
         """Switch MIG mode."""
         self._partitioning.set_mode(gpu, deadline_s, enabled=enabled)
 
+    def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
+        """Read anew whether MIG mode is on."""
+        return self._partitioning.mode(gpu, deadline_s)
+
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew."""
         return self._partitioning.partitions(gpu, self._overdue_s)
