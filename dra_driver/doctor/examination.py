@@ -40,7 +40,7 @@ def examine(
     if cluster is not None:
         findings += _of_cluster(cluster, now)
     if node is not None:
-        findings += _of_node(node)
+        findings += _of_node(node, cluster)
     if cluster is not None and node is not None:
         findings += slice_checks.check_against_hardware(cluster, node)
         findings += claim_checks.check_ledger(cluster, node)
@@ -88,9 +88,10 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from claim_checks.check_devices(cluster)
 
 
-def _of_node(node: NodeEvidence) -> Iterator[Finding]:
+def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Finding]:
+    version = kubernetes_checks.containerd_version(cluster, node.node) if cluster else None
     yield from node_checks.check_kernel_driver(node)
     yield from node_checks.check_hardware(node)
-    yield from node_checks.check_runtime(node)
+    yield from node_checks.check_runtime(node, version)
     yield from node_checks.check_registration(node)
     yield from node_checks.check_prepared(node)

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_CONTAINERD = "etc/containerd/config.toml"
+# Where distributions of Kubernetes bring a containerd of their own, its configuration is theirs too.
+_CONTAINERD = (
+    "etc/containerd/config.toml",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "etc/k0s/containerd.toml",
+    "var/snap/microk8s/current/args/containerd.toml",
+)
 _CRIO = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*")
 # The CRI plugin's table: config version 2 (containerd 1.x), and 3 (2.x).
 _TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
@@ -34,13 +41,12 @@ class RuntimeConfig:
 
 def read_runtimes(host: Path) -> tuple[RuntimeConfig, ...]:
     """Read what is configured below `host`. Raises: PermissionError."""
-    return tuple(one for one in (_containerd(host), _crio(host)) if one is not None)
+    files = [host / name for name in _CONTAINERD]
+    crio = _crio(host)
+    return (*(_containerd(path, host) for path in files if path.is_file()), *((crio,) if crio else ()))
 
 
-def _containerd(host: Path) -> RuntimeConfig | None:
-    path = host / _CONTAINERD
-    if not path.is_file():
-        return None
+def _containerd(path: Path, host: Path) -> RuntimeConfig:
     is_on: bool | None = None
     folders = DEFAULT_FOLDERS
     try:

@@ -182,6 +182,14 @@ def test_only_what_was_seen_is_said_to_be_looked_at():
     assert {"gates", "claims", "access", "hardware", "registration", "ledger and CDI files"} <= set(whole)
 
 
+def test_the_version_of_containerd_tells_what_its_file_does_not():
+    silent = e.node(runtimes=(RuntimeConfig("containerd", "/f", None, ("/run/cdi",)),), rows=(), cdi_uids=frozenset())
+    assert not found(e.cluster(), silent)
+    old = e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")])
+    assert "runtime-cdi-off" in found(old, silent)
+    assert set(found(None, silent)) == {"runtime-cdi-unknown"}
+
+
 def test_headers_are_missed_only_where_a_driver_waits_to_be_built():
     kernel = replace(e.node().kernel, bound={"0000:01:00.0": None})
     assert "driver-no-headers" not in found(None, e.node(kernel=kernel))

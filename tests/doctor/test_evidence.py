@@ -172,12 +172,19 @@ def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
 
 
 CONTAINERD = "etc/containerd/config.toml"
+K3S = f"var/lib/rancher/k3s/agent/{CONTAINERD}"
 
 
 @pytest.mark.parametrize(
     ("files", "runtime", "is_on", "folders"),
     [
         ({CONTAINERD: "version = 2\n"}, "containerd", None, ("/etc/cdi", "/var/run/cdi")),
+        (
+            {K3S: '[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = true\n'},
+            "containerd",
+            True,
+            ("/etc/cdi", "/var/run/cdi"),
+        ),
         (
             {CONTAINERD: '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\ncdi_spec_dirs = ["/x"]\n'},
             "containerd",
