@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import py_compile
 import re
 import shutil
@@ -91,6 +92,8 @@ def main() -> int:
     )
     parser.add_argument("--relock", action="store_true", help="take Debian's newest packages and write debian.lock")
     options = parser.parse_args()
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        sys.exit("the image has Debian's Python 3.11 for amd64, and its wheels: build it with a Python 3.11 on amd64")
     version = importlib.metadata.version("dra-driver")
     tree = options.output / "rootfs"
     shutil.rmtree(tree, ignore_errors=True)

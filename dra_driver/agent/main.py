@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dra_driver import __version__
 from dra_driver.agent.lean import lean_imports
@@ -63,7 +63,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are errors of ours: one line, or one JSON object."""
+    """A parser whose complaints are errors of ours, and that guesses no flag from its first letters."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise: UsageError("usage.flags")."""

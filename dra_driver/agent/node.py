@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
@@ -105,6 +106,7 @@ class NodeAgent:
             pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
+            cgroups=Path(options.roots.sys) / "fs/cgroup",
         )
         self._server = PluginServer(
             driver=options.driver,
@@ -305,8 +307,10 @@ class NodeAgent:
             reasons.append(self._ledger.problem)
         if self._scanner.inventory.waiting_for:
             reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
-        if self._role.is_held and not self._publisher.status().is_published:
-            reasons.append("no slices published yet")
+        status = self._publisher.status()
+        if self._role.is_held and not status.is_published:
+            why = " ".join(status.last_error.split())
+            reasons.append(f"no slices published yet: {why}" if why else "no slices published yet")
         return tuple(reasons)
 
     def _snapshot(self) -> Snapshot:

@@ -39,6 +39,15 @@ class Options:
         return self.plugins_dir / self.driver
 
 
+def _address(text: str) -> str:
+    """Return the status page's address if it is one, or empty. Raises: UsageError("usage.address")."""
+    if text:
+        from dra_driver.agent.status import parse_address  # noqa: PLC0415 - only where metrics are wanted
+
+        parse_address(text)
+    return text
+
+
 def options_of(values: Mapping[str, str]) -> Options:
     """Check the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
@@ -52,7 +61,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         plugins_dir=Path(values["kubelet_plugins_directory_path"]).absolute(),
         device_plugins_dir=plugins if values["device_plugin"] == "yield" else None,
         pod_uid=check_pod_uid(values["pod_uid"]),
-        metrics_address=values["metrics_address"],
+        metrics_address=_address(values["metrics_address"]),
         hardware=values["hardware"],
         roots=roots_of(values),
         is_mig_dynamic=values["mig"] == "dynamic",

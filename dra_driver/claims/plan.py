@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
@@ -45,7 +46,6 @@ class MigModeStep:
     kind: ClassVar[str] = "mig-mode"
 
     gpu: GpuFacts
-    is_ours: bool  # the mode was switched on for a partition of ours
 
     @property
     def key(self) -> str:
@@ -54,7 +54,7 @@ class MigModeStep:
 
     def record(self) -> Wire:
         """Give all that undoing this step needs, for the ledger."""
-        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": not self.is_ours}
+        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class CdiFileStep:
         return {"kind": self.kind, "file": self.file}
 
 
-Step = MigModeStep | MigPartitionStep | SharingStep | CdiFileStep
+Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
 
 
 def gpu_record(gpu: GpuFacts) -> Wire:
@@ -231,8 +231,8 @@ def plan_prepare(
         for d in claim.devices
     )
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    sharing = plan_sharing(claim, devices, results)
-    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, cdi), taken)
+    sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
+    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, *limits, cdi), taken)
 
 
 def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
@@ -242,5 +242,5 @@ def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
         if device.cut is not None:
             steps.append(MigPartitionStep(device.name, gpu, device.cut))
         elif device.type is DeviceType.GPU and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
-            steps.append(MigModeStep(gpu, is_ours=gpu.pci_address in mig_on))
+            steps.append(MigModeStep(gpu))
     return steps

@@ -34,7 +34,7 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tim
 MIB = 1 << 20
 LIMIT_MIN = Quantity.parse("1Mi")
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
-_DEVICE_KEY = re.compile(r"\d{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
+_DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 _OWN = "dra_driver"  # the type of faults whose message is complete
 
 

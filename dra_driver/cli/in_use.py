@@ -17,8 +17,20 @@ from dra_driver.model.wire import Wire
 
 
 @click.command(name="in-use")
-@click.option("--driver-name", default=NVIDIA_DRIVER, show_default=True, help="whose devices [env DRIVER_NAME]")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="the cluster (default: the pod's ServiceAccount)")
+@click.option(
+    "--driver-name",
+    envvar="DRIVER_NAME",
+    default=NVIDIA_DRIVER,
+    show_default=True,
+    help="whose devices [env DRIVER_NAME]",
+)
+@click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    metavar="FILE",
+    default=None,
+    help="the cluster (default: the pod's ServiceAccount) [env KUBECONFIG]",
+)
 def command(driver_name: str, kubeconfig: str | None) -> int:
     """List the claims that hold devices of this driver.
 

@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "in-use": Entry(
         "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
+    "pod-security": Entry("pod_security", "The label that lets the chart's privileged pods into their namespace."),
     "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
     "slices": Entry("slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
     "claims": Entry("claims", "Claims as a tree, with their devices and pods."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dra_driver.cli.inputs_devices import Fleet
     from dra_driver.cli.migrate_check import Check
     from dra_driver.migrate import Migrated, TemplateNames
+    from dra_driver.migrate.resources import Known
 
 
 @click.command(name="migrate")
@@ -77,12 +79,12 @@ def command(
     from dra_driver.migrate import migrate
 
     paths = _paths(files, in_place=in_place, diff=diff)
-    resources = _shared(shared)
+    known = _shared(shared)
     cluster = _cluster(given)
     try:
         names = _names(cluster)
         sources = read_sources(paths)
-        done = migrate(sources, shared=resources, templates=names)
+        done = migrate(sources, known=known, templates=names)
         checks = _checks(done, given, cluster)
     finally:
         if cluster is not None:
@@ -113,14 +115,17 @@ def _paths(files: tuple[str, ...], *, in_place: bool, diff: bool) -> list[str]:
     return list(files)
 
 
-def _shared(resources: tuple[str, ...]) -> frozenset[str]:
+def _shared(resources: tuple[str, ...]) -> Known:
     from dra_driver.migrate.resources import kind_of
 
+    known = {}
     for one in resources:
-        if kind_of(one) is None:
+        kind = kind_of(one)
+        if kind is None:
             hint = "such as nvidia.com/gpu or nvidia.com/mig-1g.10gb"
             raise UsageError("shared", f"--shared {one!r} is no resource of the device plugin", hint=hint)
-    return frozenset(resources)
+        known[one] = replace(kind, is_share=True)
+    return known
 
 
 def _cluster(given: dict[str, Any]) -> Cluster | None:
@@ -181,7 +186,7 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
     for text in given["profiles"]:
         name, _, count = text.partition("=")
-        if count and not count.isdigit():
+        if count and not (count.isascii() and count.isdigit()):
             raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT")
         for number in range(1, int(count or 1) + 1):
             fleet += fleet_of_profile(name, number)

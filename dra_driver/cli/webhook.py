@@ -79,6 +79,6 @@ def command(  # noqa: PLR0917 - click's parameters
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint="for example :8443")
     return host.strip("[]"), int(port)

@@ -92,7 +92,7 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
         name, _, count = given.partition("=")
-        if count and not count.isdigit():
+        if count and not (count.isascii() and count.isdigit()):
             raise UsageError("count", f"{given!r} is not PROFILE or PROFILE=COUNT")
         for number in range(1, int(count or 1) + 1):
             fleet = fleet_of_profile(name, number)

@@ -16,7 +16,7 @@ from dra_driver.kube.backoff import Backoff
 SETTLE_SECONDS = 0.25  # quiet time after somebody else's change before we answer
 _SETTLE_MOST = 2.0  # the first of many changes is answered after this at the latest
 _RETRY_MOST = 10.0
-_PATIENCE_MOST = 60.0
+_PATIENCE_MOST = 15.0  # the most that a node is without devices where the kubelet starts anew again and again
 _PEACE_SECONDS = 120.0  # after this long without foreign changes the next one is answered quickly again
 
 

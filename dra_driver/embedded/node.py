@@ -28,7 +28,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.sharing.mps import MpsClient, socket_path
 
-READY_SECONDS = 30.0  # it takes one, on a machine that has nothing else to do
+READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0
 _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
 

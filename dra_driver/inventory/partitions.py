@@ -47,7 +47,8 @@ class Ownership:
 
     `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
     known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
-    switched on for partitions of ours.
+    switched on for partitions of ours. `recorded` is where ours stand, are being made or undone: an unusable instance
+    there is one of ours, half-made.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -55,6 +56,7 @@ class Ownership:
     held: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     forms: frozenset[tuple[str, bool]] = frozenset()
+    recorded: frozenset[Place] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
         """Say whether a partition is ours."""
@@ -64,6 +66,11 @@ class Ownership:
     def foreign(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Give the GPU's partitions that are an administrator's."""
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
+
+    def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Give where an administrator's instances stand: profile id and start, of usable ones first."""
+        others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
+        return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
     """
     if not policy.is_dynamic or not cuts_of(gpu, with_all=policy.with_all):
         return False
-    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign(gpu)
+    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_places(gpu)
 
 
 def whole_is_offered(gpu: GpuFacts) -> bool:
@@ -132,9 +139,13 @@ def counter_set_name(gpu: GpuFacts) -> str:
 
 
 def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give all that there is to consume of a GPU: of each engine as much as its largest profile has."""
-    counters = {name: max(getattr(cut.profile, field) for cut in cuts) for field, name in _COUNTERS.items()}
-    return counters | {_slice(index): 1 for index in range(max(cut.slices.stop for cut in cuts))}
+    """Give all that there is to consume of a GPU: of each engine as much as its largest profile has.
+
+    Where no profile of the whole GPU is known, as much as its partitions can have at one time.
+    """
+    most = _largest if _are_complete(cuts) else _most_at_once
+    counters = {name: most(cuts, field) for field, name in _COUNTERS.items()}
+    return counters | {_slice(index): 1 for index in range(_slices_of(cuts))}
 
 
 def counters_of_cut(cut: Cut) -> dict[str, int]:
@@ -144,14 +155,40 @@ def counters_of_cut(cut: Cut) -> dict[str, int]:
 
 
 def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles."""
-    return {name: max(getattr(cut.profile, field) for cut in cuts) for field, name in _CAPACITIES.items()}
+    """Give the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
+
+    Nothing where no profile of the whole GPU is known: the GPU has more than the largest that is.
+    """
+    return {name: _largest(cuts, field) for field, name in _CAPACITIES.items()} if _are_complete(cuts) else {}
 
 
 def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
     """Name the memory slices that a device with these counters takes: two claims that hold one overlap."""
     prefix = gpu_name(device_gpu.pci_address)
     return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
+
+
+def _slices_of(cuts: Sequence[Cut]) -> int:
+    return max(cut.slices.stop for cut in cuts)
+
+
+def _are_complete(cuts: Sequence[Cut]) -> bool:
+    """Say whether a profile of the whole GPU is among them."""
+    return any(cut.profile.size == _slices_of(cuts) for cut in cuts)
+
+
+def _largest(cuts: Sequence[Cut], field: str) -> int:
+    return max(int(getattr(cut.profile, field)) for cut in cuts)
+
+
+def _most_at_once(cuts: Sequence[Cut], field: str) -> int:
+    """Give the most of an engine that partitions side by side can have, no profile more often than it may stand."""
+    best = [0]
+    for end in range(1, _slices_of(cuts) + 1):
+        ending = [best[cut.start] + int(getattr(cut.profile, field)) for cut in cuts if cut.slices.stop == end]
+        best.append(max(best[-1], *ending, 0))
+    profiles = {cut.profile.gi_profile_id: cut.profile for cut in cuts}.values()
+    return min(best[-1], sum(int(getattr(profile, field)) * profile.max_instances for profile in profiles))
 
 
 def _slice(index: int | str) -> str:

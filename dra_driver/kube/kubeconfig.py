@@ -47,7 +47,7 @@ def read_kubeconfig(path: str) -> Credentials | None:
     """
     listed = [part for part in path.split(os.pathsep) if part]
     if len(listed) < 2 or Path(path).exists():
-        return _Reader(path).read()
+        return _Reader(listed[0] if len(listed) == 1 else path).read()
     found = [part for part in listed if Path(part).exists()]
     if not found:
         raise InputError("kubeconfig", f"kubeconfig {path}: none of these files exists")

@@ -25,8 +25,9 @@ from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
 from dra_driver.migrate.quotas import migrate_quota
 from dra_driver.migrate.rendering import manner_of
 from dra_driver.migrate.report import Change, Loss, Report, Subject
+from dra_driver.migrate.resources import NOTHING_KNOWN, Known
 from dra_driver.migrate.rewriting import Rewriter
-from dra_driver.migrate.sharing_config import plugin_files, rules_beside, rules_name, shared_by
+from dra_driver.migrate.sharing_config import names_in, plugin_files, rules_beside, rules_name
 from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
 from dra_driver.model.errors import InputError
 
@@ -66,11 +67,11 @@ class _Document:
 
 
 def migrate(
-    sources: Sequence[Source], *, shared: frozenset[str] = frozenset(), templates: TemplateNames | None = None
+    sources: Sequence[Source], *, known: Known = NOTHING_KNOWN, templates: TemplateNames | None = None
 ) -> list[Migrated]:
     """Migrate texts.
 
-    `shared` are resources that stand for shares under a whole GPU's name. `templates` are those that exist elsewhere.
+    `known` are resources that stand for something else than their names say; `templates` those that exist elsewhere.
     Raises: InputError.
     """
     names = templates or TemplateNames()
@@ -80,8 +81,8 @@ def migrate(
         for document in documents:
             names.learn(document.objects)
             for one in document.objects:
-                shared |= shared_by(plugin_files(one.wire)) if one.kind == _CONFIG else frozenset()
-    return [_migrate_file(source, documents, shared, names) for source, documents in zip(sources, files, strict=True)]
+                known = {**known, **(names_in(plugin_files(one.wire)) if one.kind == _CONFIG else {})}
+    return [_migrate_file(source, documents, known, names) for source, documents in zip(sources, files, strict=True)]
 
 
 def _refuse_strangers(sources: Sequence[Source], files: list[list[_Document]]) -> None:
@@ -105,14 +106,14 @@ def _read(source: Source) -> list[_Document]:
     return found
 
 
-def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[str], names: TemplateNames) -> Migrated:
+def _migrate_file(source: Source, documents: list[_Document], known: Known, names: TemplateNames) -> Migrated:
     report = Report()
     made: list[str] = []
     for document in documents:
         for one in document.objects:
             subject = Subject(one.title, report, one.path)
             try:
-                written = _migrate_object(one, shared, names, subject)
+                written = _migrate_object(one, known, names, subject)
             except InputError as fault:
                 message = f"{source.origin}: {fault.message}"
                 raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
@@ -123,26 +124,24 @@ def _migrate_file(source: Source, documents: list[_Document], shared: frozenset[
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
 
-def _migrate_object(
-    one: KubeObject, shared: frozenset[str], names: TemplateNames, subject: Subject
-) -> list[dict[str, Any]]:
+def _migrate_object(one: KubeObject, known: Known, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
     """Change an object in place; give the objects that it needs beside it."""
     wire = one.wire
     if one.kind == _CONFIG:
         return _beside_config(one, names, subject)
     if one.kind == _QUOTA:
-        migrate_quota(wire, shared, subject)
+        migrate_quota(wire, known, subject)
         return []
-    shapes = list(shapes_of(wire))
-    wanting = sum(any(wants_devices(c.wire.get("resources")) for c in shape.containers) for shape in shapes)
+    shapes = list(shapes_of(wire, known))
+    wanting = sum(any(wants_devices(c.wire.get("resources"), known) for c in shape.containers) for shape in shapes)
     reason = refuses_claims(wire)
     if reason and wanting:
         subject.lost("refuses-claims", f"it stays as it is: {reason}", "serve it by the extended resource of a class")
         return []
-    templates = ObjectTemplates(one, names, has_roles=wanting > 1 and _differ(wire, shared))
+    templates = ObjectTemplates(one, names, has_roles=wanting > 1 and _differ(wire, known))
     for shape in shapes:
-        PodMigration(shared).apply(shape, subject, templates.name)
-    say_leftovers(wire, subject)
+        PodMigration(known).apply(shape, subject, templates.name)
+    say_leftovers(wire, known, subject)
     for name, _ in templates.made:
         why = "the scheduler allocates devices to claims; each pod gets one of its own from it"
         subject.changed("template", f"ResourceClaimTemplate {name} was added", why)
@@ -152,13 +151,15 @@ def _migrate_object(
 def _beside_config(one: KubeObject, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
     """Give the sharing rules of a ConfigMap, unless they are there."""
     files = plugin_files(one.wire)
+    if not files:
+        say_leftovers(one.wire, NOTHING_KNOWN, subject)
     if not files or names.has_config(rules_name(one), one.namespace):
         return []
     rules = rules_beside(one, files, subject)
     return [rules] if rules else []
 
 
-def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
+def _differ(wire: dict[str, Any], known: Known) -> bool:
     """Tell whether the pods of an object want different things, by migrating a copy of it."""
     seen: list[Any] = []
 
@@ -166,8 +167,8 @@ def _differ(wire: dict[str, Any], shared: frozenset[str]) -> bool:
         seen.append(specs)
         return ["gpu"] * len(specs)
 
-    for shape in shapes_of(copy.deepcopy(wire)):
-        PodMigration(shared).apply(shape, Subject("", Report()), note)
+    for shape in shapes_of(copy.deepcopy(wire), known):
+        PodMigration(known).apply(shape, Subject("", Report()), note)
     return any(specs != seen[0] for specs in seen)
 
 

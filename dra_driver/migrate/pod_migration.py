@@ -18,7 +18,7 @@ from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
 from dra_driver.migrate.node_rules import absorb, gpu_rules, kind_by_labels
 from dra_driver.migrate.pods import Container, PodShape
 from dra_driver.migrate.report import Subject, shown_path
-from dra_driver.migrate.resources import counts_of, kind_of, rows_of
+from dra_driver.migrate.resources import Known, counts_of, kind_of, rows_of
 from dra_driver.model.errors import InputError
 
 ClaimSpec = dict[str, Any]
@@ -30,9 +30,9 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class PodMigration:
-    """How pods are moved: what `shared` resources are shares under a whole GPU's name."""
+    """How pods are moved: what `known` names of resources stand for."""
 
-    shared: frozenset[str] = frozenset()
+    known: Known
 
     def apply(self, shape: PodShape, subject: Subject, name: Naming) -> None:
         """Move one pod; `name` gives names of templates for claim specs. Raises: InputError."""
@@ -59,11 +59,11 @@ class PodMigration:
         found = []
         for container in shape.containers:
             at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"
-            for resource, count in counts_of(container.wire.get("resources"), at).items():
-                kind = kind_of(resource, self.shared)
+            for resource, count in counts_of(container.wire.get("resources"), at, self.known).items():
+                kind = kind_of(resource, self.known)
                 assert kind is not None  # noqa: S101  (counts_of gives no other)
                 found.append(Want(container, resource, kind_by_labels(shape.spec, kind), count))
-            _say_requests_alone(container, subject.below(*container.path))
+            _say_requests_alone(container, subject.below(*container.path), self.known)
         return found
 
 
@@ -232,6 +232,7 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
         "nothing to do where its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
         " constraint matchAttribute: resource.kubernetes.io/numaNode",
     )
+    _say_scheduling(shape.spec, place)
     if shape.spec.get("runtimeClassName") == "nvidia":
         place.lost(
             "runtime-class",
@@ -241,6 +242,23 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
         )
     for container in shape.containers:
         _say_visible_devices(container, place)
+
+
+def _say_scheduling(spec: dict[str, Any], place: Subject) -> None:
+    if node := spec.get("nodeName"):
+        place.lost(
+            "node-name",
+            f"nodeName: {node} goes past the scheduler, which allocates claims: the pod would never start",
+            f"take it out, and choose the node by nodeSelector kubernetes.io/hostname: {node}",
+            "nodeName",
+        )
+    if (name := spec.get("schedulerName")) and name != "default-scheduler":
+        place.lost(
+            "scheduler-name",
+            f"the scheduler {name} has to allocate the claims",
+            "look whether it knows Dynamic Resource Allocation, and whether that is switched on there",
+            "schedulerName",
+        )
 
 
 def _say_visible_devices(container: Container, place: Subject) -> None:
@@ -268,13 +286,13 @@ def _say_ephemeral(spec: dict[str, Any], place: Subject) -> None:
             )
 
 
-def _say_requests_alone(container: Container, place: Subject) -> None:
+def _say_requests_alone(container: Container, place: Subject, known: Known) -> None:
     resources = container.wire.get("resources")
     if not isinstance(resources, dict):
         return
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for name in requests if isinstance(requests, dict) else ():
-        if kind_of(name) and not (isinstance(limits, dict) and name in limits):
+        if kind_of(name, known) and not (isinstance(limits, dict) and name in limits):
             place.lost(
                 "requests-alone",
                 f"{name} stood in requests alone, which the API server refuses in a pod; its count was taken",

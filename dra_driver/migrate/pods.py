@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.migrate.report import Step
-from dra_driver.migrate.resources import kind_of, rows_of
+from dra_driver.migrate.resources import NOTHING_KNOWN, Known, kind_of, rows_of
 
 _CONTAINER_LISTS = ("containers", "initContainers")
 _SKIPPED = {"status", "metadata"}
@@ -62,31 +62,34 @@ def refuses_claims(wire: dict[str, Any]) -> str:
     return _REFUSE_CLAIMS.get((group, str(wire.get("kind") or "")), "")
 
 
-def shapes_of(wire: dict[str, Any]) -> Iterator[PodShape]:
+def shapes_of(wire: dict[str, Any], known: Known = NOTHING_KNOWN) -> Iterator[PodShape]:
     """Give the pods of an object."""
     group = str(wire.get("apiVersion") or "").rpartition("/")[0]
     if group == "argoproj.io" and wire.get("kind") in _ARGO_KINDS:
         yield from _argo(wire, ())
         return
-    is_kserve = group == "serving.kserve.io"
+    served = known if group == "serving.kserve.io" else None
     for key, value in wire.items():
         if key not in _SKIPPED:
-            yield from _found(value, (key,), wire, is_kserve=is_kserve)
+            yield from _found(value, (key,), wire, served)
 
 
-def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], *, is_kserve: bool) -> Iterator[PodShape]:
+def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Known | None) -> Iterator[PodShape]:
+    """Look for pods; `served`: models may be served in them, whose containers want these resources."""
     if isinstance(value, dict):
         containers = _containers(value, path)
-        if is_kserve and path[-1] in {"predictor", "transformer", "explainer"}:
-            containers += _model_servers(value, path)
+        if served is not None and path[-1] in {"predictor", "transformer", "explainer"}:
+            containers += _model_servers(value, path, served)
         if containers:
             yield PodShape(value, path, containers, _role(root, path))
-            return
         for key, inner in value.items():
-            yield from _found(inner, (*path, key), root, is_kserve=is_kserve)
+            # In a pod there may be another, such as the workers in a predictor of KServe; never in its containers.
+            if containers and key in _CONTAINER_LISTS:
+                continue
+            yield from _found(inner, (*path, key), root, served)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _found(inner, (*path, number), root, is_kserve=is_kserve)
+            yield from _found(inner, (*path, number), root, served)
 
 
 def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
@@ -107,19 +110,19 @@ def _is_containers(value: Any) -> bool:
     return all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
 
 
-def _model_servers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
+def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -> tuple[Container, ...]:
     """Give the containers that are named after the framework instead of listed."""
     return tuple(
         Container(value, (*path, key), fallback="kserve-container")
         for key, value in spec.items()
-        if isinstance(value, dict) and wants_devices(value.get("resources"))
+        if isinstance(value, dict) and wants_devices(value.get("resources"), known)
     )
 
 
-def wants_devices(resources: Any) -> bool:
+def wants_devices(resources: Any, known: Known = NOTHING_KNOWN) -> bool:
     """Tell whether resources name the device plugin's."""
     fields = [resources.get(field) for field in ("limits", "requests")] if isinstance(resources, dict) else []
-    return any(kind_of(name) for field in fields if isinstance(field, dict) for name in field)
+    return any(kind_of(name, known) for field in fields if isinstance(field, dict) for name in field)
 
 
 def _argo(value: Any, path: tuple[Step, ...]) -> Iterator[PodShape]:

@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import QUOTA, Kind, kind_of, whole_number
+from dra_driver.migrate.resources import QUOTA, Kind, Known, kind_of, whole_number
 
 _DEVICES = "deviceclass.resource.k8s.io/devices"
 
 
-def migrate_quota(wire: dict[str, Any], shared: frozenset[str], subject: Subject) -> None:
+def migrate_quota(wire: dict[str, Any], known: Known, subject: Subject) -> None:
     """Change a quota. Raises: InputError."""
     spec = wire.get("spec")
     hard = spec.get("hard") if isinstance(spec, dict) else None
     if not isinstance(hard, dict):
         return
-    found = _counted(hard, shared, subject)
+    found = _counted(hard, known, subject)
     if not found:
         return
     sums: dict[str, int] = {}
@@ -58,11 +58,11 @@ def _replaced(
     return made
 
 
-def _counted(hard: dict[str, Any], shared: frozenset[str], subject: Subject) -> dict[str, tuple[Kind, int]]:
+def _counted(hard: dict[str, Any], known: Known, subject: Subject) -> dict[str, tuple[Kind, int]]:
     """Give what is about the device plugin's resources."""
     found = {}
     for name, amount in hard.items():
-        kind = kind_of(name.removeprefix(QUOTA).removeprefix("limits."), shared)
+        kind = kind_of(name.removeprefix(QUOTA).removeprefix("limits."), known)
         if kind is not None:
             found[name] = kind, whole_number(amount, f"{subject.name}: spec.hard: {name}")
     return found

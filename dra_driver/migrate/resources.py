@@ -1,6 +1,7 @@
 """Extended resources of the device plugin, read from containers: which kind of device, and how many.
 
-In: a container's `resources`. Out: how many of which `Kind`. Never: what becomes of them.
+In: a container's `resources`, and `Known` names: those that a sharing configuration made up, or that mean a share
+without saying so. Out: how many of which `Kind`. Never: what becomes of them.
 
 Source: NVIDIA's device plugin: resources nvidia.com/gpu, nvidia.com/mig-<profile> ("+" of a profile written "."), and
 ".shared" appended where replicas are renamed. Kubernetes: extended resources are whole numbers, requests equal limits.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from dra_driver.model.errors import InputError
@@ -43,14 +45,20 @@ class Kind:
         return f"share of a {what.replace('whole ', '')}" if self.is_share else what
 
 
-def kind_of(resource: str, shared: frozenset[str] = frozenset()) -> Kind | None:
+Known = Mapping[str, Kind]
+NOTHING_KNOWN: Known = MappingProxyType({})
+
+
+def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> Kind | None:
     """Tell what a resource stands for; None for one that is not the device plugin's.
 
     >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
     (Kind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
     """
+    if resource in known:
+        return known[resource]
     stem = resource.removesuffix(SHARED)
-    is_share = stem != resource or resource in shared
+    is_share = stem != resource
     if stem == WHOLE:
         return Kind(is_share=is_share)
     found = _PARTITION.fullmatch(stem)
@@ -67,7 +75,7 @@ def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
     )
 
 
-def counts_of(resources: Any, at: str) -> dict[str, int]:
+def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
     """Give how many of each of the device plugin's resources a container wants; 0 is kept.
 
     Raises: InputError("input.resource"): not a whole number, or requests that differ from limits.
@@ -76,7 +84,7 @@ def counts_of(resources: Any, at: str) -> dict[str, int]:
     for field in ("limits", "requests"):
         amounts = resources.get(field) if isinstance(resources, Mapping) else None
         for name, amount in amounts.items() if isinstance(amounts, Mapping) else ():
-            if kind_of(name) is None:
+            if kind_of(name, known) is None:
                 continue
             count = whole_number(amount, f"{at}: {field}: {name}")
             if found.setdefault(name, count) != count:

@@ -1,9 +1,9 @@
 """Sharing configurations of the device plugin, as rules of this driver.
 
 In: a ConfigMap that holds files of the device plugin (`version: v1` with `sharing`). Out: a ConfigMap beside it with
-one file of this driver, and which resources are shares under a whole device's name. The old one stays: nodes that the
-device plugin still serves read it. Several files in one ConfigMap are chosen by a label of the node there, and so they
-are here.
+one file of this driver, and what the names of resources stand for where the files made them up (`rename`) or share
+devices under their own name. The old one stays: nodes that the device plugin still serves read it. Several files in one
+ConfigMap are chosen by a label of the node there, and so they are here.
 
 Source: NVIDIA's device plugin, api/config/v1 and the label nvidia.com/device-plugin.config; docs/sharing.md.
 """
@@ -11,11 +11,12 @@ Source: NVIDIA's device plugin, api/config/v1 and the label nvidia.com/device-pl
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import SHARED, kind_of, rows_of
+from dra_driver.migrate.resources import SHARED, Kind, Known, kind_of, rows_of
 from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
 
@@ -24,6 +25,7 @@ _SUFFIX = "-sharing"
 _NODE_LABEL = "nvidia.com/device-plugin.config"
 _WAYS = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
 _VERSION = "rules/v1"
+DOMAIN = "nvidia.com/"
 
 
 def plugin_files(wire: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -46,16 +48,24 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def shared_by(files: dict[str, dict[str, Any]]) -> frozenset[str]:
-    """Give the resources that are shares under their own name on every node: where one file serves all nodes."""
-    if len(files) != 1:
-        return frozenset()
-    found = set()
+def names_in(files: dict[str, dict[str, Any]]) -> Known:
+    """Tell which names stand for shares: made up by a row, or a device's own where one file serves all nodes."""
+    found: dict[str, set[Kind]] = {}
     for file in files.values():
         for section, row in _rows(file):
-            if not (section.get("renameByDefault") or row.get("rename")) and _is_every(row):
-                found.add(str(row.get("name")).removesuffix(SHARED))
-    return frozenset(name for name in found if kind_of(name))
+            name = _full(row.get("name")).removesuffix(SHARED)
+            kind = kind_of(name)
+            is_renamed = bool(row.get("rename") or section.get("renameByDefault"))
+            if kind is None or not (is_renamed or (len(files) == 1 and _is_every(row))):
+                continue
+            shown = _full(row["rename"]) if row.get("rename") else f"{name}{SHARED if is_renamed else ''}"
+            found.setdefault(shown, set()).add(replace(kind, is_share=True))
+    return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+
+
+def _full(name: Any) -> str:
+    """Write a resource's name in full, as the device plugin does."""
+    return name if isinstance(name, str) and name.startswith(DOMAIN) else f"{DOMAIN}{name}"
 
 
 def _is_every(row: dict[str, Any]) -> bool:
@@ -92,9 +102,11 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Sub
     count = f"{len(rules)} rule{'s' if len(rules) > 1 else ''}"
     why = f"the agent reads it with --sharing-config; {one.stem} stays for nodes that the device plugin still serves"
     subject.changed("sharing-config", f"ConfigMap {name} was added, with {count} of this driver", why)
-    for resource in sorted(shared_by(files)):
-        what = f"{resource} is taken for a share, in all files of this run"
-        subject.changed("shared-resource", what, "the file shares it on every node without renaming it")
+    _say_rename(files, subject)
+    for resource, kind in sorted(names_in(files).items()):
+        if kind != kind_of(resource):
+            what = f"{resource} is taken for a {kind.words}, in all files of this run"
+            subject.changed("shared-resource", what, "the file gives that name to it on the nodes that it is for")
     subject.lost(
         "sharing-namespace",
         f"ConfigMap {name} has to be in the namespace of the driver",
@@ -113,7 +125,7 @@ def _rules(
     is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
     for number, row in rows_of(section.get("resources")):
         spot = place.below("resources", number)
-        kind = kind_of(str(row.get("name")))
+        kind = kind_of(_full(row.get("name")))
         replicas = row.get("replicas")
         if kind is None or not isinstance(replicas, int) or replicas < 2:
             spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
@@ -121,8 +133,6 @@ def _rules(
         if not _is_every(row):
             _say_devices(row, spot)
             continue
-        if row.get("rename"):
-            _say_rename(row, spot)
         types = {"types": ["gpu", "mig"] if is_single else ["gpu"]}
         match: dict[str, Any] = {"profiles": [kind.profile]} if kind.is_partition else types
         if node:
@@ -142,13 +152,14 @@ def _say_section(section: dict[str, Any], place: Subject) -> None:
         )
 
 
-def _say_rename(row: dict[str, Any], place: Subject) -> None:
-    place.lost(
-        "sharing-rename",
-        f"the name {row['rename']} is nobody's any more: shares have a class of their own",
-        f"pods that ask for it: write {row['name']}{SHARED} there, and migrate them",
-        "rename",
-    )
+def _say_rename(files: dict[str, dict[str, Any]], place: Subject) -> None:
+    made_up = {_full(row["rename"]) for file in files.values() for _, row in _rows(file) if row.get("rename")}
+    for name in sorted(made_up - set(names_in(files))):
+        place.lost(
+            "sharing-rename",
+            f"the name {name} stands for different resources",
+            f"in pods that ask for it write the resource that they mean, with {SHARED}, and migrate them",
+        )
 
 
 def _say_devices(row: dict[str, Any], place: Subject) -> None:

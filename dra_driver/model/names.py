@@ -100,16 +100,16 @@ def check_pool_name(node: str, driver: str) -> str:
 
 
 def normal_pci_address(text: str) -> str:
-    """Give a PCI address as `dddd:bb:dd.f`, lower case; NVML writes eight digits of domain.
+    """Give a PCI address as the kernel writes it, `dddd:bb:dd.f` in lower case; NVML writes eight digits of domain.
 
-    >>> normal_pci_address("00000000:65:00.0")
-    '0000:65:00.0'
+    A domain above ffff (of a volume management device, or a virtual bus) has as many digits as it needs.
+
+    >>> normal_pci_address("00000000:65:00.0"), normal_pci_address("00010001:65:00.0")
+    ('0000:65:00.0', '10001:65:00.0')
     """
     text = text.strip().lower()
     domain, _, rest = text.partition(":")
-    if len(domain) > 4:
-        domain = domain[-4:] if set(domain[:-4]) == {"0"} else domain
-    address = f"{domain}:{rest}"
+    address = f"{domain.lstrip('0').rjust(4, '0')}:{rest}" if len(domain) >= 4 else text
     if not _PCI_ADDRESS.fullmatch(address):
         raise ValueError(f"{text!r} is not a PCI address")
     return address

@@ -3,8 +3,10 @@
 In: the cluster's claims, our devices. Out: which of our devices stand behind those names, and so must not be offered
 yet. The list is read before the first slice, once more a minute later (a scheduler may have used the other driver's
 slices meanwhile), and every minute while there is any. A name that can't be resolved withholds every device: better
-none than one handed out twice. Never: a change to a claim.
-Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile id>-<start>`, pool = node name).
+none than one handed out twice. A partition's name that does not tell its place stands for its whole GPU. Never: a
+change to a claim.
+Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile id>-<start>`, in older releases
+`gpu-<minor>-mig-<profile id>-<start>-<size>`; pool = node name).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ FIRST_SECONDS = 2.0  # while the API server has not answered yet
 PAGE = "500"
 CODE = "node.foreign-claim"
 _CLAIMS = f"/apis/{RESOURCE_GROUP}/resourceclaims"
-_NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-[a-z0-9-]+-(?P<profile>\d+)-(?P<start>\d+))?")
+_NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
+# The text of a profile has a letter.
+_PLACES = (re.compile(r"\d+[a-z][a-z0-9-]*-(\d+)-(\d+)"), re.compile(r"(\d+)-(\d+)-\d+"))
 _PASSTHROUGH = "gpu-vfio-"  # its GPU is bound to vfio, and so is none of ours
 
 _FORBIDDEN = 403
@@ -95,7 +99,7 @@ class ForeignClaims:
     def _look(self) -> None:
         reasons = self._reasons
         try:
-            found = dict(held(self._claims(), driver=self._driver, node=self._node))
+            found = holders(self._claims(), driver=self._driver, node=self._node)
         except ApiError as error:
             log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
             if error.status == _FORBIDDEN and not self.is_known:  # an agent that may not look publishes all the same
@@ -123,6 +127,14 @@ class ForeignClaims:
             token = (answer.get("metadata") or {}).get("continue") or ""
             if not token:
                 return
+
+
+def holders(claims: Iterable[ClaimWire], *, driver: str, node: str) -> dict[str, str]:
+    """Give each foreign device name with all claims that hold it."""
+    found: dict[str, str] = {}
+    for name, claim in held(claims, driver=driver, node=node):
+        found[name] = f"{found[name]}, {claim}" if name in found else claim
+    return found
 
 
 def held(claims: Iterable[ClaimWire], *, driver: str, node: str) -> Iterator[tuple[str, str]]:
@@ -166,8 +178,9 @@ def _results(claim: ClaimWire) -> Iterable[Mapping[str, Any]]:
 def _same_gpu(match: re.Match[str], devices: Sequence[Device]) -> list[Device]:
     """Give the devices of the GPU; of a MIG partition only that one and what could overlap it."""
     of_gpu = [device for device in devices if device.gpu.minor == int(match["minor"])]
-    if match["profile"] is None:
+    place = next(filter(None, (known.fullmatch(match["place"] or "") for known in _PLACES)), None)
+    if place is None:
         return of_gpu
-    wanted = (int(match["profile"]), int(match["start"]))
+    wanted = (int(place[1]), int(place[2]))
     same = [d for d in of_gpu if d.partition and (d.partition.gi_profile_id, d.partition.start) == wanted]
     return [*same, *(d for d in of_gpu if d.partition is None)] if same else of_gpu

@@ -118,11 +118,27 @@ class Partitioner:
         else:
             log.info("partition destroyed", extra=fields(device=recorded["key"], claim_uid=uid))
 
-    def make_whole(self, step: MigModeStep, deadline: Deadline) -> None:
-        """Switch MIG mode off. Raises: HardwareError, also while the GPU carries a partition."""
+    def make_whole(
+        self, step: MigModeStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
+    ) -> Wire:
+        """Switch MIG mode off, and give what to record of it: whether it is to be on again afterwards.
+
+        That is judged now: what the scan saw may have been the mode of a partition of ours that is gone since. `note`
+        records it durably before the switch.
+
+        Raises: HardwareError, also while the GPU carries a partition.
+        """
         with self._hold(step.gpu, deadline):
-            self._switch(step.gpu, deadline, enabled=False)
-            self._ledger.set_mode(step.gpu.pci_address, None)
+            address = step.gpu.pci_address
+            is_ours = address in self._ledger.modes(self._boot_id)
+            if self._port(step.gpu).mig_mode(step.gpu, deadline.remaining()):
+                if not is_ours and not recorded.get("restore"):
+                    recorded = {**recorded, "restore": True}
+                    note(recorded)
+                self._switch(step.gpu, deadline, enabled=False)
+            if is_ours:
+                self._ledger.set_mode(address, None)
+        return recorded
 
     def restore(self, recorded: Wire, deadline: Deadline) -> None:
         """Switch MIG mode on again where an administrator had. What can't be is left, and said."""

@@ -76,6 +76,7 @@ class Planner:
                 "other-pool",
                 f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
                 f"the pool of this node is {self._node.pool}",
+                hint="another driver's slices were used: delete the pod and this claim, and the scheduler chooses anew",
             )
         devices = devices_of(claim, self._inventory())
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}

@@ -17,6 +17,7 @@ from dra_driver.selectors.lint import lint
 from dra_driver.selectors.lint_findings import Finding, Subject, outcomes
 from dra_driver.webhook.fleet import IDENTITIES, Fleet
 from dra_driver.webhook.objects import SelectorText
+from dra_driver.webhook.review import WARNING_CHARACTERS
 
 # What a person should hear while writing a manifest; the rest is for `dra-driver cel lint`.
 SAID = frozenset(
@@ -46,7 +47,7 @@ class FleetLinter:
         self._fleet, self._driver = fleet, driver
         self._engine = KubernetesEngine(kubernetes)
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str, str, bool, bool], tuple[str, ...]] = {}
+        self._known: dict[tuple[str, str, str, bool, bool], tuple[_Said, ...]] = {}
         self._version = -1
 
     def warnings(self, kind: str, found: Iterable[SelectorText]) -> list[str]:
@@ -54,7 +55,7 @@ class FleetLinter:
         if not self._fleet.is_known:
             return []
         texts = [one for one in found if self._is_ours(kind, one)]
-        return [f"{one.path}: {sentence}" for one in texts for sentence in self._said(kind, one)]
+        return [words for one in texts for said in self._said(kind, one) for words in _warnings(one.path, said)]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
         """Say whether a selector names this driver, or is asked of a class that does."""
@@ -64,7 +65,7 @@ class FleetLinter:
             return False
         return any(self._driver in one for one in self._fleet.selectors_of(text.class_name) or ())
 
-    def _said(self, kind: str, text: SelectorText) -> tuple[str, ...]:
+    def _said(self, kind: str, text: SelectorText) -> tuple[_Said, ...]:
         key = (kind, text.class_name, text.expression, text.is_first, text.is_last)
         with self._lock:
             if self._version != self._fleet.version or len(self._known) >= _MOST_KNOWN:
@@ -72,7 +73,7 @@ class FleetLinter:
                 self._version = self._fleet.version
             if key in self._known:
                 return self._known[key]
-        said = tuple(_sentence(one) for one in self._lint(kind, text))
+        said = tuple(map(_said_of, self._lint(kind, text)))
         with self._lock:
             self._known[key] = said
         return said
@@ -117,6 +118,21 @@ def _reads_identities(selector: KubernetesSelector) -> bool:
     return any(name in selector.expression for name in IDENTITIES)
 
 
-def _sentence(finding: Finding) -> str:
-    better = f"; better: {finding.fix}" if finding.fix and finding.is_safe else ""
-    return f"{finding.message}{better} [{finding.rule}]"
+_Said = tuple[str, str, str]  # message, what to write instead, rule
+
+
+def _said_of(finding: Finding) -> _Said:
+    return finding.message, finding.fix if finding.fix and finding.is_safe else "", finding.rule
+
+
+def _warnings(path: str, said: _Said) -> list[str]:
+    """Write a warning; what to write instead in one of its own where there is no room, and never a part of it."""
+    message, better, rule = said
+    alone = f"{path}: {message} [{rule}]"
+    if not better:
+        return [alone]
+    whole = f"{path}: {message}; better: {better} [{rule}]"
+    rest = f"{path}: better: {better}"
+    if len(whole) <= WARNING_CHARACTERS:
+        return [whole]
+    return [alone, rest] if len(rest) <= WARNING_CHARACTERS else [alone]

@@ -65,7 +65,7 @@ def _of_request(request: Mapping[str, Any], at: str, class_name: str) -> Iterato
     for index, entry in enumerate(entries):
         expression = _mapping(entry.get("cel")).get("expression")
         if isinstance(expression, str):
-            path = f"{at}selectors[{index}].cel.expression"
+            path = f"{at}selectors[{index}]"
             yield SelectorText(path, expression, class_name, index == 0, index == len(entries) - 1)
 
 

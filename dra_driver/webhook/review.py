@@ -17,8 +17,8 @@ from dra_driver.webhook.objects import KINDS, SelectorText, opaque_configs, sele
 
 API_VERSION = "admission.k8s.io/v1"
 MOST_WARNINGS = 10
-# The API server passes warnings on whole up to this sum, and cuts each to the second number beyond it.
-WARNINGS_CHARACTERS, WARNING_CHARACTERS = 4096, 256
+# The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.
+WARNING_CHARACTERS = 256
 
 
 class Linter(Protocol):
@@ -32,13 +32,17 @@ def judge_configs(review: Any, driver: str) -> Wire:
     """Answer whether the configs for this driver are right. Raises: InputError("input.review")."""
     request = _request(review)
     kind, obj = _subject(request)
+    if _is_settled(request):
+        return _answer(request["uid"])
+    # What is stored already must not hold up another change of its object.
+    stored = [one.parameters for one in opaque_configs(kind, request.get("oldObject")) if one.driver == driver]
     faults = [
         fault
         for config in opaque_configs(kind, obj)
-        if config.driver == driver
+        if config.driver == driver and config.parameters not in stored
         for fault in validate(config.parameters, config.path)
     ]
-    if not faults or _is_settled(request):
+    if not faults:
         return _answer(request["uid"])
     text = f"{driver} can't use this {kind}: {'; '.join(map(str, faults))}"
     # With details kubectl shows a line for each field, as it does for the API server's own validation.
@@ -55,8 +59,7 @@ def judge_selectors(review: Any, linter: Linter) -> Wire:
     if _is_settled(request):
         return _answer(request["uid"])
     found = linter.warnings(kind, selectors(kind, obj))[:MOST_WARNINGS]
-    is_long = sum(map(len, found)) > WARNINGS_CHARACTERS
-    return _answer(request["uid"], warnings=[_shortened(one) for one in found] if is_long else found)
+    return _answer(request["uid"], warnings=[_shortened(one) for one in found])
 
 
 def _request(review: Any) -> Mapping[str, Any]:

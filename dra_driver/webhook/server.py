@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.wire import Wire
+from dra_driver.telemetry.listening import HttpServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 8 << 20  # two objects of the largest size that etcd takes, with room
 IDLE_SECONDS = 90.0
 HANDSHAKE_SECONDS = 5.0
+MOST_CONNECTIONS = 1024  # three API servers with 200 changes each under way come first
+_JSON = "application/json"
 Judge = Callable[[Any], Wire]
 
 
@@ -58,17 +62,33 @@ class ReviewServer:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(HttpServer):
     request_queue_size = 128
 
     def __init__(
         self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
     ) -> None:
         self._context = context
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection a thread; close it where there are too many: each costs memory."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no more threads
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the connection's own thread: a client that does not, holds up nobody."""
@@ -102,6 +122,7 @@ def _handler(
                 return
             body = self._body()
             if body is None:
+                answered(path, "bad-review")
                 return
             try:
                 reply = judge(json.loads(body))
@@ -115,7 +136,7 @@ def _handler(
                 self._answer(500, b"internal error\n")
                 return
             answered(path, _outcome(reply))
-            self._answer(200, json.dumps(reply, separators=(",", ":")).encode(), "application/json")
+            self._answer(200, json.dumps(reply, separators=(",", ":")).encode(), _JSON)
 
         def do_GET(self) -> None:
             if self.path == "/healthz":
@@ -131,10 +152,13 @@ def _handler(
         def _body(self) -> bytes | None:
             """Read the body; answers itself and gives None where there is none that can be read."""
             length = self.headers.get("Content-Length", "")
-            if not length.isdigit():
+            kind = self.headers.get_content_type() if "Content-Type" in self.headers else _JSON
+            if re.fullmatch("[0-9]+", length) is None:
                 self._answer(411, b"Content-Length is needed\n")
-            elif int(length) > MOST_BYTES:
+            elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
                 self._answer(413, b"too large\n")
+            elif kind != _JSON:
+                self._answer(415, f"{_JSON} is expected\n".encode())
             else:
                 body = self.rfile.read(int(length))
                 if len(body) == int(length):

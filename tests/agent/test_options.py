@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from dra_driver.agent.main import main
 from dra_driver.agent.options import options_of
+from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.model.flags import FLAGS, resolve
 
 
@@ -31,3 +35,22 @@ def test_absolute_folders_stay_as_they_are_written():
     assert options(
         nvidia_driver_root="/run/nvidia/driver", nvidia_driver_root_mount="/driver-root"
     ).roots.driver_mount == ("/driver-root")
+
+
+def test_an_address_that_is_none_is_a_usage_error_before_anything_starts():
+    assert options(metrics_address=":9400").metrics_address == ":9400"
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        options(metrics_address="9400")
+
+
+def test_a_flag_is_not_guessed_from_its_first_letters(capsys):
+    assert main(["--node", "n1"]) == ExitCode.USAGE
+    assert "unrecognized arguments: --node n1" in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_a_usage_error_and_an_empty_twin_is_none():
+    for flag in FLAGS:
+        if flag.default:
+            with pytest.raises(UsageError, match=f"{flag.name}"):
+                options(**{flag.field: ""})
+        assert resolve({}, {flag.twin: ""}, [flag]) == {flag.field: flag.default}

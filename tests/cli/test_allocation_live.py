@@ -60,3 +60,15 @@ def test_a_pod_that_has_all_it_wants_is_told_so(cluster, capsys):
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     assert run(["explain", "pod", "first", "--kubeconfig", kubeconfig]) == ExitCode.BAD_INPUT
     assert "its claims are allocated" in capsys.readouterr().err
+
+
+def test_in_use_takes_its_driver_and_its_cluster_from_the_environment_too(cluster, monkeypatch, capsys):
+    api, kubeconfig = cluster
+    EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
+    [held] = api.items(CLAIMS)[0]["status"]["allocation"]["devices"]["results"]
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    monkeypatch.setenv("DRIVER_NAME", held["driver"])
+    assert run(["in-use"]) == ExitCode.NO_MATCH
+    assert f"{held['pool']}/{held['device']}; used by pods first" in capsys.readouterr().out
+    assert run(["in-use", "--driver-name", "other.example.com"]) == ExitCode.OK
+    assert capsys.readouterr().out == "No claim holds a device of other.example.com.\n"

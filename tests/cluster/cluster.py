@@ -40,13 +40,22 @@ class Cluster:
     """One cluster; several may live at a time, each in its own sandbox.
 
     `resync` is how long a kubelet waits (and up to half as long again) before it tries a failed Prepare again.
+    `pod_security` is the level of namespaces that have no label of their own.
     """
 
     def __init__(
-        self, *, version: str = "1.35", gates: bool = True, nodes: int = 1, name: str = "", resync: str = "1m0s"
+        self,
+        *,
+        version: str = "1.35",
+        gates: bool = True,
+        nodes: int = 1,
+        name: str = "",
+        resync: str = "1m0s",
+        pod_security: str = "privileged",
     ) -> None:
         self.version = version
         self.gates = gates
+        self.pod_security = pod_security
         self.programs = binaries.require(version)
         root = PLACE / f"{PREFIX}{name}" if name else Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
         self.sandbox = Sandbox(root)
@@ -76,6 +85,11 @@ class Cluster:
         if error is not None:
             self.keep_logs()
         self.stop()
+
+    @property
+    def keeps_gated(self) -> bool:
+        """Tell whether the fields behind feature gates are kept: the gates are on by default from 1.36."""
+        return self.gates or self.version >= "1.36"
 
     def start(self) -> None:
         """Bring everything up and wait until every node is Ready."""
@@ -225,7 +239,9 @@ class Cluster:
     def _control_plane(self) -> None:
         pki = self.sandbox.root / "pki"
         control_plane.etcd(self.sandbox, self.programs).start()
-        self.api_server = control_plane.api_server(self.sandbox, self.programs, self.nodes[0].address, self.gates)
+        self.api_server = control_plane.api_server(
+            self.sandbox, self.programs, self.nodes[0].address, self.gates, self.pod_security
+        )
         self.api_server.start()
         address = self._relay()
         self.kubeconfig = self.authority.kubeconfig("admin", self.authority.tokens["admin"], address)

@@ -53,7 +53,9 @@ def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
     return Daemon(sandbox, "etcd", [str(word) for word in argv])
 
 
-def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: bool) -> Daemon:
+def api_server(
+    sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: bool, pod_security: str
+) -> Daemon:
     """Return the API server, on every address of the namespace, that of the `kubernetes` Service included."""
     pki = sandbox.root / "pki"
     runtime = ",".join(f"resource.k8s.io/{version}=true" for version in API_VERSIONS)
@@ -80,7 +82,7 @@ def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, g
         "--allow-privileged=true",
         "--enable-aggregator-routing=true",
         "--profiling=false",
-        f"--admission-control-config-file={_admission(sandbox.root)}",
+        f"--admission-control-config-file={_admission(sandbox.root, pod_security)}",
         f"--audit-policy-file={_audit_policy(sandbox.root)}",
         f"--audit-log-path={sandbox.root / AUDIT}",
         *([f"--runtime-config={runtime}"] if gates else []),
@@ -89,8 +91,8 @@ def api_server(sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, g
     return Daemon(sandbox, "kube-apiserver", argv)
 
 
-def _admission(root: Path) -> Path:
-    """Admit pods of the system's priority classes only where a quota allows them, as GKE does."""
+def _admission(root: Path, pod_security: str) -> Path:
+    """Admit pods of the system's priority classes only where a quota allows them, as GKE does; and a level of pods."""
     scope = {
         "scopeName": "PriorityClass",
         "operator": "In",
@@ -101,7 +103,15 @@ def _admission(root: Path) -> Path:
         "kind": "ResourceQuotaConfiguration",
         "limitedResources": [{"resource": "pods", "matchScopes": [scope]}],
     }
-    plugins = [{"name": "ResourceQuota", "configuration": quota}]
+    level = {
+        "apiVersion": "pod-security.admission.config.k8s.io/v1",
+        "kind": "PodSecurityConfiguration",
+        "defaults": {"enforce": pod_security, "enforce-version": "latest"},
+    }
+    plugins = [
+        {"name": "ResourceQuota", "configuration": quota},
+        {"name": "PodSecurity", "configuration": level},
+    ]
     path = root / "admission.json"
     content = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
     path.write_text(json.dumps(content))

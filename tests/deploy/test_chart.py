@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from dra_driver.cli import world
+from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
 from tests.cluster import binaries
 
@@ -57,9 +59,9 @@ def helm() -> str:
     return found
 
 
-def render(helm: str, *values: str, release: str = "dra-driver") -> str:
+def render(helm: str, *values: str, release: str = "dra-driver", namespace: str = "dra-driver") -> str:
     sets = [word for value in values for word in ("--set", value)]
-    command = [helm, "template", release, str(CHART), "-n", "dra-driver", "--kube-version", "1.35.0", *sets]
+    command = [helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.35.0", *sets]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -102,6 +104,9 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "deviceClasses.extendedResources.migProfiles={big}",
         "agent.kubeletDir=relative",
         "webhook.failurePolicy=Perhaps",
+        "agent.kubeletDir=/var/lib: x",
+        "driverManager.label=two words",
+        "agent.mig=null",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -111,6 +116,59 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
     assert "schema" in done.stderr or "values" in done.stderr
     name = wrong.partition("=")[0].split(".")[-1]
     assert name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
+        (
+            ["agent.runtimeClassName=nvidia", "sharing.config.rules[0].sharing.strategy=MPS"],
+            "no MPS daemon can be kept",
+        ),
+        (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
+        (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
+        (["sharing.config.version=rules/v1", "sharing.configMap=mine"], "leave one empty"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
+        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
+        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *values)
+    assert said in refused.value.stderr
+    assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "values", "is_there"),
+    [("gpus", [], True), ("default", [], False), ("gpus", ["namespace.label=false"], False)],
+)
+def test_a_namespace_of_its_own_is_labelled_by_a_job_that_may_do_nothing_else(
+    helm: str, namespace: str, values: list[str], is_there: bool
+) -> None:
+    found = [c for c in objects(render(helm, *values, namespace=namespace)) if "pod-security" in c["metadata"]["name"]]
+    assert bool(found) is is_there
+    for role in (content for content in found if content["kind"] == "Role"):
+        (rule,) = role["rules"]
+        assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["namespaces"], ["gpus"], ["get", "patch"])
+        assert role["metadata"]["namespace"] == "gpus"
+
+
+def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
+    name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
+    values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
+    text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
+    agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
+    manager = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
+    assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= (agent["spec"]["selector"]["matchLabels"] | {"team": "a"}).items()
+    for name in ("kubernetes.io/os", "app.kubernetes.io/name"):
+        assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
 
 
 def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
@@ -203,6 +261,18 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
+    documents = yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text())
+    (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("-view"))
+    allowed = {("", "pods"), ("", "namespaces"), ("apps", "daemonsets")}  # by Kubernetes' own role
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["get", "list", "watch"]
+        allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}
+    read = {path.removeprefix("/") for path in (*world._PATHS.values(), *cluster_evidence.KINDS.values())}
+    needed = {(parts[1] if parts[0] == "apis" else "", parts[-1]) for parts in (path.split("/") for path in read)}
+    assert needed <= allowed, needed - allowed
+
+
 def test_the_chart_asks_for_the_image_that_is_built() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert f'"{values["image"]["repository"]}:{{version}}"' in (ROOT / "deploy/image/build.py").read_text()
@@ -219,3 +289,70 @@ def test_the_notes_name_files_that_exist() -> None:
     text = (CHART / "templates" / "NOTES.txt").read_text() + (CHART / "values.yaml").read_text()
     for name in re.findall(r"(?:docs|examples)/[\w/.-]+\w", text):
         assert (ROOT / name).exists(), name
+
+
+# Fields that the chart uses, with their types. Source: cert-manager, API cert-manager.io/v1 (Certificate, Issuer).
+_ISSUER_REF = {"name": str, "kind": str, "group": str}
+_CERTIFICATE = {
+    "secretName": str,
+    "issuerRef": dict,
+    "dnsNames": list,
+    "usages": list,
+    "isCA": bool,
+    "commonName": str,
+    "duration": str,
+    "privateKey": dict,
+}
+_USAGES = {"digital signature", "server auth", "cert sign"}
+
+
+def certificates(text: str) -> dict[tuple[str, str], dict]:
+    """Give what is for cert-manager, by kind and name; each checked as its definition would."""
+    found = {}
+    for one in objects(text):
+        if one["apiVersion"] == "cert-manager.io/v1":
+            spec, name = one["spec"], one["metadata"]["name"]
+            assert one["metadata"]["namespace"] == "dra-driver"
+            assert len(name) <= 253
+            if one["kind"] == "Certificate":
+                assert {"secretName", "issuerRef"} <= spec.keys() <= _CERTIFICATE.keys()
+                assert all(isinstance(value, _CERTIFICATE[key]) for key, value in spec.items())
+                assert {"name"} <= spec["issuerRef"].keys() <= _ISSUER_REF.keys()
+                assert set(spec["usages"]) <= _USAGES
+                assert len(spec.get("commonName", "")) <= 64
+                assert spec.get("dnsNames") or spec.get("commonName")
+            else:
+                assert one["kind"] == "Issuer"
+                assert spec == {"selfSigned": {}} or spec.keys() == {"ca"}
+            found[one["kind"], name] = spec
+    return found
+
+
+def test_cert_manager_gets_a_certificate_that_a_lasting_authority_signs(helm: str) -> None:
+    text = render(helm, "webhook.enabled=true", "webhook.certManager.enabled=true")
+    found, name = certificates(text), "dra-driver-webhook"
+    leaf, root = found["Certificate", name], found["Certificate", f"{name}-root"]
+    assert leaf["dnsNames"] == [f"{name}.dra-driver.svc", f"{name}.dra-driver.svc.cluster.local"]
+    assert found["Issuer", leaf["issuerRef"]["name"]] == {"ca": {"secretName": root["secretName"]}}
+    assert (root["isCA"], found["Issuer", root["issuerRef"]["name"]]) == (True, {"selfSigned": {}})
+    by_kind = {one["kind"]: one for one in objects(text)}
+    annotations = by_kind["ValidatingWebhookConfiguration"]["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": f"dra-driver/{name}"}
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    [volume] = pod["volumes"]
+    assert volume["secret"]["secretName"] == leaf["secretName"]
+    [container] = pod["containers"]
+    [mount] = container["volumeMounts"]
+    assert {"name": "TLS_DIR", "value": mount["mountPath"]} in container["env"]
+    # It asks for no right to write anything, and brings no Secret of its own.
+    assert "Secret" not in by_kind
+    assert [rule["verbs"] for rule in by_kind["ClusterRole"]["rules"]] == [["list", "watch"]]
+
+
+def test_an_issuer_of_ones_own_is_all_that_a_certificate_needs(helm: str) -> None:
+    options = ["webhook.enabled=true", "webhook.certManager.enabled=true"]
+    options += ["webhook.certManager.issuerRef.name=corporate", "webhook.certManager.issuerRef.kind=ClusterIssuer"]
+    found = certificates(render(helm, *options))
+    assert found.keys() == {("Certificate", "dra-driver-webhook")}
+    [spec] = found.values()
+    assert spec["issuerRef"] == {"name": "corporate", "kind": "ClusterIssuer"}

@@ -250,13 +250,15 @@ def test_a_virtual_machine_without_sysfs_or_serials_is_no_trouble(machine: Machi
     assert facts.problems == ()
 
 
-def test_a_pci_domain_of_more_than_four_digits_keeps_them(machine: Machine) -> None:
+def test_a_pci_domain_of_more_than_four_digits_is_written_as_the_kernel_does(machine: Machine) -> None:
     gpu = h100("10000:e1:00.0", 0)
     machine.state.gpus.append(gpu)
     machine.node.add_gpu("10000:e1:00.0", 0, numa=1, root="pci10000:e0")
     machine.write()
-    (found,) = machine.discover().gpus
-    assert (found.pci_address, found.numa_node, found.pcie_root) == ("00010000:e1:00.0", 1, "pci10000:e0")
+    facts = machine.discover()
+    (found,) = facts.gpus
+    assert (found.pci_address, found.numa_node, found.pcie_root) == ("10000:e1:00.0", 1, "pci10000:e0")
+    assert facts.problems == (), "the library and the bus mean the same GPU"
 
 
 def test_a_name_that_is_no_text_is_left_out_and_reported(machine: Machine) -> None:

@@ -154,6 +154,26 @@ def test_a_registration_that_failed_is_a_problem(machine: Machine) -> None:
     assert codes(facts) == {"hardware.fact-unreadable"}
 
 
+@pytest.mark.parametrize("fails", ["registration", "call"])
+def test_a_gpu_whose_fabric_is_not_known_is_in_no_domain_though_its_links_are_up(machine: Machine, fails: str) -> None:
+    gpus = machine.add(*hgx_h100(2))
+    if fails == "call":
+        gpus[0].fail("nvmlDeviceGetGpuFabricInfoV", Code.UNKNOWN)
+    else:
+        gpus[0].facts["fabric"] = f"3 999 {CLUSTER.hex} 7"
+    machine.write()
+    hardware = machine.hardware()
+    facts = hardware.discover()
+    assert [gpu.nvlink_domain for gpu in facts.gpus] == [None, "nvswitch-0000-05-00-0"]
+    assert codes(facts) == {"hardware.fact-unreadable"}
+    before = hardware.fingerprint()
+    gpus[0].heal()
+    gpus[0].facts["fabric"] = f"3 0 {'0' * 32} 0"
+    machine.write()
+    assert hardware.fingerprint() != before, "it is seen when the fabric is known"
+    assert len({gpu.nvlink_domain for gpu in hardware.discover().gpus}) == 1
+
+
 def test_links_that_can_t_be_read_are_a_problem(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].fail("nvmlDeviceGetNvLinkState", Code.UNKNOWN)

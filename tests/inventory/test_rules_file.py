@@ -23,6 +23,7 @@ rules:
       types: [gpu]
     replicas: 4
     sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Short}}
+    enforcement: hard
   - match: {profiles: ["1g.10gb"]}
     memory: {default: 2Gi, min: 1Gi, step: 512Mi, max: 8Gi}
     replicas: 4
@@ -60,7 +61,8 @@ def faults_of(read):
 def test_every_field_is_read(read):
     first, second, third, fourth = read(RULES).rules
     match = Match(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
-    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT))
+    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT), True)
+    assert not second.is_hard
     assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
     assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)
     assert second.portion == Portion(2 * GIB, GIB, GIB // 2, 8 * GIB)
@@ -143,6 +145,16 @@ extra: 1
             "a MIG device has no interval",
         ),
         ("version: rules/v1\nrules: [{exclusive: true, sharing: {strategy: MPS}}]", "does not go with exclusive"),
+        ("version: rules/v1\nrules: [{replicas: 2, enforcement: cooperative}]", "enforcement: expected hard"),
+        (
+            "version: rules/v1\nrules: [{compute: {default: 5}, enforcement: hard}]",
+            "only goes with replicas and memory",
+        ),
+        ("version: rules/v1\nrules: [{exclusive: true, enforcement: hard}]", "only goes with replicas and memory"),
+        (
+            "version: rules/v1\nrules: [{match: {profiles: [1g.10gb]}, replicas: 2, enforcement: hard}]",
+            "memory of whole GPUs only",
+        ),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "replicas: missing"),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: amd.com/gpu, replicas: 2}]}}", "nvidia.com/gpu"),
         ("version: v1\nsharing: {timeSlicing: {}, mps: {}}", "a device is shared in one way"),
@@ -196,4 +208,34 @@ sharing:
 def test_the_device_plugin_may_mean_some_devices_only(read, devices, ids, first):
     text = f"version: v1\nsharing: {{mps: {{resources: [{{name: nvidia.com/gpu, replicas: 2, devices: {devices}}}]}}}}"
     (rule,) = read(text).rules
-    assert (rule.match.ids, rule.match.first, rule.settings) == (ids, first, MpsSettings())
+    assert (rule.match.ids, rule.match.first) == (ids, first)
+    assert rule.settings == MpsSettings(multi_user=True), "it can't say which users its pods run as"
+
+
+def test_one_replica_of_the_device_plugin_is_the_whole_device(read):
+    first, second = read("""\
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - {name: nvidia.com/gpu, replicas: 1, devices: [0]}
+    - {name: nvidia.com/gpu, replicas: 3}
+""").rules
+    assert (first.mode, first.replicas, first.settings, first.match.ids) == (None, None, None, ("0",))
+    assert (second.mode, second.replicas) == (ShareMode.REPLICAS, 3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "types"),
+    [("none", (DeviceType.GPU,)), ("mixed", (DeviceType.GPU,)), ("single", (DeviceType.GPU, DeviceType.MIG))],
+)
+def test_a_gpu_of_the_device_plugin_is_a_partition_where_its_strategy_says_so(read, strategy, types):
+    text = "version: v1\nflags: {migStrategy: %s}\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}"
+    (rule,) = read(text % strategy).rules
+    assert rule.match.types == types
+
+
+@pytest.mark.parametrize("flags", ["null", "{}", "{migStrategy: null, plugin: {deviceIDStrategy: index}}"])
+def test_flags_of_the_device_plugin_may_say_nothing(read, flags):
+    (rule,) = read(f"version: v1\nflags: {flags}\nsharing: {{mps: {{resources: [{{name: gpu, replicas: 2}}]}}}}").rules
+    assert rule.match.types == (DeviceType.GPU,)

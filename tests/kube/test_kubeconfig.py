@@ -162,3 +162,8 @@ def test_a_list_of_files_is_read_as_one(tmp_path):
 def test_a_list_of_files_that_are_all_missing_is_an_error(tmp_path):
     with pytest.raises(InputError, match="none of these files exists"):
         read_kubeconfig(f"{tmp_path}/a:{tmp_path}/b")
+
+
+def test_a_list_of_one_file_is_that_file(tmp_path):
+    path = write(tmp_path)
+    assert read_kubeconfig(f"{path}:").server == read_kubeconfig(f":{path}").server == "https://10.0.0.1:6443"

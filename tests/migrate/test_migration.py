@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.migrate import Source, TemplateNames, migrate
+from dra_driver.migrate.resources import Kind
 from dra_driver.model.errors import InputError
 
 
@@ -142,7 +143,7 @@ def test_a_toleration_is_added_once_and_only_where_none_tolerates():
 def test_shared_resources_become_shares():
     found, _ = run(pod([gpus("c", 1, "nvidia.com/mig-1g.10gb.shared"), gpus("d", 2, "nvidia.com/gpu.shared")]))
     assert requests(found[0]) == {"c": ("mig-share.nvidia.com", 1), "d": ("gpu-share.nvidia.com", 2)}
-    found, _ = run(pod([gpus("c", 1)]), shared=frozenset({"nvidia.com/gpu"}))
+    found, _ = run(pod([gpus("c", 1)]), known={"nvidia.com/gpu": Kind(is_share=True)})
     assert requests(found[0]) == {"gpu": ("gpu-share.nvidia.com", 1)}
 
 
@@ -305,7 +306,7 @@ def test_sharing_of_some_devices_is_said_and_not_guessed():
     found, done = run(wire)
     rules = yaml.safe_load(found[0]["data"]["sharing.yaml"])["rules"]
     assert [one["replicas"] for one in rules] == [4]
-    assert {one.code for one in done.losses} == {"sharing-devices", "sharing-rename", "sharing-namespace"}
+    assert {one.code for one in done.losses} == {"sharing-devices", "sharing-namespace"}
 
 
 def test_a_configmap_of_somebody_else_is_left_alone():
@@ -353,3 +354,100 @@ def test_a_typed_list_takes_no_templates():
     found, _ = run(listed)
     assert [one["kind"] for one in found] == ["ResourceClaimTemplate", "PodList"]
     assert "resourceClaims" in found[1]["items"][0]["spec"]
+
+
+def plugin_config(*rows, name="plugin", key="config", **sharing):
+    text = yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": list(rows), **sharing}}})
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {key: text}}
+
+
+def test_a_name_that_a_configuration_made_up_is_read_as_what_it_shares():
+    config = plugin_config(
+        {"name": "nvidia.com/gpu", "rename": "nvidia.com/gpu-small", "replicas": 4},
+        {"name": "mig-1g.10gb", "rename": "slice", "replicas": 2},
+    )
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"requests.nvidia.com/gpu-small": "8"}},
+    }
+    found, done = run(
+        pod([gpus("a", 1, "nvidia.com/gpu-small"), gpus("b", 2, "nvidia.com/slice"), gpus("c", 1)]), quota, config
+    )
+    assert requests(found[0]) == {
+        "a": ("gpu-share.nvidia.com", 1),
+        "b": ("mig-share.nvidia.com", 2),
+        "c": ("gpu.nvidia.com", 1),
+    }
+    assert {row["key"] for row in found[1]["spec"]["tolerations"]} == {
+        "nvidia.com/gpu-small",
+        "nvidia.com/slice",
+        "nvidia.com/gpu",
+    }
+    assert found[2]["spec"]["hard"] == {"gpu-share.nvidia.com.deviceclass.resource.k8s.io/devices": "8"}
+    assert any("nvidia.com/slice is taken for a share of a MIG partition 1g.10gb" in one.what for one in done.changes)
+    assert not {one.code for one in done.losses} & {"sharing-rename", "mention", "unknown-resource"}
+
+
+def test_a_made_up_name_for_two_things_is_said_and_not_guessed():
+    rows = [
+        {"name": "nvidia.com/gpu", "rename": "nvidia.com/small", "replicas": 4},
+        {"name": "nvidia.com/mig-1g.10gb", "rename": "nvidia.com/small", "replicas": 4},
+    ]
+    found, done = run(pod([gpus("a", 1, "nvidia.com/small")]), plugin_config(*rows))
+    assert found[0]["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/small": 1}}
+    assert {"sharing-rename", "unknown-resource"} <= {one.code for one in done.losses}
+
+
+def test_a_resource_that_nobody_knows_is_said():
+    wire = pod([gpus("a", 1, "nvidia.com/gpu-small"), gpus("b", 1, "amd.com/gpu")])
+    found, done = run(wire)
+    assert found == [wire]
+    [loss] = done.losses
+    assert (loss.code, "nvidia.com/gpu-small" in loss.what) == ("unknown-resource", True)
+
+
+def test_a_default_that_would_be_added_to_migrated_containers_is_said():
+    limits = [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]
+    wire = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": limits}}
+    found, done = run(wire)
+    assert found == [wire]
+    [loss] = done.losses
+    assert loss.code == "limit-range"
+
+
+def test_pods_that_go_past_the_scheduler_or_to_another_are_said():
+    _, done = run(pod([gpus("a", 1)], nodeName="n1", schedulerName="volcano"))
+    assert {"node-name", "scheduler-name"} <= {one.code for one in done.losses}
+    _, done = run(pod([gpus("a", 1)], schedulerName="default-scheduler"))
+    assert not {"node-name", "scheduler-name"} & {one.code for one in done.losses}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("job.yaml", "containers:\n- resources: {limits: {nvidia.com/gpu: 1}}\n"),
+        ("patch", '[{"op": "add", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu", "value": 2}]'),
+        ("pod.json", '{"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}'),
+    ],
+)
+def test_manifests_inside_texts_are_said(key, text):
+    wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {key: text}}
+    found, done = run(wire)
+    assert found == [wire]
+    assert [one.code for one in done.losses] == ["mention"]
+    assert "inside a text" in done.losses[0].what
+
+
+def test_a_pod_inside_a_pod_is_found():
+    workers = {"pipelineParallelSize": 2, "containers": [gpus("worker", 2)]}
+    predictor = {"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}, "workerSpec": workers}
+    meta = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "llm"}}
+    found, done = run({**meta, "spec": {"predictor": predictor}})
+    assert [one["metadata"]["name"] for one in found[:2]] == ["llm-predictor-gpu", "llm-worker-gpu"]
+    assert found[2]["spec"]["predictor"]["workerSpec"]["resourceClaims"][0] == {
+        "name": "gpu",
+        "resourceClaimTemplateName": "llm-worker-gpu",
+    }
+    assert {one.code for one in done.losses} == {"topology-manager"}

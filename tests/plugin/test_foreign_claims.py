@@ -7,7 +7,7 @@ import pytest
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.plugin.foreign_claims import behind, held, remove_leftover
+from dra_driver.plugin.foreign_claims import behind, held, holders, remove_leftover
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
 
@@ -37,6 +37,13 @@ def test_only_claims_from_the_other_drivers_pool_of_this_node_count():
     assert list(held(claims, driver=DRIVER, node=NODE)) == [("gpu-0", "ns/c")]
 
 
+def test_a_device_that_two_claims_hold_names_both():
+    first, second = claim("gpu-0"), claim("gpu-0", "gpu-1")
+    second["metadata"]["name"] = "d"
+    found = holders([first, second], driver=DRIVER, node=NODE)
+    assert found == {"gpu-0": "ns/c, ns/d", "gpu-1": "ns/d"}
+
+
 def test_a_whole_gpu_stands_for_everything_of_it(devices):
     for minor in {device.gpu.minor for device in devices}:
         assert behind([f"gpu-{minor}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
@@ -55,6 +62,20 @@ def test_a_partition_stands_for_itself_alone(devices):
 def test_a_partition_that_is_not_there_stands_for_its_whole_gpu(devices):
     minor = devices[0].gpu.minor
     assert behind([f"gpu-{minor}-mig-1g10gb-19-99"], devices) == {d.name for d in devices if d.gpu.minor == minor}
+
+
+def test_a_partition_in_the_names_of_older_releases_stands_for_itself_alone(devices):
+    for part in (device for device in devices if device.partition):
+        place = part.partition
+        name = f"gpu-{part.gpu.minor}-mig-{place.gi_profile_id}-{place.start}-{place.size}"
+        whole = {d.name for d in devices if d.gpu.minor == part.gpu.minor and d.partition is None}
+        assert behind([name], devices) == {part.name} | whole
+
+
+@pytest.mark.parametrize("rest", ["1g10gb", "1g10gb-2", "1g.10gb-0", "x", "9-4", "19-0-1-7", "", "1G10GB-19-2"])
+def test_a_partition_in_a_format_that_nobody_knows_stands_for_its_whole_gpu_alone(devices, rest):
+    minor = devices[0].gpu.minor
+    assert behind([f"gpu-{minor}-mig-{rest}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
 
 
 def test_a_name_that_nobody_understands_stands_for_every_device(devices):

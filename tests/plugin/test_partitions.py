@@ -75,6 +75,15 @@ def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
     assert rig.modes() == [True, False]
 
 
+def test_a_mode_of_ours_that_went_after_the_scan_is_not_restored(rig):
+    rig.now_prepare("u1", small(3))
+    rig.look()
+    rig.unprepare("u1")
+    rig.now_prepare("u2", WHOLE)
+    rig.unprepare("u2")
+    rig.assert_untouched()
+
+
 def test_a_whole_gpu_waits_for_the_partitions_of_a_claim_that_ends(rig):
     rig.now_prepare("u1", small(3))
     rig.allocate("u2", WHOLE)
@@ -271,6 +280,30 @@ def test_a_failed_creation_leaves_nothing(rig, monkeypatch):
     with pytest.raises(DriverError, match="hangs"):
         rig.now_prepare("u1", small(3), seconds=0.5)
     rig.assert_untouched()
+
+
+def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkeypatch):
+    create, refusals = rig.hardware.create_partition, [HardwareError("insufficient-resources", "not yet")] * 2
+
+    def late(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return create(*arguments)
+
+    monkeypatch.setattr(rig.hardware, "create_partition", late)
+    assert rig.now_prepare("u1", small(3))
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_each_change_of_mig_mode_asks_for_a_new_look_at_once(rig, monkeypatch):
+    looks = []
+    monkeypatch.setattr(rig.preparer._partitioner, "_mode_changed", lambda: looks.append(rig.modes()))
+    rig.now_prepare("u1", small(3))
+    assert looks == [[True, False]]
+    rig.unprepare("u1")
+    assert looks == [[True, False], [False, False]]
 
 
 def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):

@@ -26,6 +26,7 @@ _KINDS = ("GpuConfig", "MigDeviceConfig")
 _PERCENT = "defaultActiveThreadPercentage"
 _LIMIT = "defaultPinnedDeviceMemoryLimit"
 _EACH = "defaultPerDevicePinnedMemoryLimit"
+_KEYS = ("0", "15", "999", "1000", "-1", "x", "", "\u0663", "GPU-", "GPU-x", "gpu-x", "MIG-1/2", _UUID, "GPU-x y")
 _LIMITS = (
     *("10Gi", "1Mi", "1048576", "1.5Gi", "1e9", "2E", "1048575", "1023Ki", "0", "-1Gi", "+1Gi", "10GB", "Gi", ""),
     *(" 1Gi", "1Gi ", "1gi", "0x10", "1_000_000_000", "nan", "1000000000n", "2000000000000000m", ".5Gi"),
@@ -62,7 +63,7 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
     *(_mps({_EACH: limits}) for limits in (None, {}, [], "1Gi", 3)),
     *(
         _mps({_EACH: {key: "1Gi", "0": "2Gi"}}, kind="MigDeviceConfig")
-        for key in ("0", "15", "999", "1000", "-1", "x", "", "GPU-", "GPU-x", "gpu-x", "MIG-1/2", _UUID, "GPU-x y")
+        for key in _KEYS
     ),
     _mps({_PERCENT: 50, _LIMIT: "10Gi", _EACH: {"0": "1Gi", _UUID: 2**30}, "multiUser": True}),
     _config(sharing={"strategy": "MPS", "mpsConfig": {_PERCENT: 300}, "timeSlicingConfig": {"interval": "x"}, "x": 1}),

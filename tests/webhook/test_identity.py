@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import http.client
 import ssl
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,8 @@ from cryptography import x509
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, Pair, make_pair, why_renew
 from dra_driver.webhook.identity import Identity, Mounted, SelfMade, load_pair
+from dra_driver.webhook.server import ReviewServer
+from tests.support.waiting import until
 
 NAMES = ("webhook.dra.svc", "webhook.dra.svc.cluster.local")
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -175,6 +178,46 @@ def test_files_are_followed_when_somebody_renews_them(tmp_path):
     (tmp_path / "tls.key").write_text(pairs[0].key)
     with pytest.raises(NodeError, match="can't be used"):
         identity.look()
+
+
+def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tmp_path):
+    """As a kubelet changes a mounted Secret: a new folder, then one link swapped."""
+    pairs = [make_pair(("localhost",), datetime.now(UTC)) for _ in range(2)]
+    for number, pair in enumerate(pairs):
+        folder = tmp_path / f"..{number}"
+        folder.mkdir()
+        (folder / "tls.crt").write_text(pair.certificate)
+        (folder / "tls.key").write_text(pair.key)
+    (tmp_path / "..data").symlink_to("..0")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    identity = Identity(Mounted(tmp_path), look_s=0.02, retry_s=0.02)
+    identity.start()
+    server = ReviewServer(("127.0.0.1", 0), identity.context, judges={}, readiness=tuple)
+    server.start()
+
+    def is_served(pair):
+        trust = ssl.create_default_context(cadata=pair.authorities)
+        connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=10)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    try:
+        until(lambda: is_served(pairs[0]))
+        (tmp_path / "..next").symlink_to("..1")
+        (tmp_path / "..next").replace(tmp_path / "..data")
+        until(lambda: is_served(pairs[1]))
+        assert not is_served(pairs[0])
+        (tmp_path / "..data" / "tls.key").write_text("half of a ke")
+        assert is_served(pairs[1])
+    finally:
+        server.stop()
+        identity.stop()
 
 
 def test_the_certificate_is_for_servers_alone_and_its_authority_signs_nothing_else():

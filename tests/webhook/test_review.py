@@ -72,25 +72,42 @@ def test_an_object_that_goes_away_or_whose_spec_stays_is_let_through():
     assert refused(wrong, old=claim(RIGHT), operation="UPDATE") is not None
 
 
+def test_a_wrong_config_that_is_stored_does_not_hold_up_another_change():
+    old = device_class(RIGHT, WRONG, expressions=["true"])
+    assert refused(device_class(RIGHT, WRONG, expressions=["false"]), old=old, operation="UPDATE") is None
+    assert refused(device_class(WRONG), old=old, operation="UPDATE") is None
+    worse = config(strategy="nonsense")
+    assert "config[2]" in refused(device_class(RIGHT, WRONG, worse), old=old, operation="UPDATE")
+    assert refused(device_class(RIGHT, WRONG)) is not None
+
+
+def test_an_object_whose_name_is_still_to_be_made_is_judged():
+    wrong = claim(WRONG)
+    wrong["metadata"] = {"generateName": "c-", "namespace": "team"}
+    response = judge_configs(review(wrong), DRIVER)["response"]
+    assert (response["allowed"], response["status"]["details"]["name"]) == (False, "c-")
+
+
 def test_selectors_are_found_wherever_an_api_version_has_them():
     sub = {"name": "a", "deviceClassName": "x", "selectors": [{"cel": {"expression": "three"}}]}
     requests = [request("one"), request("two", version="v1beta1"), {"name": "r", "firstAvailable": [sub]}]
     warnings = judge_selectors(review(claim(requests=requests)), Repeater())["response"]["warnings"]
     assert warnings == [
-        "ResourceClaim spec.devices.requests[0].exactly.selectors[0].cel.expression: one",
-        "ResourceClaim spec.devices.requests[1].selectors[0].cel.expression: two",
-        "ResourceClaim spec.devices.requests[2].firstAvailable[0].selectors[0].cel.expression: three",
+        "ResourceClaim spec.devices.requests[0].exactly.selectors[0]: one",
+        "ResourceClaim spec.devices.requests[1].selectors[0]: two",
+        "ResourceClaim spec.devices.requests[2].firstAvailable[0].selectors[0]: three",
     ]
     found = judge_selectors(review(device_class(expressions=["four"])), Repeater())["response"]
-    assert found["warnings"] == ["DeviceClass spec.selectors[0].cel.expression: four"]
+    assert found["warnings"] == ["DeviceClass spec.selectors[0]: four"]
     assert found["allowed"]
 
 
 def test_warnings_fit_what_an_api_server_passes_on():
-    long = [request("x" * 1000, name=f"r{i}") for i in range(30)]
-    warnings = judge_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
-    assert len(warnings) <= 10
-    assert max(map(len, warnings)) <= WARNING_CHARACTERS
+    for number in (1, 30):
+        long = [request("x" * 1000, name=f"r{i}") for i in range(number)]
+        warnings = judge_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
+        assert len(warnings) == min(number, 10)
+        assert max(map(len, warnings)) <= WARNING_CHARACTERS == 256
 
 
 @pytest.mark.parametrize(

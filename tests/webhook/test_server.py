@@ -16,6 +16,7 @@ from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.review import judge_configs
 from dra_driver.webhook.server import MOST_BYTES, ReviewServer
+from tests.support.waiting import until
 from tests.webhook.reviews import DRIVER, claim, config, review
 
 NAME = "localhost"
@@ -74,7 +75,19 @@ def test_reviews_are_answered_on_one_connection_that_stays(serving):
     connection.close()
 
 
-@pytest.mark.parametrize("garbage", [b"", b"{", b"null", b"[" * 100_000, b"\xff\xfe", b'{"request": {"uid": 1}}'])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u"}}',
+        b"9" * 5000,
+        b"",
+        b"{",
+        b"null",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"request": {"uid": 1}}',
+    ],
+)
 def test_garbage_is_bad_input_and_the_connection_goes_on(serving, garbage):
     connection = serving.connect()
     assert ask(connection, body=garbage)[0] == 400
@@ -83,11 +96,14 @@ def test_garbage_is_bad_input_and_the_connection_goes_on(serving, garbage):
 
 
 def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving):
-    for header, status in (({"Content-Length": str(MOST_BYTES + 1)}, 413), ({"Content-Length": "x"}, 411)):
+    headers = [({"Content-Length": length}, 413) for length in (str(MOST_BYTES + 1), "9" * 5000)]
+    headers += [({"Content-Length": length}, 411) for length in ("x", "-1", "+1", "²", "")]
+    headers += [({"Transfer-Encoding": "chunked"}, 411), ({"Content-Type": "text/yaml", "Content-Length": "2"}, 415)]
+    for header, status in headers:
         connection = serving.connect()
         connection.putrequest("POST", "/configs")
         for name, value in header.items():
-            connection.putheader(name, value)
+            connection.putheader(name, value.encode("latin-1"))
         connection.endheaders()
         assert connection.getresponse().status == status
         connection.close()
@@ -121,6 +137,44 @@ def test_clients_that_do_not_shake_hands_hold_up_nobody(serving):
     assert ask(serving.connect())[0] == 200
     for one in [*idle, plain]:
         one.close()
+
+
+def test_clients_that_stop_half_way_hold_up_nobody(serving):
+    halves = []
+    for _ in range(10):
+        connection = serving.connect()
+        connection.putrequest("POST", "/configs")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders(b'{"api')
+        halves.append(connection)
+    assert ask(serving.connect())[0] == 200
+    for one in halves:
+        one.close()
+    cut = serving.connect()
+    cut.putrequest("POST", "/configs")
+    cut.putheader("Content-Length", "1000")
+    cut.endheaders(b'{"api')
+    cut.sock.shutdown(socket.SHUT_RDWR)  # no farewell of TLS
+    cut.close()
+    assert ask(serving.connect())[0] == 200
+
+
+def test_connections_beyond_the_limit_are_closed_and_there_is_room_again(serving, monkeypatch):
+    monkeypatch.setattr(serving.server._server, "_room", threading.BoundedSemaphore(2))
+    kept = [serving.connect() for _ in range(2)]
+    assert [ask(one)[0] for one in kept] == [200, 200]
+    with pytest.raises(OSError):
+        ask(serving.connect())
+    kept[0].close()
+
+    def has_room():
+        try:
+            return ask(serving.connect())[0] == 200
+        except OSError:
+            return False
+
+    until(has_room)
+    kept[1].close()
 
 
 def test_a_renewed_certificate_is_served_to_new_connections(serving):

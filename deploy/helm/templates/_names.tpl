@@ -31,6 +31,30 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Nodes on which the image runs. */}}
+{{- define "dra-driver.platform" -}}
+kubernetes.io/arch: amd64
+kubernetes.io/os: linux
+{{- end -}}
+
+{{/* Which nodes have an agent: the labels they must have. */}}
+{{- define "dra-driver.agentNodes" -}}
+{{- $nodes := include "dra-driver.platform" . | fromYaml -}}
+{{- if .Values.driverManager.enabled -}}
+{{- $_ := set $nodes .Values.driverManager.label "true" -}}
+{{- end -}}
+{{- toYaml (merge (dict) (.Values.agent.nodeSelector | default dict) $nodes) -}}
+{{- end -}}
+
+{{/* How GPUs are cut: without privilege they can't be. */}}
+{{- define "dra-driver.migMode" -}}
+{{- if ne .Values.agent.mig.mode "auto" -}}
+{{- .Values.agent.mig.mode -}}
+{{- else -}}
+{{- .Values.agent.runtimeClassName | empty | ternary "dynamic" "static" -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Where the sharing configuration comes from: the name of a ConfigMap, or nothing. */}}
 {{- define "dra-driver.sharing" -}}
 {{- if .Values.sharing.configMap -}}
@@ -59,9 +83,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   expression: oldObject == null || object.spec != oldObject.spec
 {{- end -}}
 
-{{/* dyn: the three kinds differ, and a policy is checked against each. */}}
+{{/* The configs of object or oldObject. dyn: the three kinds differ, and a policy is checked against each. */}}
 {{- define "dra-driver.configs" -}}
-(request.kind.kind == "DeviceClass" ? dyn(object).?spec.?config
-: request.kind.kind == "ResourceClaimTemplate" ? dyn(object).?spec.?spec.?devices.?config
-: dyn(object).?spec.?devices.?config).orValue([])
+(request.kind.kind == "DeviceClass" ? dyn({{ . }}).?spec.?config
+: request.kind.kind == "ResourceClaimTemplate" ? dyn({{ . }}).?spec.?spec.?devices.?config
+: dyn({{ . }}).?spec.?devices.?config).orValue([])
 {{- end -}}

@@ -26,7 +26,7 @@ def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[Gp
         if gpu is None:
             continue
         has_links = bool(links.count) or gpu.mig_enabled
-        domain = links.fabric or (local.get(gpu.pci_address) if has_links and not links.is_fabric_pending else None)
+        domain = links.fabric or (local.get(gpu.pci_address) if has_links and not links.is_fabric_unknown else None)
         gpus.append(replace(gpu, nvlink_count=links.count, nvlink_domain=domain))
     return tuple(sorted(gpus, key=lambda gpu: gpu.pci_address))
 

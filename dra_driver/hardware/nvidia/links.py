@@ -29,13 +29,13 @@ _HIDDEN_SWITCH = f"{_SWITCH_MARK}hidden"  # a switch whose address a virtual mac
 class LinkReading:
     """One GPU's links. `count` is None where the GPU has no NVLink; `fabric` is `<clusterUUID>.<cliqueId>`.
 
-    `is_fabric_pending` is true while the GPU is still joining its fabric: its domain is not known yet.
+    `is_fabric_unknown` is true while the GPU is still joining its fabric, or fails to tell: its domain is unknown.
     """
 
     count: int | None = None
     edges: frozenset[Edge] = frozenset()
     fabric: str | None = None
-    is_fabric_pending: bool = False
+    is_fabric_unknown: bool = False
 
 
 def read_links(nvml: Nvml, gpu: Handle, address: str) -> tuple[int | None, frozenset[Edge]]:

@@ -76,7 +76,7 @@ def _load_first(roots: Roots, driver: Worker) -> str:
             continue
         return candidate if candidate != library.SONAME else library.mapped_file() or candidate
     if refusals:
-        raise NotOpen("library-unusable", f"no usable {library.SONAME}: {'; '.join(refusals)}")
+        raise NotOpen("library-unusable", f"a usable {library.SONAME}: {'; '.join(refusals)}")
     where = f"below {roots.driver_mount} nor by the loader" if library.has_own_mount(roots) else "by the loader"
     neither = "neither " if library.has_own_mount(roots) else ""
     raise NotOpen(

@@ -132,7 +132,7 @@ class GpuWorker:
     def start_probe(self) -> None:
         """Ask for a new probe, unless one is under way."""
         if self._probe is None:
-            with_fabric = self.last is not None and self.last.links.is_fabric_pending
+            with_fabric = self.last is not None and self.last.links.is_fabric_unknown
             self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:

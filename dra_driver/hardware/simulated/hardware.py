@@ -136,12 +136,25 @@ class SimulatedHardware:
         """Switch MIG mode; see port.Partitionable."""
         self._partitioning.set_mode(gpu, enabled, deadline_s)
 
+    def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
+        """Read anew whether MIG mode is on."""
+        del deadline_s
+        return self._now(gpu).mig_enabled
+
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew."""
+        return self._now(gpu).partitions
+
+    def _now(self, gpu: GpuFacts) -> GpuFacts:
         known = next((known for known in self.discover().gpus if known.pci_address == gpu.pci_address), None)
         if known is None:
             raise HardwareError("gpu-lost", f"GPU {gpu.pci_address} is lost", retry=Retry.LATER)
-        return known.partitions
+        return known
+
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Give nothing: no instance is ever unfinished here."""
+        del gpu
+        return ()
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
         """Read the compute mode; see port.Shareable."""

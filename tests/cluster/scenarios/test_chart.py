@@ -22,15 +22,18 @@ from tests.cluster.stage import Stage
 from tests.deploy.test_chart import CASES
 from tests.mps.parts import processes_below
 
+POPULATION = {"whole": 5, "part": 8, "shared": 7}
+
 
 @pytest.fixture(scope="module")
 def chart_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster on which nothing of the driver is deployed."""
+    """A cluster on which nothing of the driver is deployed, and that lets no privileged pod in without being told."""
     try:
         binaries.helm()
     except binaries.BinariesMissing as missing:
         pytest.skip(str(missing))
-    with Cluster(version=os.environ.get("K8S", "1.35"), gates=os.environ.get("GATES") != "default") as started:
+    version, gates = os.environ.get("K8S", "1.35"), os.environ.get("GATES") != "default"
+    with Cluster(version=version, gates=gates, pod_security="baseline") as started:
         yield started
         if request.session.testsfailed:
             started.keep_logs()
@@ -44,6 +47,11 @@ def chart(chart_cluster: Cluster) -> Chart:
 @pytest.fixture(autouse=True)
 def nothing_left(chart: Chart) -> Iterator[None]:
     yield
+    api = chart.cluster.api
+    # A scenario that failed leaves pods: they end while there still is an agent.
+    for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
+        api.call("DELETE", api.path(kind, namespace="default"))
+    until("no pod left", lambda: not api.list("Pod", "default"), 90)
     chart.helm("uninstall", "dra-driver", "--no-hooks", "--ignore-not-found", "--wait", "--timeout", "60s")
     until("the kubelet to drop the slices", lambda: not chart.slices(chart.cluster.nodes[0]), 60)
 
@@ -97,8 +105,30 @@ def run_out_of_memory(chart: Chart) -> None:
     until("the agent killed and ready again", killed, 60)
 
 
+def opens_character_devices(chart: Chart, pod: str) -> None:
+    """Show that an agent's container opens device nodes, also those of its own making."""
+    place = "/var/lib/kubelet/plugins/test"
+    # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
+    # privileged says EPERM.
+    unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
+    code = f"""import errno, os, stat
+place = {place!r}
+os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+{unknown}
+print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
+try:
+    os.open(place + '-unknown', os.O_RDWR)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.unlink(place + '-null'), os.unlink(place + '-unknown')
+"""
+    path = ["exec", "-n", NAMESPACE, pod, "--", "/usr/bin/python3", "-c", code]
+    assert chart.cluster.kubectl(*path).split() == ["1", "1", "ENXIO"]
+
+
 def objects_left(cluster: Cluster) -> list[str]:
-    kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,clusterrole,clusterrolebinding,deviceclass"
+    kinds = "ds,job,pod,cm,secret,sa,svc,resourcequota,networkpolicy,role,rolebinding"
+    kinds += ",clusterrole,clusterrolebinding,deviceclass"
     kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
     said = cluster.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/name=dra-driver", "-o", "name")
     return said.split()
@@ -140,7 +170,9 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     nothing_is_left(chart)
 
 
-def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mib(chart: Chart) -> None:
+def test_no_value_has_to_be_set_for_an_agent_that_opens_devices_and_takes_less_than_30_mib_without_a_gpu(
+    chart: Chart,
+) -> None:
     notes = chart.install_plainly()
     assert "kubectl get resourceslices" in notes
     pods = chart.pods()
@@ -150,20 +182,55 @@ def test_no_value_has_to_be_set_and_an_agent_without_a_gpu_takes_less_than_30_mi
     memory = chart.memory(name)
     print(f"\nan idle agent: {memory:.1f} MiB", end="")
     assert memory < 30
+    opens_character_devices(chart, name)
     chart.uninstall()
     nothing_is_left(chart)
 
 
-def test_where_system_priority_classes_need_a_quota_the_chart_brings_one(chart: Chart, stage: Stage) -> None:
-    options = ["--install", "--create-namespace", *chart.values(stage.node, priorityClass__quota="false")]
-    chart.helm("upgrade", "dra-driver", str(CHART), *options)
+def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_one_in(
+    chart: Chart, stage: Stage
+) -> None:
+    node, api = stage.node, chart.cluster.api
+    at = ("-n", "gpus")
 
-    def refused() -> bool:
-        events = chart.cluster.api.list("Event", NAMESPACE, fieldSelector="involvedObject.kind=DaemonSet")
-        return any("insufficient quota to match these scopes" in event["message"] for event in events)
+    def install(release: str, *options: str, **changed: str) -> str:
+        return chart.helm("upgrade", release, str(CHART), "--install", *at, *options, *chart.values(node, **changed))
 
-    until("the refusal", refused, 30)
-    chart.install(stage.node)
+    def agents() -> list[str]:
+        found = api.list("Pod", "gpus", labelSelector="app.kubernetes.io/component=agent")
+        return [pod["metadata"]["uid"] for pod in found]
+
+    def refusals() -> str:
+        events = api.list("Event", "gpus", fieldSelector="involvedObject.kind=DaemonSet")
+        return "".join(event["message"] for event in events)
+
+    wait = ("--wait", "--timeout", "120s")
+    try:
+        # The namespace is new, has no level, and the cluster's default lets no agent in: the chart sets the label. The
+        # cluster also wants a quota for the agents' priority class: the chart brings one.
+        install("mine", "--create-namespace", priorityClass__quota="false")
+        until("the refusal", lambda: "insufficient quota to match these scopes" in refusals(), 60)
+        install("mine", *wait)
+        assert api.get("Namespace", "gpus")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+        chart.published(node)
+        serves = r"gpus/mine-dra-driver-agent \(release mine\) already serves"
+        for where in ("gpus", "elsewhere"):
+            with pytest.raises(subprocess.SubprocessError, match=serves):
+                install("second", "--create-namespace", "-n", where)
+        # The same once more changes nothing, but takes the Job that has done its work.
+        before = agents()
+        install("mine", *wait)
+        assert agents() == before
+        assert "pod-security" not in chart.cluster.kubectl("get", "job,role,sa", *at, "-o", "name")
+        install("mine", *wait, agent__podAnnotations__upgrade="second")
+        until("one agent", lambda: len(agents()) == 1, 60)
+        assert agents() != before
+        chart.helm("rollback", "mine", "2", *at, *wait)
+        until("one agent", lambda: len(agents()) == 1, 60)
+        assert chart.published(node)
+    finally:
+        chart.helm("uninstall", "mine", *at, "--ignore-not-found", "--wait", "--timeout", "90s")
+    nothing_is_left(chart)
 
 
 @pytest.mark.parametrize("case", [*CASES, "dry run of the manifests"])
@@ -179,28 +246,6 @@ def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, ca
         cluster.kubectl("create", "namespace", NAMESPACE)
     said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=rendered)
     assert said.count("(server dry run)") > 10
-
-
-def test_the_agents_pod_opens_character_devices(chart: Chart, stage: Stage) -> None:
-    chart.install(stage.node)
-    (pod,) = chart.pods()
-    place = "/var/lib/kubelet/plugins/test"
-    # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
-    # privileged says EPERM.
-    unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
-    code = f"""import errno, os, stat
-place = {place!r}
-os.mknod(place + '-null', 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-{unknown}
-print(os.write(os.open(place + '-null', os.O_RDWR), b'x'), os.write(os.open('/dev/null', os.O_RDWR), b'x'))
-try:
-    os.open(place + '-unknown', os.O_RDWR)
-except OSError as error:
-    print(errno.errorcode[error.errno])
-os.unlink(place + '-null'), os.unlink(place + '-unknown')
-"""
-    path = ["exec", "-n", NAMESPACE, pod["metadata"]["name"], "--", "/usr/bin/python3", "-c", code]
-    assert chart.cluster.kubectl(*path).split() == ["1", "1", "ENXIO"]
 
 
 @pytest.mark.soak
@@ -241,28 +286,34 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
 ) -> None:
     chart.install(stage.node)
     chart.published(stage.node)
-    whole, parts = [f"whole-{n}" for n in range(6)], [f"part-{n}" for n in range(14)]
+    # All that the machine has: six GPUs, one of them for a claim of seven pods, and eight partitions.
+    whole, parts, shared = [[f"{kind}-{n}" for n in range(count)] for kind, count in POPULATION.items()]
     use_one_gpu(stage, *whole)
     use_one_gpu(stage, *parts, request="mig.nvidia.com")
-    run_on(stage, *whole, *parts)
+    stage.create(workload.claim("default", "shared", workload.devices(workload.request("gpu"))))
+    for name in shared:
+        stage.create(workload.pod("default", name, workload.container("main", "gpu"), claims={"gpu": "shared"}))
+    assert len([*whole, *parts, *shared]) == 20
+    run_on(stage, *whole, *parts, *shared)
 
     run_out_of_memory(chart)
-    run_on(stage, *whole, *parts)
-    stage.delete_pod(whole.pop())
-    stage.delete_pod(parts.pop())
+    run_on(stage, *whole, *parts, *shared)
+    for kind in (whole, parts, shared):
+        stage.delete_pod(kind.pop())
 
     # Up, and down again: the same image stands for both versions, the ledger's versions are another scenario.
     for version in ("second", "first"):
         chart.install(stage.node, agent__podAnnotations__version=version)
         until("one agent", lambda: len(chart.pods()) == 1, 60)
-        run_on(stage, *whole, *parts)
+        run_on(stage, *whole, *parts, *shared)
         use_one_gpu(stage, f"during-{version}")
         stage.running(f"during-{version}")
         stage.delete_pod(f"during-{version}")
-    for each in (*whole, *parts):
+    for each in (*whole, *parts, *shared):
         chart.cluster.api.delete("Pod", each, "default")
-    for each in (*whole, *parts):
+    for each in (*whole, *parts, *shared):
         chart.cluster.api.wait_gone("Pod", each, "default", seconds=90)
+    chart.cluster.api.delete("ResourceClaim", "shared", "default")
     chart.uninstall()
     nothing_is_left(chart)
 

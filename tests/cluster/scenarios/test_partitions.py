@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.agent import Agent
+from tests.cluster.hardware import KINDS
 from tests.cluster.nvml_machine import NvmlMachine
 from tests.cluster.sandbox import until
 from tests.cluster.stage import PATIENCE, Stage
@@ -29,6 +30,8 @@ PROFILES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "1g.10gb+me", "4g.40gb",
 SAME_GPU = {"matchAttribute": f"{DOMAIN}/parentUUID"}
 MANY = 500 if os.environ.get("SOAK") else 100
 BRIEF = SHOW + "sleep 1"
+# The core lane runs the long ones on the library's machine alone, the soak on both.
+LONG = pytest.mark.parametrize("cutter", KINDS if os.environ.get("SOAK") else ["nvml"], indirect=True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def _instances(machine: NvmlMachine) -> Any:
     return [(gpu.facts["mig_mode"], [(gi.profile_id, gi.start) for gi in gpu.gis], len(gpu.cis)) for gpu in gpus]
 
 
-@pytest.fixture(params=["simulated", "nvml"])
+@pytest.fixture(params=KINDS)
 def cutter(
     request: pytest.FixtureRequest, stage_node_counts: None, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Cutter]:
@@ -84,12 +87,12 @@ def _same(before: Any, now: Any) -> bool:
 @pytest.fixture
 def stage_node_counts(cluster: Any) -> None:
     """Skip where the API server keeps no shared counters."""
-    if not cluster.gates and cluster.version < "1.36":
+    if not cluster.keeps_gated:
         pytest.skip("this Kubernetes drops shared counters")
 
 
-def part(profile: str, name: str = "part", **more: Any) -> dict[str, Any]:
-    return request(name, "mig.nvidia.com", f'device.attributes["{DOMAIN}"].profile == "{profile}"', **more)
+def part(profile: str, name: str = "part", *, elsewhere: str = "", **more: Any) -> dict[str, Any]:
+    return request(name, "mig.nvidia.com", f'device.attributes["{DOMAIN}"].profile == "{profile}"{elsewhere}', **more)
 
 
 def come_and_go(cutter: Cutter, stage: Stage, count: int, *, kill_after: tuple[int, ...] = ()) -> None:
@@ -120,12 +123,15 @@ def _ended(stage: Stage, count: int) -> bool:
     return True
 
 
+@pytest.mark.timeout(600 + 3 * MANY)
+@LONG
 def test_claims_of_every_profile_come_and_go(cutter: Cutter, stage: Stage) -> None:
     writes = len(cutter.agent.writes())
     come_and_go(cutter, stage, MANY)
     assert len(cutter.agent.writes()) - writes <= 20, "slices are written at the start, not with claims"
 
 
+@LONG
 def test_an_agent_killed_among_partitions_leaves_none(cutter: Cutter, stage: Stage) -> None:
     come_and_go(cutter, stage, 30, kill_after=(4, 12))
 
@@ -146,6 +152,7 @@ def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(cu
     cutter.agent.wait_empty(1)
 
 
+@LONG
 def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, stage: Stage) -> None:
     cutter.published()
     stage.create(
@@ -171,7 +178,8 @@ def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, s
 
 def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: Stage) -> None:
     offered = cutter.published()
-    four = devices(part("1g.20gb", count=4), constraints=[SAME_GPU])
+    elsewhere = "" if stage.cluster.version >= "1.36" else _away_from_small_gpus(offered)
+    four = devices(part("1g.20gb", elsewhere=elsewhere, count=4), constraints=[SAME_GPU])
     stage.create(
         template(stage.namespace, "four", four),
         pod(stage.namespace, "quartet", container("main", "four"), templates={"four": "four"}),
@@ -181,11 +189,23 @@ def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: S
     assert {name.rpartition("-")[2] for name in found} == {"0", "2", "4", "6"}
 
 
+def _away_from_small_gpus(offered: dict[str, dict[str, Any]]) -> str:
+    """Leave out GPUs that have no four of them.
+
+    If a scheduler up to 1.35 begins with such a GPU it refuses those of all others for being elsewhere, forgets to give
+    their counters back, and finds nothing (kubernetes/kubernetes issue 140436; the order in which it begins is random).
+    """
+    found = [device["attributes"] for device in offered.values()]
+    parents = [it["parentUUID"]["string"] for it in found if it.get("profile", {}).get("string") == "1g.20gb"]
+    few = sorted({uuid for uuid in parents if parents.count(uuid) < 4})
+    return "".join(f' && device.attributes["{DOMAIN}"].parentUUID != "{uuid}"' for uuid in few)
+
+
 @pytest.mark.smoke
 def test_a_server_that_drops_counters_gets_whole_gpus_and_what_stands(
     start_agent: Callable[..., Agent], stage: Stage
 ) -> None:
-    if stage.cluster.gates or stage.cluster.version >= "1.36":
+    if stage.cluster.keeps_gated:
         pytest.skip("this Kubernetes keeps shared counters")
     agent = start_agent(mig="dynamic")
     agent.published()

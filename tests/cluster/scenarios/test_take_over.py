@@ -104,7 +104,13 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     assert agent.metric("dra_driver_problems") == 0
 
 
-@pytest.mark.parametrize("order", [("renamed", ""), ("", "renamed")], ids=["old names", "new names"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("renamed", ""), id="old names", marks=pytest.mark.soak),
+        pytest.param(("", "renamed"), id="new names"),
+    ],
+)
 def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_ended(
     stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str]
 ) -> None:
@@ -150,3 +156,40 @@ def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_ot
     for pod in ("one-of-both", "one-of-second"):
         stage.delete_pod(pod)
     until("an empty ledger", lambda: first.ledger_rows() == [], 10)
+
+
+def test_what_any_claim_of_nvidias_driver_holds_is_kept_back_in_every_format_of_names_until_it_is_gone(
+    stage: Stage, start_agent: Callable[..., Agent], devices: list[Device]
+) -> None:
+    api, namespace = stage.cluster.api, stage.namespace
+    api.patch("Namespace", namespace, "", {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}})
+    whole, seen, *_ = (device for device in devices if device.partition is None)
+    part = next(device for device in devices if device.partition)
+    place = part.partition
+    older = f"gpu-{part.gpu.minor}-mig-{place.gi_profile_id}-{place.start}-{place.size}"
+    held = {"one": foreign_name(whole), "two": foreign_name(whole), "older": older, "lost": "gpu-77"}
+    free = {"monitor": foreign_name(seen), "passthrough": "gpu-vfio-3"}
+    for name, device in (held | free).items():
+        admin = {"adminAccess": True} if name == "monitor" else {}
+        spec = workload.devices(workload.request("gpu", **admin))
+        stage.create(workload.claim(namespace, name, spec))
+        result = {"request": "gpu", "driver": DRIVER, "pool": stage.node.name, "device": device, **admin}
+        allocated = {"status": {"allocation": {"devices": {"results": [result]}}}}
+        api.patch("ResourceClaim", name, namespace, allocated, "status")
+
+    agent = start_agent(flags=STATIC)
+    everything = {device.name for device in devices}
+    until("all but what is held", lambda: names(agent) == everything - {whole.name, part.name}, 30)
+    found = agent.ask("/metrics")
+    assert 'dra_driver_problems{code="node.foreign-claim"} 3.0' in found
+    # Claims go while the agent is down.
+    agent.stop()
+    api.delete("ResourceClaim", "one", namespace)
+    agent.start()
+    until("what the second claim holds is still kept", lambda: names(agent) == everything - {whole.name, part.name}, 30)
+    agent.stop()
+    for name in held.keys() - {"one"}:
+        api.delete("ResourceClaim", name, namespace)
+    agent.start()
+    until("every device", lambda: names(agent) == everything, 30)
+    assert agent.metric("dra_driver_problems") == 0

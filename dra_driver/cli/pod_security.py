@@ -1,0 +1,47 @@
+"""`dra-driver pod-security`: the label that lets the agent's privileged pods into their namespace, where it has none.
+
+In: a namespace. Out: the label `privileged`, set where there is no level; exit status 1 where there is a stricter one.
+The chart runs it in a Job, because a chart can't change the namespace that it is installed into. Never: another label,
+or a level that somebody chose.
+Source: Kubernetes Pod Security admission, labels of namespaces.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import ExitCode
+
+LABEL = "pod-security.kubernetes.io/enforce"
+LEVEL = "privileged"
+
+
+@click.command(name="pod-security")
+@click.option("--namespace", required=True, metavar="NAME", help="where the agents are to run")
+@click.option("--kubeconfig", metavar="FILE", default=None, help="the cluster (default: the pod's ServiceAccount)")
+def command(namespace: str, kubeconfig: str | None) -> int:
+    """Set the namespace's Pod Security level to privileged where it has none.
+
+    Exit status 1: it has a stricter one; 5: the API server was not reached.
+    """
+    from dra_driver.kube.credentials import load
+
+    level, is_new = ensure(KubeApi(load(kubeconfig)), namespace)
+    if level == LEVEL:
+        click.echo(f"Namespace {namespace} {'now admits' if is_new else 'admits'} privileged pods.")
+        return ExitCode.OK
+    click.echo(f"Namespace {namespace} enforces the Pod Security level {level!r}: the agents can't run there.")
+    click.echo(f"Run: kubectl label --overwrite namespace {namespace} {LABEL}={LEVEL}")
+    return ExitCode.NO_MATCH
+
+
+def ensure(api: KubeApi, namespace: str) -> tuple[str, bool]:
+    """Set the level where there is none; give the level, and whether it is new. Raises: ApiError."""
+    path = f"/api/v1/namespaces/{namespace}"
+    found = (api.request("GET", path)["metadata"].get("labels") or {}).get(LABEL)
+    if found:
+        return str(found), False
+    body = {"metadata": {"labels": {LABEL: LEVEL}}}
+    api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    return LEVEL, True
