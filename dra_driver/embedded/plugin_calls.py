@@ -26,7 +26,7 @@ DIAL_S = 10.0
 GET_INFO_S = 1.0
 NOTIFY_S = 5.0
 _DIAL_POLL_S = 0.05
-_WATCHED_S = 1.0  # grpc looks five times a second whether somebody still wants to know
+_WATCHED_S = 0.5  # grpc looks five times a second whether somebody still wants to know
 RPC_S = 45.0
 
 _REGISTRATION = "/pluginregistration.Registration/"
