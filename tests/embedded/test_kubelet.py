@@ -121,8 +121,9 @@ def test_a_plugin_that_does_not_fit_is_refused_and_told_why(folder, kubelet, typ
     plugin = StandInPlugin(folder, versions=versions)
     plugin.type = type_
     plugin.start()
+    until(kubelet.plugins.errors)
     with pytest.raises(NodeError, match="did not register") as caught:
-        kubelet.wait_registered(DRIVER, 0.5)
+        kubelet.wait_registered(DRIVER, 0.01)
     assert message in caught.value.hint
     assert plugin.statuses[0][0] is False
     assert message in plugin.statuses[0][1]
