@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 8 << 20  # two objects of the largest size that etcd takes, with room
 IDLE_SECONDS = 90.0
 HANDSHAKE_SECONDS = 5.0
-MOST_CONNECTIONS = 256  # an API server keeps a few
+MOST_CONNECTIONS = 1024  # three API servers with 200 changes each under way come first
 _JSON = "application/json"
 Judge = Callable[[Any], Wire]
 
