@@ -28,7 +28,7 @@ def test_the_demo_prints_what_the_first_screen_shows():
         stderr=subprocess.STDOUT,
         env={**os.environ, "COLUMNS": "140"},
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stdout
