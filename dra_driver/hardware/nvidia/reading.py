@@ -166,7 +166,18 @@ class _Reader:
             mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
             mig_toggles_without_reset=toggles,
             pci_id=sysfs.read_pci_id(self._roots, address),
+            limits_memory=not enabled and self._limits_memory(gpu),
         )
+
+    def _limits_memory(self, gpu: Handle) -> bool:
+        """Say whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
+        try:
+            self._nvml.memory_limit(gpu, sysfs.cgroup_root(self._roots))
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            return fault.name == "NOT_FOUND"  # the root of all cgroups is not limited
+        return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
         """Give the memory interface's highest rate: two transfers a clock, as wide as the bus.

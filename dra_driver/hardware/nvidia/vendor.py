@@ -245,6 +245,10 @@ class NvidiaHardware:
         """Set how long a GPU's time slices are."""
         self._modes().set_time_slice(device, interval, deadline_s)
 
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
+        """Let a cgroup have so much of a GPU's memory at most (port.MemoryLimiting)."""
+        self._modes().limit_memory(device, cgroup, limit, deadline_s)
+
     # -- discovery
 
     def _discover(self) -> Facts:
