@@ -284,7 +284,8 @@ def test_no_device_is_published_while_a_device_plugin_serves_the_gpus(chart: Cha
 def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_downgrade(
     chart: Chart, stage: Stage
 ) -> None:
-    chart.install(stage.node)
+    # As it stands: parts made on demand would take whole GPUs.
+    chart.install(stage.node, agent__mig__mode="static")
     chart.published(stage.node)
     # All that the machine has: six GPUs, one of them for a claim of seven pods, and eight partitions.
     whole, parts, shared = [[f"{kind}-{n}" for n in range(count)] for kind, count in POPULATION.items()]
@@ -303,7 +304,7 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
 
     # Up, and down again: the same image stands for both versions, the ledger's versions are another scenario.
     for version in ("second", "first"):
-        chart.install(stage.node, agent__podAnnotations__version=version)
+        chart.install(stage.node, agent__mig__mode="static", agent__podAnnotations__version=version)
         until("one agent", lambda: len(chart.pods()) == 1, 60)
         run_on(stage, *whole, *parts, *shared)
         use_one_gpu(stage, f"during-{version}")
