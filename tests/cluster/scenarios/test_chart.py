@@ -94,15 +94,17 @@ def run_out_of_memory(chart: Chart) -> None:
     """Let the kernel kill the agent for memory that another process of its container takes, and wait for the next."""
     (pod,) = chart.pods()
     name = pod["metadata"]["name"]
-    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [bytes(2**20) for _ in iter(int, 1)]"
+    greedy = "open('/proc/self/oom_score_adj', 'w').write('-1000'); held = [b'x' * 2**20 for _ in iter(int, 1)]"
     with pytest.raises(subprocess.SubprocessError):
         chart.run(name, "/usr/bin/python3", "-c", greedy)
 
     def killed() -> bool:
         (status,) = chart.cluster.api.get("Pod", name, NAMESPACE)["status"]["containerStatuses"]
-        return status["lastState"].get("terminated", {}).get("reason") == "OOMKilled" and status["ready"]
+        assert status["lastState"].get("terminated", {}).get("reason") == "OOMKilled", status["lastState"]
+        assert status["ready"], status["state"]
+        return True
 
-    until("the agent killed and ready again", killed, 60)
+    until("the agent killed and ready again", killed, 90)
 
 
 def opens_character_devices(chart: Chart, pod: str) -> None:
