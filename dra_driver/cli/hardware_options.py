@@ -68,7 +68,8 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     registrar = Path(values["kubelet_registrar_directory_path"]).absolute()
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
     roots = roots_of(values)
-    state = data if (data / "ledger.db").exists() else None  # what an agent has made of simulated hardware
+    # What an agent has made of simulated hardware; nothing where this user may not look.
+    state = data if os.access(data / "ledger.db", os.F_OK) else None
     return Chosen(
         node=node,
         driver=driver,

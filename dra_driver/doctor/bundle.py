@@ -35,6 +35,7 @@ def write_bundle(path: Path, report: Report, cluster: ClusterEvidence | None, no
     """Write the bundle. Raises: NodeError("node.bundle")."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
+        os.fchmod(descriptor, MODE)  # a file that was there may have been open to others
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, text in _members(report, cluster, node):
                 info = tarfile.TarInfo(f"dra-driver-bundle/{name}")

@@ -14,10 +14,11 @@ from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.model.wire import ClaimWire, Wire
 
 PATIENCE_SECONDS = 60.0  # a pod may take that long to start without anything being wrong
+_MOST_WORDS = 400  # characters of what somebody else said
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
-def check_reservations(cluster: ClusterEvidence) -> Iterator[Finding]:
+def check_reservations(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     """Look for claims that pods keep which have ended, or are not there any more."""
     if not cluster.has("pods", "claims"):
         return
@@ -28,7 +29,7 @@ def check_reservations(cluster: ClusterEvidence) -> Iterator[Finding]:
                 continue
             pod = pods.get(user.get("uid"))
             phase = _phase(pod) if pod else ""
-            if pod is None or phase in _ENDED:
+            if pod is None or (phase in _ENDED and _ended_seconds_ago(pod, now) > PATIENCE_SECONDS):
                 yield Finding(
                     "claim-finished-pod", f"claim {_full_name(claim)}",
                     f"is reserved by pod {user['name']}, which {f'has ended ({phase})' if pod else 'is gone'}",
@@ -47,7 +48,8 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         subject = f"pod {namespace}/{pod['metadata']['name']}"
         if not spec.get("nodeName"):
             yield Finding(
-                "claim-waits", subject, "waits for devices", "status.phase is Pending, spec.nodeName is not set",
+                "claim-waits", subject, f"waits for devices{_told(_refusal(pod))}",
+                "status.phase is Pending, spec.nodeName is not set",
                 f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} says why",
             )  # fmt: skip
             continue
@@ -57,9 +59,10 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         if mine and waited > PATIENCE_SECONDS:
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
-                "claim-not-prepared", subject, f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}",
+                "claim-not-prepared", subject,
+                f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_told(_event(cluster, pod))}",
                 "status.phase is Pending, its claims are allocated",
-                "kubectl describe pod shows the code of the fault; `dra-driver doctor` on that node tells more",
+                "docs/troubleshooting.md has the code of the fault; `dra-driver doctor` on that node tells more",
             )  # fmt: skip
 
 
@@ -122,6 +125,33 @@ def _scheduled_at(pod: Wire) -> str:
         if condition.get("type") == "PodScheduled":
             return str(condition.get("lastTransitionTime") or "")
     return ""
+
+
+def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
+    """Say how long a pod's last container has ended; without containers, as long as can be."""
+    states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
+    ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
+    return _seconds_since(max(ends), now) if ends else float("inf")
+
+
+def _refusal(pod: Wire) -> str:
+    """Give the scheduler's words."""
+    found = ((pod.get("status") or {}).get("conditions")) or ()
+    told = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
+    return told[-1] if told else ""
+
+
+def _event(cluster: ClusterEvidence, pod: Wire) -> str:
+    """Give the kubelet's last words about a pod's claims."""
+    uid = pod["metadata"].get("uid")
+    mine = [one for one in cluster.of("events") if (one.get("involvedObject") or {}).get("uid") == uid]
+    last = max(mine, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default={})
+    return str(last.get("message") or "")
+
+
+def _told(words: str) -> str:
+    plain = " ".join(words.split())
+    return f": {plain if len(plain) <= _MOST_WORDS else f'{plain[: _MOST_WORDS - 1]}…'}" if plain else ""
 
 
 def _seconds_since(time: str, now: datetime) -> float:

@@ -25,15 +25,18 @@ _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 KINDS: dict[str, str] = {
     "nodes": "/api/v1/nodes",
     "namespaces": "/api/v1/namespaces",
+    # Claims before pods: whoever reserves a claim is there by then.
+    "claims": f"{RESOURCE_API}/resourceclaims",
     "pods": "/api/v1/pods",
+    "events": "/api/v1/events",
     "slices": f"{RESOURCE_API}/resourceslices",
     "classes": f"{RESOURCE_API}/deviceclasses",
-    "claims": f"{RESOURCE_API}/resourceclaims",
     "templates": f"{RESOURCE_API}/resourceclaimtemplates",
     "policies": _POLICIES,
     "bindings": f"{_POLICIES.removesuffix('ies')}ybindings",
     "daemonsets": "/apis/apps/v1/daemonsets",
 }
+_SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (
     *(("resource.k8s.io", "resourceclaims", verb) for verb in ("get", "list")),
@@ -73,14 +76,30 @@ def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
     unseen: list[Unseen] = []
     for kind, path in KINDS.items():
         try:
-            objects[kind] = _list(api, path)
+            objects[kind] = _list(api, path, _SELECTED.get(kind, ""))
         except ApiError as error:
             if error.status in {0, 401}:
                 raise
             unseen.append(Unseen(kind, _why(error)))
+    _look_again(api, objects)
     kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
     rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))
     return ClusterEvidence(version, driver, objects, kept, rights, (*unseen, *unasked, *unchecked))
+
+
+def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
+    """Read claims anew that pods seem to keep which are gone: a pod may have ended between two lists."""
+    pods = {one["metadata"].get("uid") for one in objects.get("pods", ())}
+    for number, claim in enumerate(objects.get("claims", ()) if "pods" in objects else ()):
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        if all(one.get("resource") != "pods" or one.get("uid") in pods for one in users):
+            continue
+        metadata = claim["metadata"]
+        path = f"{RESOURCE_API}/namespaces/{metadata.get('namespace')}/resourceclaims/{metadata['name']}"
+        try:
+            objects["claims"][number] = api.request("GET", path, timeout_s=SECONDS)
+        except ApiError:
+            objects["claims"][number] = {**claim, "status": {}}
 
 
 def agents(daemonsets: list[Wire]) -> list[Wire]:
@@ -141,11 +160,12 @@ def _why(error: ApiError) -> str:
     return f"{error.message} [{error.code}]"
 
 
-def _list(api: KubeApi, path: str) -> list[Wire]:
+def _list(api: KubeApi, path: str, selector: str) -> list[Wire]:
     found: list[Wire] = []
     token = ""
     while True:
         query = {"limit": PAGE, **({"continue": token} if token else {})}
+        query |= {"fieldSelector": selector} if selector else {}
         page = api.request("GET", path, query=query, timeout_s=SECONDS)
         found.extend(page.get("items") or [])
         token = (page.get("metadata") or {}).get("continue") or ""

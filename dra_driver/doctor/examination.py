@@ -14,14 +14,22 @@ from dra_driver.doctor import (
     class_checks,
     kubernetes_checks,
     node_checks,
+    server_checks,
     slice_checks,
 )
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding, Report, Unseen, in_order
 from dra_driver.doctor.node_evidence import NodeEvidence
 
-CLUSTER_AREAS = ("Kubernetes", "gates", "container runtimes", "agents", "slices", "classes", "claims", "access")
-NODE_AREAS = ("kernel driver", "hardware", "container runtime", "registration", "ledger and CDI files")
+# Areas, and the kinds of objects without which nothing is known of them.
+CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
+    "container runtimes": ("nodes", "slices"),
+    "agents": ("pods",),
+    "slices": ("slices",),
+    "classes": ("classes", "slices"),
+    "claims": ("claims",),
+    "access": ("policies", "bindings"),
+}
 
 
 def examine(
@@ -32,15 +40,36 @@ def examine(
     if cluster is not None:
         findings += _of_cluster(cluster, now)
     if node is not None:
-        findings += _of_node(node)
+        findings += _of_node(node, cluster)
     if cluster is not None and node is not None:
         findings += slice_checks.check_against_hardware(cluster, node)
         findings += claim_checks.check_ledger(cluster, node)
     return Report(
         in_order(findings),
         (*unseen, *(cluster.unseen if cluster else ()), *(node.unseen if node else ())),
-        (*(CLUSTER_AREAS if cluster else ()), *(NODE_AREAS if node else ())),
+        (*(_areas_of_cluster(cluster) if cluster else ()), *(_areas_of_node(node) if node else ())),
     )
+
+
+def _areas_of_cluster(cluster: ClusterEvidence) -> Iterator[str]:
+    """Name what was looked at, and nothing that could not be read."""
+    yield "Kubernetes"
+    if cluster.kept:
+        yield "gates"
+    yield from (area for area, kinds in CLUSTER_AREAS.items() if cluster.has(*kinds))
+
+
+def _areas_of_node(node: NodeEvidence) -> Iterator[str]:
+    closed = {one.what for one in node.unseen}
+    yield "kernel driver"
+    if node.facts is not None:
+        yield "hardware"
+    if "container runtime" not in closed:
+        yield "container runtime"
+    if node.sockets is not None:
+        yield "registration"
+    if (node.rows is not None or node.ledger_fault) and node.cdi_uids is not None:
+        yield "ledger and CDI files"
 
 
 def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
@@ -52,15 +81,17 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from agent_checks.check_agents(cluster)
     yield from slice_checks.check_presence(cluster)
     yield from slice_checks.check_pools(cluster)
+    yield from server_checks.check_servers(cluster)
     yield from class_checks.check_classes(cluster)
-    yield from claim_checks.check_reservations(cluster)
+    yield from claim_checks.check_reservations(cluster, now)
     yield from claim_checks.check_starting_pods(cluster, now)
     yield from claim_checks.check_devices(cluster)
 
 
-def _of_node(node: NodeEvidence) -> Iterator[Finding]:
+def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Finding]:
+    version = kubernetes_checks.containerd_version(cluster, node.node) if cluster else None
     yield from node_checks.check_kernel_driver(node)
     yield from node_checks.check_hardware(node)
-    yield from node_checks.check_runtime(node)
+    yield from node_checks.check_runtime(node, version)
     yield from node_checks.check_registration(node)
     yield from node_checks.check_prepared(node)

@@ -44,7 +44,7 @@ def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
         library_file=file,
         sources=tuple(sorted(path.name for path in (host / "usr/src").glob("nvidia-*") if path.is_dir())),
         kernel=release,
-        has_headers=(host / "lib/modules" / release / "build").exists(),
+        has_headers=os.access(host / "lib/modules" / release / "build", os.F_OK),
     )
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.gates import QUESTIONS
+from dra_driver.doctor.node_checks import CDI_BY_DEFAULT
 from dra_driver.model.wire import Wire
 
 OLDEST, NEWEST = 34, 37
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 OLD_ADMIN_LABEL = "resource.k8s.io/admin-access"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
-_CONTAINERD_WITH_CDI, _CONTAINERD_BY_DEFAULT = (1, 7), (2, 0)
+_CONTAINERD_WITH_CDI = (1, 7)
 _CRIO_WITH_CDI = (1, 23)
 
 
@@ -74,11 +75,20 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "runtime-no-cdi", subject, f"{runtime} {version} knows no CDI", how,
                 f"upgrade to {runtime} {needed[0]}.{needed[1]} or newer",
             )  # fmt: skip
-        elif runtime == "containerd" and numbers < _CONTAINERD_BY_DEFAULT:
+        elif runtime == "containerd" and numbers < CDI_BY_DEFAULT:
             yield Finding(
                 "runtime-cdi-unknown", subject, f"containerd {version} uses CDI only if enable_cdi is set", how,
                 "run `dra-driver doctor` on that node, or look for enable_cdi = true in /etc/containerd/config.toml",
             )  # fmt: skip
+
+
+def containerd_version(cluster: ClusterEvidence, node: str) -> tuple[int, int] | None:
+    """Give the version of containerd that a node reports; None for another runtime, or where nothing is known."""
+    for one in cluster.of("nodes"):
+        runtime, _, version = _info(one, "containerRuntimeVersion").partition("://")
+        if _name(one) == node and runtime == "containerd":
+            return _numbers(version)
+    return None
 
 
 def check_admin_access(cluster: ClusterEvidence) -> Iterator[Finding]:

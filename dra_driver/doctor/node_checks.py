@@ -16,6 +16,7 @@ from dra_driver.plugin.record import UNFINISHED, State
 _MIXED = "hardware.mixed-mig-driver"
 # What `check_kernel_driver` and `driver-not-answering` say better.
 _SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
+CDI_BY_DEFAULT = (2, 0)  # containerd
 _UPGRADE = "upgrade the driver to 580.65.06 or newer"
 
 
@@ -95,8 +96,8 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
         )
 
 
-def check_runtime(node: NodeEvidence) -> Iterator[Finding]:
-    """Judge the container runtime's configuration."""
+def check_runtime(node: NodeEvidence, version: tuple[int, int] | None = None) -> Iterator[Finding]:
+    """Judge the container runtime's configuration; its version tells the default where the file does not."""
     for one in node.runtimes:
         subject, how = f"{one.runtime} ({one.file})", f"{one.file} and what it imports"
         if one.fault:
@@ -105,6 +106,12 @@ def check_runtime(node: NodeEvidence) -> Iterator[Finding]:
             yield Finding(
                 "runtime-cdi-off", subject, "enable_cdi is false", how, "set enable_cdi = true and restart the runtime"
             )
+        elif one.is_cdi_on is None and version is not None:
+            if version < CDI_BY_DEFAULT:
+                yield Finding(
+                    "runtime-cdi-off", subject, "does not set enable_cdi, which is off before 2.0",
+                    f"{how}, and the version that the node reports", "set enable_cdi = true and restart the runtime",
+                )  # fmt: skip
         elif one.is_cdi_on is None:
             yield Finding(
                 "runtime-cdi-unknown", subject, "does not set enable_cdi: on since containerd 2.0, off in 1.7", how,

@@ -7,6 +7,7 @@ told as `Unseen`. It writes nothing, and asks plugins nothing but who they are.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.device_plugin import live_sockets
+from dra_driver.plugin.record import UNFINISHED
 
 BOOT_ID = "sys/kernel/random/boot_id"
+_LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,16 @@ class NodeFolders:
 
     @property
     def is_kubelet_here(self) -> bool:
-        """Say whether a kubelet has made its folders."""
-        return self.registrar.is_dir() or self.plugins.is_dir()
+        """Say whether a kubelet has made its folders; one that may not be entered is its own."""
+        return any(_is_folder(one) or _is_closed(one.parent) for one in (self.registrar, self.plugins))
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises where this user may not look
+
+
+def _is_closed(path: Path) -> bool:
+    return _is_folder(path) and not os.access(path, os.X_OK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
     """Look at this node; never raises for one thing that can't be read."""
     unseen: list[Unseen] = []
     facts, inventory, left_out = _look_at_hardware(hardware, unseen)
-    rows, ledger_fault = _look_at_ledger(folders.plugins / driver / "ledger.db", unseen)
+    rows, ledger_fault, cdi_uids = _look_at_prepared(folders, driver, unseen)
     boot = Path(roots.proc, BOOT_ID)
     return NodeEvidence(
         node=node,
@@ -76,7 +87,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         vendor=hardware.vendor,
         kernel=read_kernel_driver(roots, folders.host),
         folders=folders,
-        runtimes=read_runtimes(folders.host),
+        runtimes=_look_at_runtimes(folders.host, unseen),
         facts=facts,
         inventory=inventory,
         left_out=left_out,
@@ -84,7 +95,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         device_plugins=tuple(str(path) for path in live_sockets(folders.device_plugins)),
         rows=rows,
         ledger_fault=ledger_fault,
-        cdi_uids=_look_at_cdi(folders.cdi, driver, unseen),
+        cdi_uids=cdi_uids,
         boot_id=boot.read_text().strip() if boot.is_file() else "",
         unseen=tuple(unseen),
     )
@@ -103,9 +114,39 @@ def _look_at_hardware(
         hardware.close()
 
 
+def _look_at_runtimes(host: Path, unseen: list[Unseen]) -> tuple[RuntimeConfig, ...]:
+    try:
+        return read_runtimes(host)
+    except PermissionError as fault:
+        unseen.append(Unseen("container runtime", f"{fault.filename} can't be read: run as root"))
+        return ()
+
+
+_Prepared = tuple[tuple[LedgerRow, ...] | None, str, frozenset[str] | None]
+
+
+def _look_at_prepared(folders: NodeFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
+    """Read ledger and CDI folder; again where they differ, for an agent at work is between the two for a moment."""
+    for _ in range(_LOOKS):
+        said: list[Unseen] = []
+        rows, fault = _look_at_ledger(folders.plugins / driver / "ledger.db", said)
+        uids = _look_at_cdi(folders.cdi, driver, said)
+        if rows is None or uids is None or _agree(rows, uids):
+            break
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
+    unseen += said
+    return rows, fault, uids
+
+
+def _agree(rows: tuple[LedgerRow, ...], uids: frozenset[str]) -> bool:
+    is_settled = all(row.state not in UNFINISHED for row in rows)
+    return is_settled and {row.uid for row in rows if row.has_file} == uids
+
+
 def _look_at_ledger(path: Path, unseen: list[Unseen]) -> tuple[tuple[LedgerRow, ...] | None, str]:
-    if not os.access(path.parent, os.X_OK) and path.parent.exists():
-        unseen.append(Unseen("ledger", f"{path.parent} can't be entered: run as root"))
+    closed = next((one for one in reversed(path.parents) if _is_closed(one)), None)
+    if closed is not None:
+        unseen.append(Unseen("ledger", f"{closed} can't be entered: run as root"))
         return None, ""
     try:
         return read_ledger(path), ""

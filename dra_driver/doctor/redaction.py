@@ -47,6 +47,14 @@ def _pod(wire: Wire, _driver: str) -> Wire:
     }
 
 
+def _event(wire: Wire, _driver: str) -> Wire:
+    fields = ("reason", "message", "count", "firstTimestamp", "lastTimestamp", "eventTime")
+    return {
+        **_picked(wire, *fields),
+        "involvedObject": _picked(wire.get("involvedObject"), "kind", "name", "namespace"),
+    }
+
+
 def _node(wire: Wire, _driver: str) -> Wire:
     status = wire.get("status") or {}
     return {
@@ -102,6 +110,7 @@ _BODIES: dict[str, Callable[[Wire, str], Wire]] = {
     "nodes": _node,
     "namespaces": _labels_only,
     "pods": _pod,
+    "events": _event,
     "slices": _slice,
     "classes": _with_configs,
     "claims": _with_configs,

@@ -6,6 +6,7 @@ does, and nothing else.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def read_registrations(folder: Path) -> tuple[PluginSocket, ...]:
 
 
 def _ask(path: Path) -> PluginSocket:
+    if not os.access(path, os.W_OK):
+        raise PermissionError(path)  # somebody may well answer there
     if is_refused(path):
         return PluginSocket(str(path), is_dead=True)
     return PluginSocket(str(path), ask(path))

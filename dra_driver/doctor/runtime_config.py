@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_CONTAINERD = "etc/containerd/config.toml"
+# Where distributions of Kubernetes bring a containerd of their own, its configuration is theirs too.
+_CONTAINERD = (
+    "etc/containerd/config.toml",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "etc/k0s/containerd.toml",
+    "var/snap/microk8s/current/args/containerd.toml",
+)
 _CRIO = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*")
 # The CRI plugin's table: config version 2 (containerd 1.x), and 3 (2.x).
 _TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
@@ -33,14 +40,13 @@ class RuntimeConfig:
 
 
 def read_runtimes(host: Path) -> tuple[RuntimeConfig, ...]:
-    """Read what is configured below `host`."""
-    return tuple(one for one in (_containerd(host), _crio(host)) if one is not None)
+    """Read what is configured below `host`. Raises: PermissionError."""
+    files = [host / name for name in _CONTAINERD]
+    crio = _crio(host)
+    return (*(_containerd(path, host) for path in files if path.is_file()), *((crio,) if crio else ()))
 
 
-def _containerd(host: Path) -> RuntimeConfig | None:
-    path = host / _CONTAINERD
-    if not path.is_file():
-        return None
+def _containerd(path: Path, host: Path) -> RuntimeConfig:
     is_on: bool | None = None
     folders = DEFAULT_FOLDERS
     try:
@@ -49,6 +55,8 @@ def _containerd(host: Path) -> RuntimeConfig | None:
             for table in (plugins.get(name) or {} for name in _TABLES):
                 is_on = table.get("enable_cdi", is_on)
                 folders = tuple(table.get("cdi_spec_dirs") or folders)
+    except PermissionError:
+        raise
     except (OSError, ValueError, AttributeError) as fault:
         return RuntimeConfig("containerd", _host_name(path, host), None, folders, str(fault))
     return RuntimeConfig("containerd", _host_name(path, host), is_on, folders)
@@ -73,6 +81,8 @@ def _crio(host: Path) -> RuntimeConfig | None:
         for path in files:
             runtime = (tomllib.loads(path.read_text("utf-8")).get("crio") or {}).get("runtime") or {}
             folders = tuple(runtime.get("cdi_spec_dirs") or folders)
+    except PermissionError:
+        raise
     except (OSError, ValueError, AttributeError) as fault:
         return RuntimeConfig("CRI-O", _host_name(files[0], host), None, folders, str(fault))
     return RuntimeConfig("CRI-O", _host_name(files[0], host), is_cdi_on=True, folders=folders)

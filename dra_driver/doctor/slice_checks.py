@@ -5,6 +5,7 @@ Pure. In: `ClusterEvidence`, and `NodeEvidence` for the last. Out: findings.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,9 +16,12 @@ from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
+from dra_driver.plugin.device_plugin import allocatable_gpus
 
 # What other software says of nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
+# Node feature discovery names the vendor, with the class of the device before it as it is set up by itself.
 _GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
+_GPU_LABEL = re.compile(r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_10de\.present")
 _PCI = "resource.kubernetes.io/pciBusID"
 _OWNERS = ("uuid", "parentUUID")
 
@@ -27,7 +31,8 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
     if not cluster.has("slices"):
         return
     ours = _ours(cluster)
-    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one)]
+    # What a device plugin serves is not missing here: one cluster may have nodes of both kinds.
+    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one) and not allocatable_gpus(one)]
     if not ours:
         yield Finding(
             "slices-none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
@@ -77,7 +82,7 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
     if inventory is None or inventory.waiting_for or not published:
         return
     remedy = "the agent mends it within seconds; if it does not, look at its log"
-    seen = {value for device in published.values() for value in _identities(device)}
+    seen = {value for device in published.values() for value in identities(device)}
     for device in inventory.devices:
         gpu = device.gpu
         if device.name in published:
@@ -87,7 +92,7 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
             yield Finding("slices-differ", device.name, "is here, but not published", how, remedy)
     here = {address for gpu in (node.facts.gpus if node.facts else ()) for address in (gpu.pci_address, gpu.uuid)}
     for name, wire in published.items():
-        if (found := _identities(wire)) and not found & here:
+        if (found := identities(wire)) and not found & here:
             yield Finding("slices-differ", name, "is published, but its GPU is not here", how, remedy)
 
 
@@ -107,13 +112,16 @@ def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
 
 def _has_gpus(node: Wire) -> bool:
     labels = node["metadata"].get("labels") or {}
-    return any(labels.get(label) == "true" for label in _GPU_LABELS)
+    return any(
+        value == "true" and (name in _GPU_LABELS or _GPU_LABEL.fullmatch(name)) for name, value in labels.items()
+    )
 
 
-def _identities(device: DeviceWire) -> frozenset[str]:
+def identities(device: DeviceWire) -> frozenset[str]:
     """Give what ties a device to its GPU: PCI address, own UUID or its GPU's."""
     attributes = device.get("attributes") or {}
-    return frozenset(str(_value(attributes[name])) for name in (_PCI, *_OWNERS) if name in attributes)
+    found = (_value(attributes[name]) for name in (_PCI, *_OWNERS) if name in attributes)
+    return frozenset(str(value) for value in found if value)
 
 
 def _differing(device: Device, wire: DeviceWire) -> list[str]:

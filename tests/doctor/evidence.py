@@ -87,6 +87,7 @@ def cluster(**objects: list[Any]) -> ClusterEvidence:
         "nodes": [node_wire()],
         "namespaces": [wire("team")],
         "pods": [],
+        "events": [],
         "slices": [slice_of(DEVICES)],
         "classes": [class_of("gpu.nvidia.com", f'device.driver == "{DRIVER}"')],
         "claims": [],

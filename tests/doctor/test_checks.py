@@ -45,6 +45,9 @@ CLUSTERS = {
     "slices-none": e.cluster(slices=[]),
     "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
     "slices-no-node": e.cluster(nodes=[e.node_wire("n2")]),
+    "slices-second-driver": e.cluster(
+        slices=[*e.cluster().of("slices"), e.slice_of(e.DEVICES, "s2", driver="gpu.example.com")]
+    ),
     "slices-incomplete": e.cluster(slices=[e.slice_of(e.DEVICES, resourceSliceCount=2)]),
     "slices-stale": e.cluster(slices=[e.slice_of(e.DEVICES, generation=2), e.slice_of([], "old")]),
     "class-missing": e.cluster(
@@ -130,6 +133,61 @@ NODES = {
 def test_a_fault_of_the_node_is_found(code):
     also = {"driver-bad-version": {"hardware-mig-mode"}}
     assert set(found(None, e.node(**NODES[code]))) == {code} | also.get(code, set())
+
+
+def test_a_device_plugin_is_found_from_afar_where_this_driver_is_too():
+    offers = {**e.node_wire(), "status": {"allocatable": {"nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "0"}}}
+    finding = found(e.cluster(nodes=[offers]))["node-device-plugin"]
+    assert "nvidia.com/gpu: 2, beside slices" in finding.message
+    label = {"nvidia.com/gpu.present": "true"}
+    elsewhere = {**e.node_wire("n2", **label), "status": offers["status"]}
+    assert not found(e.cluster(nodes=[e.node_wire(), elsewhere]))
+    labels = {"app.kubernetes.io/name": "dra-driver"}
+    agent = e.wire("a", "dra", {"nodeName": "n2"}, {"phase": "Succeeded"}, labels=labels)
+    assert set(found(e.cluster(nodes=[e.node_wire(), elsewhere], pods=[agent]))) == {"node-device-plugin"}
+
+
+@pytest.mark.parametrize("label", ["pci-10de.present", "pci-0302_10de.present", "pci-0300_10de.present"])
+def test_a_node_with_gpus_is_known_by_its_labels(label):
+    two = e.node_wire("n2", **{f"feature.node.kubernetes.io/{label}": "true"})
+    assert set(found(e.cluster(nodes=[e.node_wire(), two]))) == {"slices-node-missing"}
+    card = e.node_wire("n2", **{"feature.node.kubernetes.io/pci-0200_10de.present": "true"})
+    assert not found(e.cluster(nodes=[e.node_wire(), card]))
+
+
+def test_why_a_pod_waits_is_told_in_the_words_of_scheduler_and_kubelet():
+    waits = e.pod_of("p", "Pending", node="", claim="c")
+    words = "0/1 nodes are available: 1 cannot allocate all claims."
+    waits["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": words}]
+    assert words in found(e.cluster(pods=[waits]))["claim-waits"].message
+    pods = [e.pod_of("p", "Pending", claim="c", since=LONG_AGO)]
+    event = {**e.wire("x", "team"), "involvedObject": {"uid": "uid-p"}, "message": "bad\nconfig [claim.bad-config]"}
+    cluster = e.cluster(claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=pods, events=[event])
+    assert found(cluster)["claim-not-prepared"].message.endswith(": bad config [claim.bad-config]")
+
+
+def test_a_pod_that_has_just_ended_is_left_in_peace():
+    pod = e.pod_of("p", "Succeeded")
+    pod["status"]["containerStatuses"] = [{"name": "a", "state": {"terminated": {"finishedAt": JUST_NOW}}}]
+    claims = [e.claim_of("c", "gpu-0000-01-00-0", pod="p")]
+    assert not found(e.cluster(claims=claims, pods=[pod]))
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = LONG_AGO
+    assert set(found(e.cluster(claims=claims, pods=[pod]))) == {"claim-finished-pod"}
+
+
+def test_only_what_was_seen_is_said_to_be_looked_at():
+    blind = examine(replace(e.cluster(), objects={}, kept={}), e.node(sockets=None, rows=None, facts=None), NOW)
+    assert blind.looked_at == ("Kubernetes", "kernel driver", "container runtime")
+    whole = examine(e.cluster(), e.node(), NOW).looked_at
+    assert {"gates", "claims", "access", "hardware", "registration", "ledger and CDI files"} <= set(whole)
+
+
+def test_the_version_of_containerd_tells_what_its_file_does_not():
+    silent = e.node(runtimes=(RuntimeConfig("containerd", "/f", None, ("/run/cdi",)),), rows=(), cdi_uids=frozenset())
+    assert not found(e.cluster(), silent)
+    old = e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")])
+    assert "runtime-cdi-off" in found(old, silent)
+    assert set(found(None, silent)) == {"runtime-cdi-unknown"}
 
 
 def test_headers_are_missed_only_where_a_driver_waits_to_be_built():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
 from datetime import UTC, datetime
@@ -71,7 +74,7 @@ def test_kinds_that_are_not_served_are_said_and_the_rest_is_read(serve):
     _, api = serve()
     cluster = read_cluster(api, e.DRIVER)
     assert [one["metadata"]["name"] for one in cluster.of("nodes")] == ["n1"]
-    assert {one.what for one in cluster.unseen} == {"policies", "bindings", "daemonsets"}
+    assert {one.what for one in cluster.unseen} == {"policies", "bindings", "daemonsets", "events"}
     assert not cluster.has("policies")
 
 
@@ -135,13 +138,53 @@ def test_a_damaged_ledger_is_said_and_left_alone(folder):
     assert [path.name for path in ledger.parent.iterdir()] == ["ledger.db"]
 
 
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(bool(UNPRIVILEGED) and not shutil.which(UNPRIVILEGED[0]), reason="no setpriv")
+def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
+    (folder / "host/etc/containerd").mkdir(parents=True)
+    (folder / "host" / CONTAINERD).write_text("version = 2\n")
+    closed = [folder / "kubelet", folder / "host/etc/containerd"]
+    (folder / "kubelet/plugins_registry").mkdir(parents=True)
+    command = [*UNPRIVILEGED, sys.executable, "-m", "dra_driver", "doctor", "--output", "json"]
+    command += ["--hardware", "simulated:demo-h100", "--node-name", "n1", "--cdi-root", str(folder / "cdi")]
+    command += ["--host-root", str(folder / "host"), "--kubeconfig", str(folder / "none")]
+    for flag, name in (("registrar", "plugins_registry"), ("plugins", "plugins")):
+        command += [f"--kubelet-{flag}-directory-path", str(folder / "kubelet" / name)]
+    command += ["--device-plugins-directory-path", str(folder / "kubelet/device-plugins")]
+    for one in closed:
+        one.chmod(0)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        for one in closed:
+            one.chmod(0o700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert {one["what"] for one in report["unseen"]} == {
+        "cluster",
+        "ledger",
+        "container runtime",
+        "registration sockets",
+    }
+    assert report["lookedAt"] == ["kernel driver", "hardware"]
+
+
 CONTAINERD = "etc/containerd/config.toml"
+K3S = f"var/lib/rancher/k3s/agent/{CONTAINERD}"
 
 
 @pytest.mark.parametrize(
     ("files", "runtime", "is_on", "folders"),
     [
         ({CONTAINERD: "version = 2\n"}, "containerd", None, ("/etc/cdi", "/var/run/cdi")),
+        (
+            {K3S: '[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = true\n'},
+            "containerd",
+            True,
+            ("/etc/cdi", "/var/run/cdi"),
+        ),
         (
             {CONTAINERD: '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\ncdi_spec_dirs = ["/x"]\n'},
             "containerd",

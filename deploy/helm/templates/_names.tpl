@@ -83,9 +83,9 @@ kubernetes.io/os: linux
   expression: oldObject == null || object.spec != oldObject.spec
 {{- end -}}
 
-{{/* dyn: the three kinds differ, and a policy is checked against each. */}}
+{{/* The configs of object or oldObject. dyn: the three kinds differ, and a policy is checked against each. */}}
 {{- define "dra-driver.configs" -}}
-(request.kind.kind == "DeviceClass" ? dyn(object).?spec.?config
-: request.kind.kind == "ResourceClaimTemplate" ? dyn(object).?spec.?spec.?devices.?config
-: dyn(object).?spec.?devices.?config).orValue([])
+(request.kind.kind == "DeviceClass" ? dyn({{ . }}).?spec.?config
+: request.kind.kind == "ResourceClaimTemplate" ? dyn({{ . }}).?spec.?spec.?devices.?config
+: dyn({{ . }}).?spec.?devices.?config).orValue([])
 {{- end -}}

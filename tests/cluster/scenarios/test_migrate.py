@@ -8,8 +8,12 @@ controllers; for kinds that nobody runs here the pods are made from the template
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +23,7 @@ from dra_driver.cli.inputs_devices import fleet_of_profile
 from dra_driver.migrate.objects import objects_of
 from dra_driver.migrate.pods import shapes_of
 from tests.cluster.api import Object, Refused
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import REPOSITORY, Cluster
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
 from tests.cluster.workload import claim, devices, request
@@ -252,3 +256,57 @@ def test_a_migrated_quota_counts_the_devices_of_claims(stage: Stage) -> None:
     until("the quota is in force", refused, 30)
     api.create(claim(stage.namespace, "eight", devices(request("gpus", count=8))))
     api.delete("ResourceQuota", "team-a", stage.namespace)
+
+
+TRAIN = """
+# Ask Ada.
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: NAMESPACE}
+spec:
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+  containers:
+  - name: main
+    image: registry.example.com/none:1
+    resources: {limits: {nvidia.com/gpu: COUNT}}
+"""
+
+
+def _migrate(cluster: Cluster, folder: Path, text: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
+    (folder / "train.yaml").write_text(text)
+    command = [sys.executable, "-m", "dra_driver", "migrate", str(folder / "train.yaml"), "--cluster"]
+    surroundings = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(kubeconfig or cluster.kubeconfig)}
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60, check=False)
+    return done.returncode, done.stdout, " ".join(done.stderr.split())
+
+
+def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
+    cluster: Cluster, stage: Stage, fleet: None, tmp_path: Path
+) -> None:
+    text = TRAIN.replace("NAMESPACE", stage.namespace)
+    taken = {"devices": {"requests": [{"name": "x", "exactly": {"deviceClassName": "elsewhere"}}]}}
+    meta = {"name": "train-gpu", "namespace": stage.namespace}
+    cluster.api.create(
+        {"apiVersion": GROUP, "kind": "ResourceClaimTemplate", "metadata": meta, "spec": {"spec": taken}}
+    )
+    status, made, said = _migrate(cluster, tmp_path, text.replace("COUNT", "1"))
+    assert status == 0, said
+    assert "name: train-gpu-2" in made
+    assert "# Ask Ada." in made
+    with_devices = sum(1 for taint in NODES.values() if taint)
+    assert re.search(rf"train-gpu-2, request gpu: this selector matches [0-9]+ devices on {with_devices} nodes", said)
+    # What it wrote is what the API server takes, and a second run finds its own template.
+    cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=made)
+    (tmp_path / "made.yaml").write_text(made)
+    status, again, _ = _migrate(cluster, tmp_path, made)
+    assert (status, again) == (0, made)
+    status, _, said = _migrate(cluster, tmp_path, text.replace("COUNT", "31"))
+    assert (status, "no node has the 31 that it wants" in said) == (1, True)
+    cluster.kubectl("delete", "resourceclaimtemplates", "--all", "-n", stage.namespace)
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_of_the_surroundings(cluster: Cluster, tmp_path: Path) -> None:
+    nobody = cluster.authority.kubeconfig("nobody", "wrong", cluster.api.server)
+    status, made, said = _migrate(cluster, tmp_path, TRAIN.replace("COUNT", "1"), nobody)
+    assert (status, made) == (5, "")
+    assert "api." in said

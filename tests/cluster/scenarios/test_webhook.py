@@ -61,6 +61,13 @@ def obj(kind: str, parameters: Any, *, version: str = "v1", driver: str = DRIVER
     return {"apiVersion": f"resource.k8s.io/{version}", "kind": kind, "metadata": meta, "spec": spec}
 
 
+def versions(cluster: Cluster) -> list[str]:
+    """Give the versions of the resource API that are served; beta ones are not, as Kubernetes comes."""
+    served = {one["version"] for one in cluster.api.call("GET", "/apis/resource.k8s.io")["versions"]}
+    assert "v1" in served
+    return [one for one in VERSIONS if one in served]
+
+
 def refusal(cluster: Cluster, content: Object) -> str:
     """Say why an object is refused, in a dry run; empty when it is not."""
     path = cluster.api.path(content["kind"], namespace=content["metadata"].get("namespace", ""))
@@ -76,14 +83,14 @@ def refusal(cluster: Cluster, content: Object) -> str:
 class Served:
     """The webhook as a process on the first node, behind the chart's Service."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *options: str) -> None:
         self.cluster = cluster
         node = cluster.nodes[0]
         token = self._token()
         kubeconfig = cluster.authority.kubeconfig(NAME, token, "https://10.96.0.1:443")
         names = ("--namespace", NAMESPACE, "--service", NAME, "--secret", NAME, "--configuration", NAME)
         argv = [sys.executable, "-m", "dra_driver", "webhook", "--kubeconfig", str(kubeconfig), *names]
-        argv += ["--address", f"{node.address}:{PORT}"]
+        argv += ["--address", f"{node.address}:{PORT}", *options]
         self.daemon: Daemon = node.daemon("webhook", argv, environment={"PYTHONPATH": str(REPOSITORY)})
 
     def _token(self) -> str:
@@ -156,7 +163,7 @@ def applied(cluster: Cluster, folder: Path, name: str, *options: str) -> list[st
 
 
 def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_not(served: Served) -> None:
-    for version in VERSIONS:
+    for version in versions(served.cluster):
         for kind, path in (
             ("ResourceClaim", "spec.devices"),
             ("ResourceClaimTemplate", "spec.spec.devices"),
@@ -192,6 +199,53 @@ def test_an_expired_certificate_is_renewed_and_reviews_go_on(served: Served) -> 
     assert served.cluster.api.get("Secret", NAME, NAMESPACE)["data"]["tls.crt"] != data["tls.crt"]
 
 
+def test_a_stored_config_holds_up_no_change_and_what_is_worse_is_refused(installed: Cluster) -> None:
+    """The class was written before the webhook was there."""
+    cluster = installed
+    before = obj("DeviceClass", WRONG, name="ratchet")
+    cluster.api.create(before)
+    try:
+        served = Served(cluster)
+        served.start()
+        assert "config[1]" in _made_worse(cluster, "ratchet")
+        made = obj("ResourceClaim", WRONG)
+        made["metadata"] = {"generateName": "made-", "namespace": "default"}
+        assert "denied the request" in refusal(cluster, made)
+        assert served.daemon.stop(20) == 0
+    finally:
+        cluster.api.delete("DeviceClass", "ratchet")
+
+
+def _made_worse(cluster: Cluster, name: str) -> str:
+    """Change a class with a wrong config, and add one that is wrong too; give what is said of the second."""
+    stored = cluster.api.get("DeviceClass", name)
+    stored["spec"]["selectors"] = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
+    stored = cluster.api.replace(stored)
+    worse = {"opaque": {"driver": DRIVER, "parameters": {**WRONG, "more": 1}}}
+    with pytest.raises(Refused) as refused:
+        cluster.api.replace({**stored, "spec": {**stored["spec"], "config": [*stored["spec"]["config"], worse]}})
+    return str(refused.value)
+
+
+def test_with_files_that_somebody_else_renews_it_asks_for_no_right(installed: Cluster, tmp_path: Path) -> None:
+    """As with cert-manager: the files are mounted, caBundle is filled in from outside."""
+    names = (f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local")
+    pair = make_pair(names, datetime.now(UTC))
+    tmp_path.chmod(0o755)
+    (tmp_path / "tls.crt").write_text(pair.certificate)
+    (tmp_path / "tls.key").write_text(pair.key)
+    configuration = installed.api.call("GET", CONFIGURATION)
+    for one in configuration["webhooks"]:
+        one["clientConfig"]["caBundle"] = base64.b64encode(pair.authorities.encode()).decode()
+    installed.api.call("PUT", CONFIGURATION, configuration)
+    installed.kubectl("delete", "role,rolebinding", NAME, "-n", NAMESPACE)
+    served = Served(installed, "--tls-dir", str(tmp_path))
+    served.start()
+    assert served.refuses()
+    assert not installed.api.get("Secret", NAME, NAMESPACE).get("data")
+    assert served.daemon.stop(20) == 0
+
+
 def test_while_it_is_down_the_failure_policy_decides_and_only_for_configs_of_this_driver(served: Served) -> None:
     served.daemon.stop(20)
     cluster = served.cluster
@@ -216,6 +270,7 @@ def test_while_it_is_down_the_failure_policy_decides_and_only_for_configs_of_thi
 
 def test_the_policy_without_a_server_judges_as_the_node_does(cluster: Cluster, tmp_path: Path) -> None:
     policy = REPOSITORY / "deploy" / "manifests" / "options" / "config-policy.yaml"
+    cluster.api.create(obj("DeviceClass", WRONG, name="ratchet"))
     cluster.apply(policy)
     try:
         until("the policy in force", lambda: refusal(cluster, obj("ResourceClaim", WRONG)), 30)
@@ -223,16 +278,18 @@ def test_the_policy_without_a_server_judges_as_the_node_does(cluster: Cluster, t
             said = refusal(cluster, obj("ResourceClaim", parameters))
             assert bool(said) is bool(validate(parameters)), (parameters, said)
             assert not said or "denied request" in said, (parameters, said)
-        for version in VERSIONS:
+        for version in versions(cluster):
             for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
                 assert "sharing.strategy must be one of" in refusal(cluster, obj(kind, WRONG, version=version))
                 assert refusal(cluster, obj(kind, RIGHT, version=version)) == ""
                 assert refusal(cluster, obj(kind, WRONG, version=version, driver="nic.example.com")) == ""
+        assert "unknown field" in _made_worse(cluster, "ratchet")
         assert applied(cluster, tmp_path, "wrong.yaml") == shown("wrong.yaml", 1)
         found = cluster.api.call("GET", f"{ADMISSION}/validatingadmissionpolicies/dra-driver-configs")
         assert not found["status"].get("typeChecking", {}).get("expressionWarnings"), found["status"]
     finally:
         cluster.kubectl("delete", "-f", str(policy))
+        cluster.api.delete("DeviceClass", "ratchet")
 
 
 def test_the_charts_deployment_serves_and_an_upgrade_keeps_its_trust(cluster: Cluster) -> None:
