@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 JOBS   ?= 2
 
+# The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test lint format types laws docs proto image bench pythons clean
 
 help:            ## Show these targets.

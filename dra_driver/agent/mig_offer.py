@@ -99,7 +99,7 @@ class MigOffer:
             return frozenset(["static"])
         is_counting = self._published().is_counting
         self._is_told &= not is_counting
-        foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign(gpu))
+        foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign_places(gpu))
         return frozenset(foreign) if is_counting else frozenset(["uncounted", *foreign])
 
     def _say(self, facts: Facts, policy: MigPolicy) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
@@ -105,6 +106,7 @@ class NodeAgent:
             pods_dir=options.plugins_dir.parent / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
+            cgroups=Path(options.roots.sys) / "fs/cgroup",
         )
         self._server = PluginServer(
             driver=options.driver,

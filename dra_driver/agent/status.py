@@ -7,9 +7,10 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from dra_driver.model.errors import NodeError, UsageError
+from dra_driver.telemetry.listening import HttpServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -34,13 +35,12 @@ class StatusPage:
     def __init__(self, address: str, *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]) -> None:
         host, port = parse_address(address)
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(metrics, readiness))
+            self._server = HttpServer((host, port), _handler(metrics, readiness))
         except OSError as error:
             raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._stop = threading.Event()
-        self._address = f"{host}:{self.port}"
+        self._address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
 
     def start(self) -> None:

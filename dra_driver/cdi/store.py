@@ -67,10 +67,10 @@ class CdiStore:
 
         Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
         """
-        path = self._path(file_name)
+        self._path(file_name)
         try:
-            _unlink(_unfinished(path))
-            return _unlink(path)
+            _unlink(f"{self.root}/.{file_name}{_UNFINISHED}")
+            return _unlink(f"{self.root}/{file_name}")
         except OSError as exc:
             raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
 
@@ -167,9 +167,9 @@ def _unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}{_UNFINISHED}")
 
 
-def _unlink(path: Path) -> bool:
+def _unlink(path: str) -> bool:
     try:
-        path.unlink()
+        os.unlink(path)  # noqa: PTH108 - within every unprepare
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +104,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
         name=metadata.get("name", ""),
         devices=devices,
         configs=_decode_configs(wire.get("config") or (), driver, full_name),
-        pods=tuple(_pods(claim_wire["status"].get("reservedFor") or ())),
+        pods=pods_of(claim_wire),
     )
 
 
@@ -144,8 +144,10 @@ def _decode_result(result: Wire) -> AllocatedDevice:
     )
 
 
-def _pods(consumers: Iterable[Wire]) -> Iterator[str]:
-    return (str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
+def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
+    """Give the UIDs of the pods that a claim is reserved for."""
+    consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
+    return tuple(str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 
 
 def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:

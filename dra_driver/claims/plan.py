@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
@@ -108,7 +109,7 @@ class CdiFileStep:
         return {"kind": self.kind, "file": self.file}
 
 
-Step = MigModeStep | MigPartitionStep | SharingStep | CdiFileStep
+Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
 
 
 def gpu_record(gpu: GpuFacts) -> Wire:
@@ -230,8 +231,8 @@ def plan_prepare(
         for d in claim.devices
     )
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    sharing = plan_sharing(claim, devices, results)
-    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, cdi), taken)
+    sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
+    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, *limits, cdi), taken)
 
 
 def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:

@@ -28,6 +28,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.sharing.mps import MpsClient, socket_path
 
+READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0
 _SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
 
@@ -85,7 +86,7 @@ class EmbeddedNode:
         """Give the agent's ledger."""
         return self.kubelet.plugins_dir / self.driver / "ledger.db"
 
-    def start(self, progress: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0) -> None:
+    def start(self, progress: Callable[[str], None] = lambda _: None, *, timeout_s: float = READY_SECONDS) -> None:
         """Start everything and wait until the node is ready. Raises: NodeError saying what did not come up."""
         progress("starting a Kubernetes API and a kubelet")
         self.api.start()

@@ -98,6 +98,9 @@ class GpuFacts:
     mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where not known, or where the GPU can't do MIG
     mig_toggles_without_reset: bool = False  # Hopper and newer
     pci_id: int | None = None  # device id << 16 | vendor id: 0x233010DE
+    limits_memory: bool = False  # the driver keeps a cgroup to an amount of this GPU's memory
+    # GPU instances beside `partitions`, which nobody can use: GPU instance profile id and first memory slice.
+    unusable: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

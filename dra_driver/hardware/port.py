@@ -117,6 +117,24 @@ class Partitionable(Protocol):
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew; nothing while MIG mode is off."""
 
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Read anew which GPU instances there are beside the partitions, as `GpuFacts.unusable` has them."""
+
+
+@runtime_checkable
+class MemoryLimiting(Protocol):
+    """Optional ability, of the GPUs whose facts say `limits_memory`: the driver keeps a cgroup to a limit."""
+
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
+        """Let the processes below a cgroup (its folder's path) have `limit` bytes of a GPU's memory at most.
+
+        None takes the limit away. It goes with the cgroup, and holds for memory that is asked for from now on. A cgroup
+        that is gone is fine.
+
+        Raises: HardwareError("hardware.memory-limit-unsupported", retry NEVER), ("hardware.no-permission", retry
+        NEVER), ("hardware.not-answering"), ("hardware.gpu-lost", retry LATER).
+        """
+
 
 @runtime_checkable
 class Shareable(Protocol):

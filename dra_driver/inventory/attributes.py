@@ -278,7 +278,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         "enforcement",
         Kind.STRING,
         "What keeps a user within its share: `none`, `cooperative` (limits in its own environment) or `hard` (the "
-        "driver refuses more).",
+        "driver refuses more memory).",
         SHARE,
         _of_share("enforcement"),
         owner=Owner.OURS,

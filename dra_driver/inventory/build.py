@@ -104,7 +104,7 @@ class _Collected:
         owner, whole_name = self._policy.ownership, names.gpu_name(gpu.pci_address)
         held = self._held[gpu]
         is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
-        is_cut = bool(gpu.partitions or held) or is_administrators
+        is_cut = bool(gpu.partitions or gpu.unusable or held) or is_administrators
         if not is_cut or whole_name in owner.held:
             yield self._make(whole_name, gpu, None)
         standing = set()

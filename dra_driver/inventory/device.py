@@ -60,7 +60,7 @@ class Enforcement(enum.StrEnum):
 
     NONE = "none"  # nothing
     COOPERATIVE = "cooperative"  # limits that the tenant's own environment carries
-    HARD = "hard"  # the driver refuses more
+    HARD = "hard"  # the driver refuses more memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,15 @@ class Share:
 
     `parent` is the stable name of the device that is shared: `index` counts the replicas that are published in its
     place, from 0. Without an index the published device is the parent itself, under its own name, and may be allocated
-    many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits.
+    many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits. With
+    `is_hard` the driver keeps each pod to its shares' memory.
     """
 
     parent: str
     mode: ShareMode
     index: int | None = None
     settings: SharingSettings | None = None
+    is_hard: bool = False
 
     @property
     def strategy(self) -> Strategy | None:
@@ -85,6 +87,8 @@ class Share:
     @property
     def enforcement(self) -> Enforcement:
         """Say what keeps tenants within their shares. MPS trusts what the tenant's environment says."""
+        if self.is_hard:
+            return Enforcement.HARD
         return Enforcement.COOPERATIVE if isinstance(self.settings, MpsSettings) else Enforcement.NONE
 
 

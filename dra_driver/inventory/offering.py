@@ -26,8 +26,9 @@ def how_offered(gpu: GpuFacts, policy: MigPolicy) -> str:
         return f"{stands}: it can not be cut"
     if not policy.is_dynamic:
         return f"{stands}: --mig=static"
-    foreign = policy.ownership.foreign(gpu)
-    if foreign:
-        names = ", ".join(f"{p.profile} at slice {p.start}" for p in foreign)
-        return f"{stands}: an administrator has cut it ({names})"
+    if places := policy.ownership.foreign_places(gpu):
+        profiles = {profile.gi_profile_id: profile.name for profile in gpu.mig_profiles}
+        names = {(p.gi_profile_id, p.start): p.profile for p in gpu.partitions}
+        told = (f"{names.get(at) or profiles.get(at[0], 'an instance')} at slice {at[1]}" for at in places)
+        return f"{stands}: an administrator has cut it ({', '.join(told)})"
     return f"{stands}: only a reset could switch MIG mode on"

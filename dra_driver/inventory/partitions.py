@@ -47,7 +47,8 @@ class Ownership:
 
     `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
     known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
-    switched on for partitions of ours.
+    switched on for partitions of ours. `recorded` is where ours stand, are being made or undone: an unusable instance
+    there is one of ours, half-made.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -55,6 +56,7 @@ class Ownership:
     held: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     forms: frozenset[tuple[str, bool]] = frozenset()
+    recorded: frozenset[Place] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
         """Say whether a partition is ours."""
@@ -64,6 +66,11 @@ class Ownership:
     def foreign(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Give the GPU's partitions that are an administrator's."""
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
+
+    def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Give where an administrator's instances stand: profile id and start, of usable ones first."""
+        others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
+        return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
     """
     if not policy.is_dynamic or not cuts_of(gpu, with_all=policy.with_all):
         return False
-    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign(gpu)
+    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_places(gpu)
 
 
 def whole_is_offered(gpu: GpuFacts) -> bool:

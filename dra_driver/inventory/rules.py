@@ -69,6 +69,7 @@ class Rule:
     """How the devices that match are shared; with neither `replicas` nor a `portion` they stay whole.
 
     `replicas` beside a portion is what takes its place where the API server does not keep what shares are counted in.
+    `is_hard` asks that the driver keep each pod to its memory.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Rule:
     replicas: int | None = None
     portion: Portion | None = None
     settings: SharingSettings | None = None
+    is_hard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,21 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings) -> Rule:
     if not is_exclusive and not ways:
         row.fault("replicas", "missing, expected replicas, memory, compute or `exclusive: true`")
     settings = _settings(row, match, read_settings, is_exclusive=is_exclusive)
+    is_hard = _is_hard(row, match, limits_memory=not is_exclusive and ShareMode.COMPUTE not in portions)
     row.close()
     mode = None if is_exclusive or not ways else ways[0]
-    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings)
+    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings, is_hard)
+
+
+def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:
+    """Read `enforcement`; what is not hard follows from `sharing`, so that it is not asked for."""
+    if row.optional_text("enforcement", pattern="hard", what="hard: anything else follows from sharing") is None:
+        return False
+    if not limits_memory:
+        row.fault("enforcement", "only goes with replicas and memory: memory is what the driver can limit")
+    elif match.types == (DeviceType.MIG,):
+        row.fault("enforcement", "the driver limits memory of whole GPUs only; partitions are cut by the hardware")
+    return True
 
 
 def _match(section: Fields) -> Match:

@@ -86,6 +86,8 @@ class Sharer:
         if isinstance(allotment, str):
             self._problem(device, "share-unfit", f"{rule.name} can't share it, it stays whole: {allotment}")
             return self._hide(device) if is_shared or is_replicated else Offer((device,))
+        if rule.is_hard and not _is_hard(device, rule):
+            self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
         shared, replicas = self._shared(device, rule, allotment), tuple(self._replicas(device, rule))
         if is_shared:
             return Offer((shared,), (), (device, *replicas))
@@ -110,7 +112,7 @@ class Sharer:
     def _shared(self, device: Device, rule: Rule, allotment: Allotment) -> Device:
         mode = ShareMode.REPLICAS if rule.portion is None else rule.mode or ShareMode.REPLICAS
         settings = settings_of(rule, allotment, device.type, self._ids(device))
-        share = Share(device.name, mode, None, settings)
+        share = Share(device.name, mode, None, settings, _is_hard(device, rule))
         made = self._make(device.name, device, share, rule.replicas if mode is ShareMode.REPLICAS else None)
         return replace(made, capacity=allotment.capacity, policies=allotment.policies)
 
@@ -121,7 +123,7 @@ class Sharer:
             return
         settings = settings_of(plain, allotment, device.type, self._ids(device))
         for index in range(rule.replicas):
-            share = Share(device.name, ShareMode.REPLICAS, index, settings)
+            share = Share(device.name, ShareMode.REPLICAS, index, settings, _is_hard(device, plain))
             made = self._make(replica_name(device.name, index), device, share, rule.replicas)
             capacity = without_slices(device.capacity)
             if MEMORY in capacity:
@@ -134,3 +136,17 @@ class Sharer:
 
     def _problem(self, device: Device, code: str, message: str) -> None:
         self.problems.append(Problem(f"inventory.{code}", device.name, message))
+
+
+def _is_hard(device: Device, rule: Rule) -> bool:
+    is_possible = device.type is DeviceType.GPU and device.gpu.limits_memory and MEMORY in device.capacity
+    return rule.is_hard and is_possible
+
+
+def _why_not(device: Device) -> str:
+    """Say why the driver can't limit what its users have of a device's memory."""
+    if device.type is DeviceType.MIG:
+        return "the driver does not know for partitions, which the hardware cuts"
+    if MEMORY not in device.capacity:
+        return "nobody can set: it reports no memory of its own"
+    return "this driver does not know (release 615 and cgroup v2 are needed)"

@@ -25,6 +25,8 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     429: ("too-many-requests", Retry.NOW, ""),
 }
 _MESSAGE_CHARS = 500
+_WAIT_MOST_SECONDS = 300  # whoever asks for more is no API server: nobody publishes or prepares meanwhile
+_DIGITS = 9
 
 
 def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str) -> Wire:
@@ -69,5 +71,5 @@ def _seconds(retry_after: str, body: Wire) -> float:
     details = body.get("details")
     inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after)
-    return float(inside) if isinstance(inside, int) else 0.0
+        inside = int(retry_after[:_DIGITS])
+    return float(min(max(inside, 0), _WAIT_MOST_SECONDS)) if isinstance(inside, int) else 0.0

@@ -122,7 +122,7 @@ def resolve(
 ) -> dict[str, str]:
     """Give every flag's value by field name: the flag if given, else its non-empty twin, else the default.
 
-    Raises: UsageError("usage.bad-choice") naming the flag or the twin that is wrong.
+    Raises: UsageError("usage.bad-choice", "usage.flags") naming the flag or the twin that is wrong.
     """
     values = {}
     for flag in flags:
@@ -132,5 +132,7 @@ def resolve(
             value, source = (twin, flag.twin) if twin else (flag.default, flag.name)
         if flag.choices and value not in flag.choices:
             raise UsageError("bad-choice", f"{source}={value!r} is none of {', '.join(flag.choices)}")
+        if flag.default and not value:  # an empty folder would be the one that the process happens to be in
+            raise UsageError("flags", f"{source} is empty", hint=f"leave it out for {flag.default}")
         values[flag.field] = value
     return values

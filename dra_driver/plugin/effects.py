@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dra_driver.cdi import ids
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep, Step
 from dra_driver.claims.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
@@ -21,6 +22,7 @@ from dra_driver.model.errors import DriverError, HardwareError, PrepareError, Re
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.memory_limiter import MemoryLimiter, limits_in_force
 from dra_driver.plugin.partitioner import US, Partitioner
 from dra_driver.plugin.sharer import Sharer, in_force, with_sharing
 
@@ -57,15 +59,22 @@ class Effects:
     """What steps do to the node."""
 
     def __init__(
-        self, store: CdiStore, hardware: Hardware, partitioner: Partitioner, sharer: Sharer, ledger: Ledger
+        self,
+        store: CdiStore,
+        hardware: Hardware,
+        *,
+        partitioner: Partitioner,
+        sharer: Sharer,
+        limiter: MemoryLimiter,
+        ledger: Ledger,
     ) -> None:
         self._store, self._hardware, self._ledger = store, hardware, ledger
-        self._partitioner, self._sharer = partitioner, sharer
+        self._partitioner, self._sharer, self._limiter = partitioner, sharer, limiter
 
     def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
         """Give what is to be recorded before anything is done. Raises: HardwareError."""
         return tuple(
-            s.record() if isinstance(s, (CdiFileStep, SharingStep)) else self._partitioner.look(s) for s in steps
+            self._partitioner.look(s) if isinstance(s, (MigModeStep, MigPartitionStep)) else s.record() for s in steps
         )
 
     def apply(self, uid: str, steps: Iterable[Step], recorded: list[Wire], deadline: Deadline) -> bool:
@@ -74,7 +83,7 @@ class Effects:
         Raises: ClaimError, HardwareError, PrepareError, SharingError.
         """
         changed = False
-        steps = in_force(tuple(steps), recorded)
+        steps = limits_in_force(in_force(tuple(steps), recorded), recorded)
         made: dict[str, tuple[GpuFacts, PartitionFacts, Wire]] = {}
         for step in steps:
             if isinstance(step, CdiFileStep):
@@ -84,6 +93,9 @@ class Effects:
             if isinstance(step, SharingStep):
                 partition = made[step.made][1] if step.made else None
                 recorded[index] = self._sharer.make(uid, step, recorded[index], partition, deadline)
+                continue
+            if isinstance(step, MemoryLimitStep):
+                recorded[index] = self._limiter.make(uid, step, deadline)
                 continue
 
             def note(intent: Wire, index: int = index) -> None:
@@ -133,6 +145,8 @@ class Effects:
                 elif step.get("kind") == MigPartitionStep.kind:
                     if step["key"] not in shared:  # else its daemon still runs, and the next call ends that first
                         self._partitioner.unmake(uid, step, deadline)
+                elif step.get("kind") == MemoryLimitStep.kind:
+                    self._limiter.unmake(uid, step, deadline)
                 elif step.get("kind") == MigModeStep.kind:
                     self._partitioner.restore(step, deadline)
                 else:

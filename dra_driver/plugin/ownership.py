@@ -13,7 +13,7 @@ from dataclasses import replace
 from dra_driver.claims.plan import MigPartitionStep
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.partitions import Ownership
+from dra_driver.inventory.partitions import Ownership, Place
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger import Ledger
@@ -27,22 +27,28 @@ class Owners:
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
         self._foreign: frozenset[str] = frozenset()  # UUIDs that were an administrator's when last judged
+        self._foreign_places: frozenset[Place] = frozenset()
         self.is_settled = True  # whether all were judged with nobody at work on their GPUs
 
     def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
         """Say whose each partition is. Raises: LedgerError."""
         known = self.of_ledger()
         self.is_settled = True
-        gpus = tuple(self._judged(gpu, known) if known.foreign(gpu) else (gpu, known) for gpu in facts.gpus)
+        gpus = tuple(self._judged(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
         uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
-        ownership = replace(known, uuids=uuids, places=known.places.union(*(o.places for _, o in gpus)))
+        places = known.places.union(*(o.places for _, o in gpus))
+        recorded = known.recorded.union(*(o.recorded for _, o in gpus))
+        ownership = replace(known, uuids=uuids, places=places, recorded=recorded)
         fresh = replace(facts, gpus=tuple(gpu for gpu, _ in gpus))
         self._foreign = frozenset(p.uuid for gpu in fresh.gpus for p in ownership.foreign(gpu))
+        self._foreign_places = frozenset(
+            (gpu.pci_address, *place) for gpu in fresh.gpus for place in ownership.foreign_places(gpu)
+        )
         return fresh, ownership
 
     def of_ledger(self) -> Ownership:
         """Read what the ledger knows. Raises: LedgerError."""
-        uuids, places = set(), set()
+        uuids, places, recorded = set(), set(), set()
         forms: set[tuple[str, bool]] = set()
         for record in self._ledger.records():
             devices = record.allocation.get("devices") or ()
@@ -51,13 +57,16 @@ class Owners:
                 is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
                 if not is_ours or step.get("bootId") != self._boot_id:
                     continue
+                place = (step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]) if step["gpu"] else None
+                if place:
+                    recorded.add(place)
                 if step["uuid"]:
                     uuids.add(step["uuid"])
-                else:
-                    places.add((step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]))
+                elif place:
+                    places.add(place)
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
         modes = self._ledger.modes(self._boot_id)
-        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(forms))
+        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(forms), frozenset(recorded))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again with nobody at work on it."""
@@ -65,8 +74,10 @@ class Owners:
             return gpu, known
         try:
             with self._locks.hold([gpu_lock(gpu.pci_address)], Deadline.after(0)):
-                return replace(gpu, partitions=self._hardware.partitions_now(gpu)), self.of_ledger()
+                now, unusable = self._hardware.partitions_now(gpu), self._hardware.unusable_now(gpu)
+                return replace(gpu, partitions=now, unusable=unusable), self.of_ledger()
         except DriverError:
             self.is_settled = False
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
-            return gpu, replace(known, uuids=known.uuids | ours)
+            recorded = frozenset((gpu.pci_address, *place) for place in gpu.unusable) - self._foreign_places
+            return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)

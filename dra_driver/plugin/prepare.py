@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
@@ -28,11 +29,14 @@ from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
+from dra_driver.plugin.joiners import Joiners
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.memory_limiter import MemoryLimiter
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.partitioner import Partitioner
 from dra_driver.plugin.planning import Planner
+from dra_driver.plugin.pod_cgroups import PodCgroups
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.rivals import Rival
@@ -46,6 +50,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
+CGROUPS = Path("/sys/fs/cgroup")
 POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
 HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
 UNDO_SECONDS = 4.0  # for undoing beside, or at the end of, a call that had its time
@@ -70,12 +75,23 @@ class Preparer:
         proc: Path = PROC,
         mode_changed: Callable[[], None] = lambda: None,
         supervisor: MpsSupervisor | None = None,
+        cgroups: Path = CGROUPS,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
         self._sharer = Sharer(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
-        self._effects = Effects(store, hardware, self._partitioner, self._sharer, ledger)
+        pods = PodCgroups(cgroups)
+        self._limiter = MemoryLimiter(hardware, ledger, locks, pods)
+        self._joiners = Joiners(ledger, api, pods, add=self._limit_more)
+        self._effects = Effects(
+            store,
+            hardware,
+            partitioner=self._partitioner,
+            sharer=self._sharer,
+            limiter=self._limiter,
+            ledger=ledger,
+        )
         self._inventory = inventory
         self._waiting = Waiting()
         self._planner = Planner(
@@ -117,7 +133,7 @@ class Preparer:
                 return
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record, deadline)
-                self._survivors.note(record, self._names_held(record))
+                self._survivors.note(record, self._names_held)
 
     # At the start, and beside the calls
 
@@ -131,6 +147,7 @@ class Preparer:
                 repaired += self._mend(uid)
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
+        self._joiners.watch()
         return repaired
 
     def refresh_cdi(self) -> int:
@@ -207,6 +224,7 @@ class Preparer:
         """Let calls that wait give up now."""
         self._waiting.close()
         self._survivors.close()
+        self._joiners.close()
 
     # Effects
 
@@ -264,11 +282,19 @@ class Preparer:
         try:
             self._effects.apply(intent.uid, plan.steps, steps, deadline)
             self.ledger.commit(intent.uid, steps)
+            if any(isinstance(step, MemoryLimitStep) for step in plan.steps):
+                self._joiners.watch()
         except Exception:
             with suppress(DriverError):  # what can't be undone now is undone by the next call, or the next start
                 undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
                 self._undo(replace(intent, steps=tuple(steps)), undo_by)
             raise
+
+    def _limit_more(self, uid: str, pods: tuple[str, ...]) -> None:
+        """Keep pods that came to a prepared claim to its memory limits, too. Raises: DriverError."""
+        deadline = Deadline.after(UNDO_SECONDS)
+        with self._locks.hold([_claim_lock(uid)], deadline):
+            self._limiter.join(uid, pods, deadline)
 
     def _undo(self, record: Record, deadline: Deadline) -> None:
         """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm.

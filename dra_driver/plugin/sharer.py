@@ -143,8 +143,8 @@ class Sharer:
                 "sharing-namespaces",
                 f"the MPS daemon of {effect.device.name} serves namespace {', '.join(sorted(namespaces))} "
                 f"(claim {theirs}), this claim is of {record.namespace}",
-                hint="clients of one MPS daemon share its control channel and memory; the agent's configuration can "
-                "allow that across namespaces",
+                hint="clients of one MPS daemon share its control channel and memory; `acrossNamespaces: true` in the "
+                "agent's sharing configuration allows that, else give the namespaces different devices",
                 retry=Retry.LATER,
             )
 

@@ -53,11 +53,11 @@ class Survivors:
         self._thread: threading.Thread | None = None
         self._is_over = False
 
-    def note(self, record: Record, names: Iterable[str]) -> None:
-        """Guard what a claim has just held, until its pods are known to be gone."""
-        pods = tuple(self._may_live(str(uid) for uid in record.allocation.get("pods") or ()))
-        guarded = frozenset(names)
-        if not pods or not guarded:
+    def note(self, record: Record, names: Callable[[Record], Iterable[str]]) -> None:
+        """Guard what a claim has just held, as `names` tells, until its pods are known to be gone."""
+        pods = tuple(self._may_live(record.allocation.get("pods") or ()))
+        guarded = frozenset(names(record)) if pods else frozenset()
+        if not guarded:
             return
         with self._changed:
             self._left[record.uid] = _Left(record, guarded, pods, time.monotonic() + self._bound_s)
@@ -83,11 +83,10 @@ class Survivors:
             self._is_over = True
             self._changed.notify()
 
-    def _may_live(self, uids: Iterable[str]) -> Iterator[str]:
+    def _may_live(self, uids: Iterable[object]) -> Iterator[str]:
         """Give the pods that the kubelet still has a folder of; all of them where its folders can't be seen."""
-        is_seen = self._pods.is_dir()
-        for uid in uids:
-            if uid and "/" not in uid and (not is_seen or (self._pods / uid).exists()):
+        for uid in map(str, uids):
+            if uid and "/" not in uid and ((self._pods / uid).exists() or not self._pods.is_dir()):
                 yield uid
 
     def _run(self) -> None:

@@ -13,11 +13,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.wire import Wire
+from dra_driver.telemetry.listening import HttpServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,7 @@ class ReviewServer:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(HttpServer):
     request_queue_size = 128
 
     def __init__(
@@ -70,8 +70,6 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self._context = context
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

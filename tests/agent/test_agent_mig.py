@@ -112,6 +112,33 @@ def test_an_administrators_partition_is_published_and_outlives_claims(machine):
     assert machine.cuts == ("1 1", [(19, 0)], 1)
 
 
+def test_a_gpu_instance_that_an_administrator_has_only_begun_keeps_its_gpu_from_being_cut(machine):
+    machine.gpus[0].partition("3g.40gb", 4)
+    machine.gpus[0].cis.clear()
+    machine.write()
+    machine.start()
+    until(lambda: len(machine.here.devices()) == 26, "the other GPU alone")
+    whole, other = names(machine.gpus)
+    assert not any(name.startswith(whole) for name in machine.here.devices())
+    assert "an administrator has cut it (3g.40gb at slice 4)" in machine.here.log()
+    claim = machine.claim(f"{other}-mig-1g10gb-19-0")
+    answered(machine, "prepare", claim)
+    answered(machine, "unprepare", claim)
+    assert machine.cuts == ("1 1", [(9, 4)], 0), "what was begun is left"
+
+
+def test_a_gpu_with_a_mig_device_that_cannot_be_read_is_not_cut(machine):
+    machine.gpus[0].partition("1g.10gb", 0)
+    machine.gpus[0].fail("nvmlGpuInstanceGetInfo", 999)
+    machine.write()
+    machine.start()
+    until(lambda: len(machine.here.devices()) == 26, "the other GPU alone")
+    with machine.state.change():
+        machine.gpus[0].heal()
+    until(lambda: part(machine, "1g10gb-19-0") in machine.here.devices(), "the partition, once it can be read")
+    assert len(machine.here.devices()) == 27
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("function", STEPS)
 def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, function, when):

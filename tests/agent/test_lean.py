@@ -9,8 +9,11 @@ import json, sys
 from dra_driver.agent.lean import lean_imports
 with lean_imports():
     import grpc._server, dra_driver.agent.node
-unused = ("asyncio", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
+unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
 kept_out = [n for n in unused if n in sys.modules]
+from google.protobuf import descriptor_pool
+python_message = descriptor_pool.python_message
+assert python_message.GeneratedProtocolMessageType.__module__ == python_message.__name__, "real at first use"
 import grpc.aio, importlib.metadata, pydantic, typing_extensions, urllib3
 assert callable(typing_extensions.deprecated)
 

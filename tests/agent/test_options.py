@@ -46,3 +46,11 @@ def test_an_address_that_is_none_is_a_usage_error_before_anything_starts():
 def test_a_flag_is_not_guessed_from_its_first_letters(capsys):
     assert main(["--node", "n1"]) == ExitCode.USAGE
     assert "unrecognized arguments: --node n1" in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_a_usage_error_and_an_empty_twin_is_none():
+    for flag in FLAGS:
+        if flag.default:
+            with pytest.raises(UsageError, match=f"{flag.name}"):
+                options(**{flag.field: ""})
+        assert resolve({}, {flag.twin: ""}, [flag]) == {flag.field: flag.default}

@@ -1,5 +1,6 @@
 """The status page over real HTTP."""
 
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -11,9 +12,9 @@ from dra_driver.model.errors import NodeError, UsageError
 from dra_driver.telemetry.metrics import Metrics, Snapshot
 
 
-def get(port, path):
+def get(port, path, host="127.0.0.1"):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -76,3 +77,25 @@ def test_a_wrong_address_is_a_usage_error(text):
 def test_a_taken_port_is_said_plainly(page):
     with pytest.raises(NodeError, match=str(page.port)):
         StatusPage(f"127.0.0.1:{page.port}", metrics=lambda: b"", readiness=tuple)
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return socket.has_dualstack_ipv6()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    ("address", "hosts"), [("[::1]:0", ["[::1]"]), (":0", ["127.0.0.1", "[::1]"]), ("[::]:0", ["[::1]"])]
+)
+def test_the_page_is_found_by_whichever_ip_version_the_cluster_has(address, hosts):
+    page = StatusPage(address, metrics=lambda: b"", readiness=tuple)
+    page.start()
+    try:
+        assert [get(page.port, "/readyz", host) for host in hosts] == [(200, "ok\n")] * len(hosts)
+    finally:
+        page.stop()

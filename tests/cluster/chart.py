@@ -5,7 +5,9 @@ In: a cluster. Out: releases, and what their agents say. Never: a registry; the 
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +27,31 @@ CHART = REPOSITORY / "deploy" / "helm"
 
 @functools.cache
 def image() -> Path:
-    """Build the image of this tree; return the archive."""
+    """Build the image of this tree, unless that was done; return the archive. Workers take turns."""
     output = REPOSITORY / "build" / "image"
-    script = REPOSITORY / "deploy" / "image" / "build.py"
-    command = [sys.executable, str(script), "--output", str(output), "--reference", f"{REPOSITORY_NAME}:{TAG}"]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-    return output / "image.tar"
+    output.mkdir(parents=True, exist_ok=True)
+    archive, stamp, sources = output / "image.tar", output / "sources", _sources()
+    with (output / "lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if archive.exists() and stamp.exists() and stamp.read_text() == sources:
+            return archive
+        stamp.unlink(missing_ok=True)
+        script = REPOSITORY / "deploy" / "image" / "build.py"
+        command = [sys.executable, str(script), "--output", str(output), "--reference", f"{REPOSITORY_NAME}:{TAG}"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+        stamp.write_text(sources)
+    return archive
+
+
+def _sources() -> str:
+    """Digest everything that the image is made of."""
+    made_of = ["pyproject.toml", "requirements.lock", "deploy/image/*", "dra_driver/**/*"]
+    digest = hashlib.sha256(f"{REPOSITORY_NAME}:{TAG}".encode())
+    for path in sorted({path for pattern in made_of for path in REPOSITORY.glob(pattern)}):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_mode}".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class Chart:

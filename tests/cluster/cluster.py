@@ -86,6 +86,11 @@ class Cluster:
             self.keep_logs()
         self.stop()
 
+    @property
+    def keeps_gated(self) -> bool:
+        """Tell whether the fields behind feature gates are kept: the gates are on by default from 1.36."""
+        return self.gates or self.version >= "1.36"
+
     def start(self) -> None:
         """Bring everything up and wait until every node is Ready."""
         started = time.monotonic()

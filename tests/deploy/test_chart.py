@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from dra_driver.cli import world
+from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
 from tests.cluster import binaries
 
@@ -57,9 +59,9 @@ def helm() -> str:
     return found
 
 
-def render(helm: str, *values: str, release: str = "dra-driver") -> str:
+def render(helm: str, *values: str, release: str = "dra-driver", namespace: str = "dra-driver") -> str:
     sets = [word for value in values for word in ("--set", value)]
-    command = [helm, "template", release, str(CHART), "-n", "dra-driver", "--kube-version", "1.35.0", *sets]
+    command = [helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.35.0", *sets]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -138,6 +140,21 @@ def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, v
         render(helm, *values)
     assert said in refused.value.stderr
     assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "values", "is_there"),
+    [("gpus", [], True), ("default", [], False), ("gpus", ["namespace.label=false"], False)],
+)
+def test_a_namespace_of_its_own_is_labelled_by_a_job_that_may_do_nothing_else(
+    helm: str, namespace: str, values: list[str], is_there: bool
+) -> None:
+    found = [c for c in objects(render(helm, *values, namespace=namespace)) if "pod-security" in c["metadata"]["name"]]
+    assert bool(found) is is_there
+    for role in (content for content in found if content["kind"] == "Role"):
+        (rule,) = role["rules"]
+        assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["namespaces"], ["gpus"], ["get", "patch"])
+        assert role["metadata"]["namespace"] == "gpus"
 
 
 def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
@@ -242,6 +259,18 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
     command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
+    documents = yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text())
+    (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("-view"))
+    allowed = {("", "pods"), ("", "namespaces"), ("apps", "daemonsets")}  # by Kubernetes' own role
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["get", "list", "watch"]
+        allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}
+    read = {path.removeprefix("/") for path in (*world._PATHS.values(), *cluster_evidence.KINDS.values())}
+    needed = {(parts[1] if parts[0] == "apis" else "", parts[-1]) for parts in (path.split("/") for path in read)}
+    assert needed <= allowed, needed - allowed
 
 
 def test_the_chart_asks_for_the_image_that_is_built() -> None:

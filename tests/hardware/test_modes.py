@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import NvidiaHardware
-from dra_driver.hardware.port import Roots, Shareable
+from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from tests.hardware.conftest import Machine
@@ -54,6 +54,63 @@ def test_a_mig_device_has_a_compute_mode_of_its_own_or_says_that_it_has_none(mac
     with pytest.raises(HardwareError, match="MIG devices have none of their own") as refused:
         hardware.set_compute_mode(first, ComputeMode.DEFAULT, SOON)
     assert (refused.value.code, refused.value.retry) == ("hardware.compute-mode-unsupported", Retry.NEVER)
+
+
+def limits_of(machine: Machine) -> dict[str, int]:
+    return machine.state.read().gpus[0].memory_limits()
+
+
+def test_a_cgroup_s_memory_is_limited_and_freed_by_newer_drivers(machine: Machine, tmp_path: Path) -> None:
+    (fake,) = machine.add(h100("0000:65:00.0", 0))
+    fake.facts["memory_limits"] = 1
+    machine.write()
+    hardware, gpu = discovered(machine)
+    assert gpu.limits_memory
+    assert isinstance(hardware, MemoryLimiting)
+    pod = tmp_path / "pod"
+    pod.mkdir()
+    hardware.limit_memory(shared(gpu), str(pod), 10 << 30, SOON)
+    assert limits_of(machine) == {str(pod): 10 << 30}
+    hardware.limit_memory(shared(gpu), str(pod), 6 << 30, SOON)
+    assert limits_of(machine) == {str(pod): 6 << 30}
+    hardware.limit_memory(shared(gpu), str(pod), None, SOON)
+    assert limits_of(machine) == {}
+    hardware.limit_memory(shared(gpu), str(tmp_path / "gone"), None, SOON)
+
+
+def test_older_drivers_and_gpus_in_mig_mode_limit_no_cgroup(machine: Machine, tmp_path: Path) -> None:
+    old, cut = machine.add(h100("0000:65:00.0", 0), h100("0000:66:00.0", 1))
+    cut.facts["memory_limits"] = 1
+    cut.partition("1g.10gb", 0)
+    machine.write()
+    hardware = machine.hardware()
+    facts = hardware.discover()
+    assert [gpu.limits_memory for gpu in facts.gpus] == [False, False]
+    assert facts.problems == ()
+    for gpu, fake in zip(facts.gpus, (old, cut), strict=True):
+        with pytest.raises(HardwareError, match="release 615") as refused:
+            hardware.limit_memory(shared(gpu), str(tmp_path), 1 << 30, SOON)
+        assert (refused.value.code, refused.value.retry) == ("hardware.memory-limit-unsupported", Retry.NEVER), fake
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (Code.NO_PERMISSION, "hardware.no-permission"),
+        (Code.GPU_IS_LOST, "hardware.gpu-lost"),
+        (Code.UNKNOWN, "hardware.memory-limit-failed"),
+    ],
+)
+def test_a_memory_limit_that_is_refused_has_a_code(machine: Machine, tmp_path: Path, code: Code, expected: str) -> None:
+    (fake,) = machine.add(h100("0000:65:00.0", 0))
+    fake.facts["memory_limits"] = 1
+    machine.write()
+    hardware, gpu = discovered(machine)
+    with machine.state.change():
+        fake.faults["nvmlDeviceSetMemoryLimits_v1"] = code
+    with pytest.raises(HardwareError) as refused:
+        hardware.limit_memory(shared(gpu), str(tmp_path), 1 << 30, SOON)
+    assert refused.value.code == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.geometry import Wanted, wanted_of
-from dra_driver.inventory.partitions import MigPolicy, Ownership, counters_of_gpu, cuts_of
+from dra_driver.inventory.partitions import MigPolicy, Ownership, counters_of_cut, counters_of_gpu, cut_name, cuts_of
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -175,6 +175,19 @@ def test_a_held_device_stays_published_when_its_gpu_is_no_longer_cut():
     static = build_inventory(FACTS, MigPolicy(ownership=Ownership(held=frozenset([name]))))
     assert name in static.by_name
     assert len(static.devices) == 8, "seven whole GPUs, and of the eighth what is held"
+
+
+def test_a_held_device_of_a_profile_that_is_no_longer_offered_stays_published_and_counted():
+    plain = next(profile for profile in GPU.mig_profiles if profile.name == "1g.10gb")
+    gpu = replace(GPU, mig_profiles=(*GPU.mig_profiles, replace(plain, name="1g.10gb+gfx", gi_profile_id=47)))
+    facts = replace(FACTS, gpus=(gpu, *FACTS.gpus[1:]))
+    cut = next(cut for cut in cuts_of(gpu, with_all=True) if cut.profile.gi_profile_id == 47)
+    name = cut_name(gpu, cut)
+    held = build_inventory(facts, replace(DYNAMIC, ownership=Ownership(held=frozenset([name]))))
+    assert held.by_name.keys() - build_inventory(facts, DYNAMIC).by_name.keys() == {name}
+    device = next(d for d in held.devices if d.name == name)
+    assert device.counters == counters_of_cut(cut), "its part of the GPU is not given away again"
+    assert device.counter_set in held.counter_sets
 
 
 @pytest.mark.parametrize("model", ["b200", "gb200"])

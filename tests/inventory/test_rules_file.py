@@ -23,6 +23,7 @@ rules:
       types: [gpu]
     replicas: 4
     sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Short}}
+    enforcement: hard
   - match: {profiles: ["1g.10gb"]}
     memory: {default: 2Gi, min: 1Gi, step: 512Mi, max: 8Gi}
     replicas: 4
@@ -60,7 +61,8 @@ def faults_of(read):
 def test_every_field_is_read(read):
     first, second, third, fourth = read(RULES).rules
     match = Match(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
-    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT))
+    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT), True)
+    assert not second.is_hard
     assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
     assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)
     assert second.portion == Portion(2 * GIB, GIB, GIB // 2, 8 * GIB)
@@ -143,6 +145,16 @@ extra: 1
             "a MIG device has no interval",
         ),
         ("version: rules/v1\nrules: [{exclusive: true, sharing: {strategy: MPS}}]", "does not go with exclusive"),
+        ("version: rules/v1\nrules: [{replicas: 2, enforcement: cooperative}]", "enforcement: expected hard"),
+        (
+            "version: rules/v1\nrules: [{compute: {default: 5}, enforcement: hard}]",
+            "only goes with replicas and memory",
+        ),
+        ("version: rules/v1\nrules: [{exclusive: true, enforcement: hard}]", "only goes with replicas and memory"),
+        (
+            "version: rules/v1\nrules: [{match: {profiles: [1g.10gb]}, replicas: 2, enforcement: hard}]",
+            "memory of whole GPUs only",
+        ),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "replicas: missing"),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: amd.com/gpu, replicas: 2}]}}", "nvidia.com/gpu"),
         ("version: v1\nsharing: {timeSlicing: {}, mps: {}}", "a device is shared in one way"),

@@ -318,6 +318,34 @@ def test_what_keeps_tenants_within_their_shares_is_published():
     assert (device.attributes["sharingStrategy"], device.attributes["enforcement"]) == ("TimeSlicing", "none")
 
 
+def test_limits_are_hard_only_where_the_driver_keeps_them():
+    able = replace(FULL_GPU, limits_memory=True)
+    for rule in (replace(REPLICAS, is_hard=True), replace(MEMORY, is_hard=True, settings=MpsSettings())):
+        inventory = shared(rule, gpu=able)
+        offered = (*inventory.devices, *inventory.instead[NAME])
+        assert {device.attributes.get("enforcement") for device in offered} <= {"hard", None}
+        assert inventory.devices[0].attributes["enforcement"] == "hard"
+        assert inventory.problems == ()
+    (soft,) = shared(REPLICAS, gpu=able).devices
+    assert soft.attributes["enforcement"] == "none", "nobody asked for it"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "worth", "why"),
+    [
+        (FULL_GPU, "cooperative", "release 615"),
+        (replace(CUT, limits_memory=True), "cooperative", "partitions"),
+        (replace(FULL_GPU, limits_memory=True, memory_bytes=None), "cooperative", "no memory of its own"),
+    ],
+)
+def test_where_the_driver_can_t_limit_memory_that_is_said_and_not_published(gpu, worth, why):
+    inventory = shared(replace(REPLICAS, is_hard=True, settings=MpsSettings()), gpu=gpu)
+    assert {device.attributes["enforcement"] for device in inventory.devices} == {worth}
+    (problem,) = inventory.problems
+    assert problem.code == "inventory.share-not-hard"
+    assert why in problem.message
+
+
 def test_where_replicas_are_a_fallback_they_take_the_place_of_memory_shares():
     inventory = shared(replace(MEMORY, replicas=2))
     assert inventory.devices[0].attributes["sharedBy"] == "memory"

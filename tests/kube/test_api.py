@@ -93,6 +93,16 @@ def test_the_servers_wish_to_wait_is_passed_on(headers, body):
     assert caught.value.retry_after_s == 7.0
 
 
+@pytest.mark.parametrize("wish", ["99999999999", "9" * 400])
+def test_nobody_waits_for_ever_because_a_server_wishes_it(wish):
+    with (
+        ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": wish})) as server,
+        pytest.raises(ApiError) as caught,
+    ):
+        plain(server.url).request("GET", "/x")
+    assert caught.value.retry_after_s == 300.0
+
+
 @pytest.mark.parametrize("wish", ["soon", "-1", "\xb2", "1.5"])
 def test_a_wish_to_wait_that_is_no_number_of_seconds_is_none(wish):
     with (

@@ -165,6 +165,7 @@ class Rig:
             pods_dir=self.root / "pods",
             proc=self.root / "proc",
             supervisor=self.supervisor,
+            cgroups=self.root / "cgroup",
             abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
         )
         return self.preparer

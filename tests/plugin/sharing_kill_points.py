@@ -4,7 +4,8 @@
 
 `first` is a claim that comes to a device that nobody shares yet and leaves it again; `joining` finds another holder
 there, who must keep its daemon and its time slice through every kill; `leaving` is unprepared beside that other one,
-`last` after it. Each on a GPU under MPS and on one with time slices.
+`last` after it. Each on a GPU under MPS with memory limits, and on one with time slices. The other claim is of the
+same pod, and of a second one.
 """
 
 import json
@@ -26,11 +27,12 @@ PREPARED = ("leaving", "last", "repeat")
 
 def rig_at(root: Path) -> SharingRig:
     """One claim has a share of a GPU under MPS, and a GPU of its own with an interval."""
-    rig = SharingRig(root, MpsSettings(50))
-    rig.allocate("u1", replica(0), OTHER, configs=(time_slicing("Long", requests=("own",)),))
+    rig = SharingRig(root, MpsSettings(50), is_hard=True)
+    pods = tuple(rig.pod(number) for number in (1, 2))
+    rig.allocate("u1", replica(0), OTHER, configs=(time_slicing("Long", requests=("own",)),), pods=pods[:1])
     results = rig.api.claims["ns", "claim-u1"]["status"]["allocation"]["devices"]["results"]
     results[1]["request"] = "own"
-    rig.allocate("other", replica(1))
+    rig.allocate("other", replica(1), pods=pods)
     return rig
 
 
@@ -72,6 +74,9 @@ def look(rig: SharingRig, what: str) -> None:
     expect(rig.compute_modes()[0], "EXCLUSIVE_PROCESS" if holders else "DEFAULT")
     expect(list(rig.supervisor.daemons()), [WHOLE] if holders else [])
     expect(rig.intervals(), ("Default", "Long" if "u1" in holders else "Default"))
+    first, second = 20 * len(holders), 20 * ("other" in holders)
+    limits = {number: limit for number, limit in ((1, first), (2, second)) if limit}
+    expect(rig.limits(), {WHOLE: limits} if limits else {})
     if what in WITH_OTHER:
         expect(states.get("other"), "prepared")
 

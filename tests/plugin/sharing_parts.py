@@ -79,11 +79,14 @@ class FakeSupervisor:
         new.replace(self._path)
 
 
-class SharingRig(MigRig):
-    """`settings` are what the agent's configuration says of shared devices."""
+POD = "3ad3a3f5-4b5e-4f9b-9f5e-0d8a1c2b3e{:02d}"  # the UID of a pod, by number
 
-    def __init__(self, root: Path, settings: SharingSettings | None = None) -> None:
-        self.settings = settings
+
+class SharingRig(MigRig):
+    """`settings` are what the agent's configuration says of shared devices; with `is_hard` it wants memory limits."""
+
+    def __init__(self, root: Path, settings: SharingSettings | None = None, *, is_hard: bool = False) -> None:
+        self.settings, self.is_hard = settings, is_hard
         self.supervisor = FakeSupervisor(root / "daemons.json")
         self.sets: list[tuple[str, str]] = []
         super().__init__(root)
@@ -97,13 +100,45 @@ class SharingRig(MigRig):
             plain(device, interval, deadline_s)
 
         self.hardware.set_time_slice = logged
+        self.hardware.limit_memory = self._limit_memory
         return preparer
+
+    def pod(self, number: int) -> str:
+        """Give the UID of a pod that the kubelet has begun."""
+        self.cgroup(number).mkdir(parents=True, exist_ok=True)
+        return POD.format(number)
+
+    def cgroup(self, number: int) -> Path:
+        name = POD.format(number).replace("-", "_")
+        parent = self.root / "cgroup/kubepods.slice/kubepods-besteffort.slice"
+        return parent / f"kubepods-besteffort-pod{name}.slice"
+
+    def limits(self) -> dict[str, dict[int, int]]:
+        """Give the limits that are set: GiB by GPU and pod."""
+        found: dict[str, dict[int, int]] = {}
+        for key, limit in self._limits().items():
+            device, cgroup = key.split(" ", 1)
+            number = int(cgroup.removesuffix(".slice")[-2:])
+            found.setdefault(device, {})[number] = limit // GIB
+        return found
+
+    def _limits(self) -> dict[str, int]:
+        path = self.root / "limits.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def _limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
+        assert deadline_s > 0
+        limits = {**self._limits(), f"{device.name} {cgroup}": limit}
+        new = self.root / "limits.new"
+        new.write_text(json.dumps({key: value for key, value in limits.items() if value is not None}))
+        new.replace(self.root / "limits.json")
 
     def look(self) -> None:
         super().look()
         first, second = (self.gpu(i) for i in (0, 1))
         replicas = [
-            Device(replica(i), DeviceType.GPU_SHARE, {}, {}, first, share=self._share(WHOLE, i)) for i in range(4)
+            Device(replica(i), DeviceType.GPU_SHARE, {}, {"memory": 20 * GIB}, first, share=self._share(WHOLE, i))
+            for i in range(4)
         ]
         policies = {"memory": RequestPolicy(8 * GIB, GIB, 40 * GIB, GIB)}
         share = self._share(OTHER, None)
@@ -112,7 +147,7 @@ class SharingRig(MigRig):
 
     def _share(self, parent: str, index: int | None) -> Share:
         mode = ShareMode.MEMORY if index is None else ShareMode.REPLICAS
-        return Share(parent, mode, index, self.settings)
+        return Share(parent, mode, index, self.settings, self.is_hard)
 
     def allocate_share(self, uid: str, *share_ids: str, memory: str = "8Gi", **more: Any) -> str:
         """Allocate shares of the second GPU."""
@@ -151,5 +186,6 @@ class SharingRig(MigRig):
         assert self.intervals() == ("Default", "Default")
         assert self.compute_modes() == BOTH_MODES
         assert self.supervisor.daemons() == {}
+        assert self.limits() == {}
         assert self.effects() == {}
         self.assert_empty()

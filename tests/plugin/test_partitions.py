@@ -282,6 +282,30 @@ def test_a_failed_creation_leaves_nothing(rig, monkeypatch):
     rig.assert_untouched()
 
 
+def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkeypatch):
+    create, refusals = rig.hardware.create_partition, [HardwareError("insufficient-resources", "not yet")] * 2
+
+    def late(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return create(*arguments)
+
+    monkeypatch.setattr(rig.hardware, "create_partition", late)
+    assert rig.now_prepare("u1", small(3))
+    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_each_change_of_mig_mode_asks_for_a_new_look_at_once(rig, monkeypatch):
+    looks = []
+    monkeypatch.setattr(rig.preparer._partitioner, "_mode_changed", lambda: looks.append(rig.modes()))
+    rig.now_prepare("u1", small(3))
+    assert looks == [[True, False]]
+    rig.unprepare("u1")
+    assert looks == [[True, False], [False, False]]
+
+
 def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
     rig.now_prepare("u1", small(3))
     rig.now_prepare("u2", small(5))

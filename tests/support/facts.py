@@ -85,6 +85,7 @@ any_gpu = _any_of(
     pci_address=st.sampled_from(["0000:65:00.0", "0000:66:00.0", "0001:00:00.0", "10000:e1:00.0"]) | _texts,
     partitions=st.lists(any_partition, max_size=4).map(tuple),
     mig_profiles=st.lists(any_profile, max_size=4).map(tuple),
+    unusable=st.lists(st.tuples(_numbers, _numbers), max_size=2).map(tuple),
 )
 any_facts = st.builds(
     Facts,

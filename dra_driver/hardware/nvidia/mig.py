@@ -1,20 +1,31 @@
 """The MIG devices of one GPU as they are now.
 
-In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, and problems. A MIG device of
-which anything that names or sizes it can't be read is left out with a problem. Never creates or destroys an instance:
-that is `partitioning`.
+In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, what else stands there, and
+problems. A MIG device of which anything that names or sizes it can't be read is left out with a problem, but stands
+where it stands. Never creates or destroys an instance: that is `partitioning`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from dra_driver.hardware.facts import PartitionFacts, Problem
 from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
 from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import GpuInstanceProfile, Handle, MigAttributes, NvmlFault
+from dra_driver.hardware.nvidia.nvml_mig import GpuInstance, GpuInstanceProfile, Handle, MigAttributes, NvmlFault
 
 _MIB = 2**20
+_SOMEWHERE = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """What stands on one GPU. `unusable` as in `GpuFacts`; (-1, -1) for what tells nothing of itself."""
+
+    partitions: tuple[PartitionFacts, ...] = ()
+    unusable: tuple[tuple[int, int], ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
@@ -37,7 +48,7 @@ def read_partitions(
     *,
     subject: str,
     gpu_memory_bytes: int | None,
-) -> tuple[tuple[PartitionFacts, ...], tuple[Problem, ...]]:
+) -> MigReading:
     """Read all MIG devices of a GPU that has these profiles; `subject` names the GPU in problems.
 
     Raises: NvmlFault when they can't even be listed, or when the GPU is lost.
@@ -51,32 +62,33 @@ def read_partitions(
             if fault.is_lost:
                 raise
             problems.append(Problem("hardware.partition-unreadable", subject, f"a MIG device is left out: {fault}"))
-    if not problems:
-        problems = _unfinished(nvml, gpu, subject, profiles, known={partition.gi_id for partition in partitions})
-    return tuple(sorted(partitions, key=lambda p: (p.start, p.gi_id, p.ci_id))), tuple(problems)
+    known = {partition.gi_id for partition in partitions}
+    others = [instance for instance in _instances(nvml, gpu, profiles) if instance.id not in known]
+    unusable = [(instance.profile_id, instance.start) for instance in others]
+    if problems and not others:
+        unusable = [_SOMEWHERE]
+    elif not problems:
+        problems = [_unfinished(instance, subject) for instance in others]
+    ordered = sorted(partitions, key=lambda p: (p.start, p.gi_id, p.ci_id))
+    return MigReading(tuple(ordered), tuple(sorted(unusable)), tuple(problems))
 
 
-def _unfinished(nvml: Nvml, gpu: Handle, subject: str, profiles: Iterable[int], *, known: set[int]) -> list[Problem]:
-    """Name GPU instances without a compute instance: no device shows them, and nothing fits where they are."""
-    problems = []
+def _instances(nvml: Nvml, gpu: Handle, profiles: Iterable[int]) -> Iterator[GpuInstance]:
+    """Give all GPU instances, also those that no MIG device shows; none of a profile whose instances can't be read."""
     for profile_id in profiles:
         try:
-            found = [nvml.describe(instance) for instance in nvml.gpu_instances(gpu, profile_id)]
+            yield from [nvml.describe(instance) for instance in nvml.gpu_instances(gpu, profile_id)]
         except NvmlFault as fault:
             if fault.is_lost:
                 raise
-            continue
-        problems += [
-            Problem(
-                "hardware.unfinished-partition",
-                subject,
-                f"GPU instance {instance.id} (profile {profile_id} at slice {instance.start}) has "
-                "no compute instance: nobody can use it, and nothing else fits in its place",
-            )
-            for instance in found
-            if instance.id not in known
-        ]
-    return problems
+
+
+def _unfinished(instance: GpuInstance, subject: str) -> Problem:
+    text = (
+        f"GPU instance {instance.id} (profile {instance.profile_id} at slice {instance.start}) has "
+        "no compute instance: nobody can use it, and nothing else fits in its place"
+    )
+    return Problem("hardware.unfinished-partition", subject, text)
 
 
 def _read_partition(

@@ -1,9 +1,9 @@
-"""Modes: compute mode and time slice of NVIDIA GPUs, and of MIG devices as far as the driver has them there.
+"""Modes: compute mode, time slice and memory limits of NVIDIA GPUs, and of MIG devices as far as they have them.
 
 In: a shared device and what is to be set. Out: what is set, or a HardwareError that says what stands in the way. The
-compute mode goes through NVML. The time slice has no NVML call: nvidia-smi sets it, as one child process with fixed
-arguments, a deadline, and never a shell.
-Source: NVIDIA's NVML API reference (compute modes); nvidia-smi, "Compute Policy".
+compute mode and the limits go through NVML. The time slice has no NVML call: nvidia-smi sets it, as one child process
+with fixed arguments, a deadline, and never a shell.
+Source: NVIDIA's NVML API reference (compute modes, nvmlDeviceSetMemoryLimits_v1); nvidia-smi, "Compute Policy".
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.driver_files import BINARY_FOLDERS, find_program
 from dra_driver.hardware.nvidia.driver_root import DriverRoot
-from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml import UNLIMITED, Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.port import Roots
@@ -65,16 +66,28 @@ class Modes:
         """Set the time slice."""
         self._run(device, ("--set-timeslice", str(interval.level)), deadline_s)
 
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
+        """Set, or take away, the limit of a cgroup."""
+        most = UNLIMITED if limit is None else limit
+        try:
+            self._on_handle(device, lambda nvml, handle: nvml.set_memory_limit(handle, cgroup, most), deadline_s)
+        except NvmlFault as fault:
+            if fault.name != "NOT_FOUND" or Path(cgroup).is_dir():
+                raise _limit_refusal(fault, device, cgroup) from fault
+
     def _ask(self, device: SharedDevice, work: Callable[[Nvml, Handle], T], deadline_s: float) -> T:
+        try:
+            return self._on_handle(device, work, deadline_s)
+        except NvmlFault as fault:
+            raise _refusal(fault, device) from fault
+
+    def _on_handle(self, device: SharedDevice, work: Callable[[Nvml, Handle], T], deadline_s: float) -> T:
         gpu = GpuFacts(device.gpu_uuid, device.pci_address, device.minor, None)
 
         def on_handle(nvml: Nvml, handle: Handle, _: GpuFacts) -> T:
             return work(nvml, nvml.by_uuid(device.mig_uuid) if device.mig_uuid else handle)
 
-        try:
-            return self._partitioning.ask(gpu, on_handle, time.monotonic() + deadline_s)
-        except NvmlFault as fault:
-            raise _refusal(fault, device) from fault
+        return self._partitioning.ask(gpu, on_handle, time.monotonic() + deadline_s)
 
     def _run(self, device: SharedDevice, arguments: tuple[str, ...], deadline_s: float) -> str:
         """Run nvidia-smi on one GPU and give what it said."""
@@ -132,6 +145,18 @@ def _refusal(fault: NvmlFault, device: SharedDevice) -> HardwareError:
     if fault.is_lost or fault.name == "NOT_FOUND":
         return HardwareError("gpu-lost", f"{device} is not there any more ({fault})", retry=Retry.LATER)
     return HardwareError("compute-mode-failed", f"compute mode of {device}: {fault}", retry=Retry.LATER)
+
+
+def _limit_refusal(fault: NvmlFault, device: SharedDevice, cgroup: str) -> HardwareError:
+    text = f"the memory of {device} can't be limited for {cgroup}: {fault}"
+    if fault.is_absent or fault.name == "NOT_FOUND":
+        hint = "that needs release 615 of the driver, cgroup v2 and a GPU that is not in MIG mode"
+        return HardwareError("memory-limit-unsupported", text, hint=hint)
+    if fault.name == "NO_PERMISSION":
+        return HardwareError("no-permission", text, hint="run the agent privileged")
+    if fault.is_lost:
+        return HardwareError("gpu-lost", text, retry=Retry.LATER)
+    return HardwareError("memory-limit-failed", text, retry=Retry.LATER)
 
 
 def _failure(device: SharedDevice, code: int, said: str) -> HardwareError:

@@ -18,6 +18,7 @@ from dra_driver.hardware.nvidia.nvml_mig import Handle, MigCalls, NvmlFault
 
 INIT_FLAG_NO_GPUS = 1  # do not fail where no GPU is found
 MAX_LINKS = 36
+UNLIMITED = (1 << 64) - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 FABRIC_COMPLETED = 3
 
 
@@ -204,6 +205,28 @@ class Nvml(MigCalls):
     def set_compute_mode(self, device: Handle, mode: int) -> None:
         """Set NVML_COMPUTEMODE_*."""
         self._call("nvmlDeviceSetComputeMode", device, mode)
+
+    # -- memory limits of a cgroup, since release 615
+
+    def memory_limit(self, gpu: Handle, cgroup: str) -> int:
+        """Give the most memory that the processes of a cgroup may have, in bytes; UNLIMITED where nothing is set."""
+        limits = self._limits("c_nvmlGetMemoryLimits_v1_t", cgroup)
+        self._call("nvmlDeviceGetMemoryLimits_v1", gpu, limits)
+        return int(limits.hardLimit)
+
+    def set_memory_limit(self, gpu: Handle, cgroup: str, limit: int) -> None:
+        """Set it. There is no soft limit: that is a claim on memory, which outlives a cgroup in those above it."""
+        limits = self._limits("c_nvmlSetMemoryLimits_v1_t", cgroup)
+        limits.softLimit, limits.hardLimit = 0, limit
+        self._call("nvmlDeviceSetMemoryLimits_v1", gpu, limits)
+
+    def _limits(self, structure: str, cgroup: str) -> Any:
+        made = getattr(self._api, structure, None)
+        if made is None:
+            raise NvmlFault(structure, "FUNCTION_NOT_FOUND")
+        limits = made()
+        limits.nameSpace = cgroup.encode()
+        return limits
 
     # -- links
 

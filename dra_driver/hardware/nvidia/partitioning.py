@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.instances import MigOff, Removal, SharedInstance, make_partition
-from dra_driver.hardware.nvidia.mig import mig_devices, read_partitions
+from dra_driver.hardware.nvidia.mig import MigReading, mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker, Session
@@ -85,16 +85,16 @@ class Partitioning:
         except NvmlFault as fault:
             raise _refusal(fault, f"MIG mode of GPU {gpu.pci_address}") from fault
 
-    def partitions(self, gpu: GpuFacts, deadline_s: float) -> tuple[PartitionFacts, ...]:
-        """Read a GPU's partitions."""
+    def read(self, gpu: GpuFacts, deadline_s: float) -> MigReading:
+        """Read what stands on a GPU."""
         worker, _ = self._find(gpu)
 
-        def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> tuple[PartitionFacts, ...]:
+        def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> MigReading:
             if not nvml.mig_mode(handle)[0]:
-                return ()
+                return MigReading()
             profiles = worker.profiles.of_instances(nvml, handle, known.uuid)
             subject, memory_bytes = known.pci_address, known.memory_bytes
-            return read_partitions(nvml, handle, profiles, subject=subject, gpu_memory_bytes=memory_bytes)[0]
+            return read_partitions(nvml, handle, profiles, subject=subject, gpu_memory_bytes=memory_bytes)
 
         try:
             return self.ask(gpu, read, time.monotonic() + deadline_s)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import GpuFacts, MigProfile, Problem
 from dra_driver.hardware.nvidia import names, sysfs
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
-from dra_driver.hardware.nvidia.mig import read_partitions
+from dra_driver.hardware.nvidia.mig import MigReading, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.profiles import KnownProfiles
@@ -136,7 +136,7 @@ class _Reader:
 
     def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> GpuFacts:
         nvml, optional, address = self._nvml, self._optional, self._address or ""
-        capable, enabled, partitions = self._mig(gpu, uuid, memory_bytes)
+        capable, enabled, cut = self._mig(gpu, uuid, memory_bytes)
         capability = optional("compute capability", lambda: nvml.compute_capability(gpu))
         toggles = bool(capable and capability and capability[0] >= _TOGGLES_FROM)
         return GpuFacts(
@@ -161,11 +161,23 @@ class _Reader:
             memory_bandwidth_bytes_per_s=optional("memory bandwidth", lambda: self._memory_bandwidth(gpu)),
             power_limit_max_w=optional("power limit", lambda: nvml.power_limit_max_mw(gpu) // 1000 or None),
             sm_clock_max_mhz=optional("multiprocessor clock", lambda: nvml.sm_clock_max_mhz(gpu) or None),
-            partitions=partitions,
+            partitions=cut.partitions,
+            unusable=cut.unusable,
             mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
             mig_toggles_without_reset=toggles,
             pci_id=sysfs.read_pci_id(self._roots, address),
+            limits_memory=not enabled and self._limits_memory(gpu),
         )
+
+    def _limits_memory(self, gpu: Handle) -> bool:
+        """Say whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
+        try:
+            self._nvml.memory_limit(gpu, sysfs.cgroup_root(self._roots))
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            return fault.name == "NOT_FOUND"  # the root of all cgroups is not limited
+        return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
         """Give the memory interface's highest rate: two transfers a clock, as wide as the bus.
@@ -175,10 +187,8 @@ class _Reader:
         clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
 
-    def _mig(
-        self, gpu: Handle, uuid: str, memory_bytes: int | None
-    ) -> tuple[bool | None, bool, tuple[PartitionFacts, ...]]:
-        """Give whether the GPU can do MIG, whether MIG mode is on, and its MIG devices.
+    def _mig(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[bool | None, bool, MigReading]:
+        """Give whether the GPU can do MIG, whether MIG mode is on, and what it is cut into.
 
         Where the mode can't be read, MIG devices that exist prove that it is on.
         """
@@ -186,17 +196,17 @@ class _Reader:
             enabled, pending = self._nvml.mig_mode(gpu)
         except NvmlFault as fault:
             if fault.name == "NOT_SUPPORTED":
-                return False, False, ()
+                return False, False, MigReading()
             self._note("MIG mode", fault)
-            partitions = self._partitions(gpu, uuid, memory_bytes)
-            return (True, True, partitions) if partitions else (None, False, ())
+            cut = self._cut(gpu, uuid, memory_bytes)
+            return (True, True, cut) if cut.partitions else (None, False, MigReading())
         if pending != enabled:
             wanted = "on" if pending else "off"
             text = f"MIG mode will be {wanted} after the next reset of the GPU"
             self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
-        return True, enabled, self._partitions(gpu, uuid, memory_bytes) if enabled else ()
+        return True, enabled, self._cut(gpu, uuid, memory_bytes) if enabled else MigReading()
 
-    def _partitions(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[PartitionFacts, ...]:
+    def _cut(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> MigReading:
         found = self._optional(
             "MIG devices",
             lambda: read_partitions(
@@ -207,11 +217,8 @@ class _Reader:
                 gpu_memory_bytes=memory_bytes,
             ),
         )
-        if found is None:
-            return ()
-        partitions, problems = found
-        self._problems.extend(problems)
-        return partitions
+        self._problems.extend(found.problems if found else ())
+        return found or MigReading()
 
     def _mig_profiles(
         self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool

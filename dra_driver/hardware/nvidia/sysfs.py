@@ -32,6 +32,11 @@ class PciFunction:
     is_virtual: bool  # an SR-IOV virtual function
 
 
+def cgroup_root(roots: Roots) -> str:
+    """Give the folder that all cgroups are below."""
+    return f"{roots.sys}/fs/cgroup"
+
+
 def read_text(path: Path) -> str | None:
     """Give a small file's text, stripped; None when it can't be read."""
     try:

@@ -216,7 +216,11 @@ class NvidiaHardware:
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Read the GPU's partitions anew."""
-        return self._partitioning.partitions(gpu, self._overdue_s)
+        return self._partitioning.read(gpu, self._overdue_s).partitions
+
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Read the GPU's other instances anew."""
+        return self._partitioning.read(gpu, self._overdue_s).unusable
 
     # -- sharing (port.Shareable)
 
@@ -240,6 +244,10 @@ class NvidiaHardware:
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
         """Set how long a GPU's time slices are."""
         self._modes().set_time_slice(device, interval, deadline_s)
+
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
+        """Let a cgroup have so much of a GPU's memory at most (port.MemoryLimiting)."""
+        self._modes().limit_memory(device, cgroup, limit, deadline_s)
 
     # -- discovery
 

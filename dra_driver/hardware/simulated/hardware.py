@@ -151,6 +151,11 @@ class SimulatedHardware:
             raise HardwareError("gpu-lost", f"GPU {gpu.pci_address} is lost", retry=Retry.LATER)
         return known
 
+    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+        """Give nothing: no instance is ever unfinished here."""
+        del gpu
+        return ()
+
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
         """Read the compute mode; see port.Shareable."""
         del deadline_s

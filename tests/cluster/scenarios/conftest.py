@@ -28,7 +28,7 @@ from tests.cluster.stage import Stage
 
 SOAK = bool(os.environ.get("SOAK"))
 # A kubelet that met a race of its own tries again after a minute or more: the core lane does not wait that long.
-RESYNC = "1m0s" if SOAK else "10s"
+RESYNC = "1m0s" if SOAK else "4s"
 DEPLOYED = (
     "deploy/manifests/rbac.yaml",
     "deploy/manifests/admission-policy.yaml",

@@ -71,7 +71,7 @@ def test_a_healthy_cluster_and_node_are_clean_and_gates_are_told(
     assert report["unseen"] == []
     assert found(report) == set(), report["findings"]
     off = {one["subject"] for one in report["findings"] if one["id"] == "kubernetes-gate-off"}
-    assert off == (set() if cluster.gates or cluster.version not in {"1.34", "1.35"} else GATES)
+    assert off == (set() if cluster.keeps_gated else GATES)
     stage.delete_pod("healthy")
 
 

@@ -44,7 +44,7 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
     found = agent.published()
     kinds = [device["attributes"]["type"]["string"] for device in agent.devices().values()]
     assert kinds.count("gpu") == 7, "a GPU that an administrator cut is not offered whole, the others are"
-    if stage.cluster.gates:
+    if stage.cluster.keeps_gated:
         check_said(agent)
         assert len([one for one in found if one["spec"].get("sharedCounters")]) > 0
         assert kinds.count("mig") > 7, "no placement is offered beside those that are there"
@@ -79,7 +79,7 @@ def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
         template(stage.namespace, "part", devices(request("part", "mig.nvidia.com"))),
         pod(stage.namespace, "user", container("main", "part"), templates={"part": "part"}),
     )
-    if stage.cluster.gates:
+    if stage.cluster.keeps_gated:
         (device,) = stage.devices(stage.check("user"))
         assert "-mig-" in device
     else:
@@ -90,9 +90,9 @@ def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
 def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[..., Agent], stage: Stage) -> None:
     agent = start_agent(program=[sys.executable, richer_driver.__file__])
     agent.published()
-    published = until("the pool as the server keeps it", lambda: kept(agent, gates=stage.cluster.gates), 15)
+    published = until("the pool as the server keeps it", lambda: kept(agent, gates=stage.cluster.keeps_gated), 15)
     generations = {found["spec"]["pool"]["generation"] for found in agent.slices()}
-    if stage.cluster.gates:
+    if stage.cluster.keeps_gated:
         check_said(agent)
         assert published[BLOCKED]["taints"][0]["key"] == TAINT
         assert published[NOTED]["taints"][0]["effect"] == "None"

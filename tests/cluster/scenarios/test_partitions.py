@@ -87,7 +87,7 @@ def _same(before: Any, now: Any) -> bool:
 @pytest.fixture
 def stage_node_counts(cluster: Any) -> None:
     """Skip where the API server keeps no shared counters."""
-    if not cluster.gates and cluster.version < "1.36":
+    if not cluster.keeps_gated:
         pytest.skip("this Kubernetes drops shared counters")
 
 
@@ -123,6 +123,7 @@ def _ended(stage: Stage, count: int) -> bool:
     return True
 
 
+@pytest.mark.timeout(600 + 3 * MANY)
 @LONG
 def test_claims_of_every_profile_come_and_go(cutter: Cutter, stage: Stage) -> None:
     writes = len(cutter.agent.writes())
@@ -204,7 +205,7 @@ def _away_from_small_gpus(offered: dict[str, dict[str, Any]]) -> str:
 def test_a_server_that_drops_counters_gets_whole_gpus_and_what_stands(
     start_agent: Callable[..., Agent], stage: Stage
 ) -> None:
-    if stage.cluster.gates or stage.cluster.version >= "1.36":
+    if stage.cluster.keeps_gated:
         pytest.skip("this Kubernetes keeps shared counters")
     agent = start_agent(mig="dynamic")
     agent.published()

@@ -126,7 +126,7 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
 
 def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stage: Stage) -> None:
     # The kubelet unprepares the claims of pods it has lost, whether their containers still live or not, once a minute.
-    beats = stage.node.base / "beats"
+    beats = stage.node.base / f"beats-{stage.namespace}"
     beats.mkdir()
     gpus = {name: device["attributes"] for name, device in agent.devices().items()}
     chosen = min(name for name, it in gpus.items() if it["type"]["string"] == "gpu")

@@ -13,9 +13,10 @@ import pytest
 
 from tests.cluster.agent import Agent
 from tests.cluster.cluster import REPOSITORY, Cluster
-from tests.cluster.sandbox import until
+from tests.cluster.nvml_machine import NvmlMachine
+from tests.cluster.sandbox import hierarchies, until
 from tests.cluster.stage import Stage, results
-from tests.cluster.workload import container, devices, pod, request, template
+from tests.cluster.workload import claim, container, devices, pod, request, template
 
 PROFILE = REPOSITORY / "examples/sharing/node/profile.yaml"
 RULES = """\
@@ -160,6 +161,48 @@ def test_rules_that_change_under_users_leave_them_what_they_have(
         lambda: _type(sharing_agent.devices().get("gpu-0000-52-00-0", {})) == "gpu",
         90,
     )
+
+
+def test_the_driver_keeps_each_pod_to_its_share_of_memory(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    machine = NvmlMachine(tmp_path, cut=())
+    for gpu in machine.state.gpus:
+        gpu.facts["memory_limits"] = 1
+    machine.write()
+    cgroups = Path(machine.node.roots.sys) / "fs/cgroup"
+    cgroups.parent.mkdir()
+    cgroups.symlink_to(next(path for path in hierarchies() if path.name in {"memory", "cgroup"}))
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("version: rules/v1\nrules: [{replicas: 4, enforcement: hard}]\n")
+    flags = [*machine.flags, "--sharing-config", str(rules)]
+    agent = start_agent(hardware="nvidia", flags=flags, environment=machine.environment)
+    agent.published()
+    device = min(agent.devices())
+    assert agent.devices()[device]["attributes"]["enforcement"]["string"] == "hard"
+    share = int(machine.state.gpus[0].facts["memory_bytes"]) // 4
+
+    def limits() -> dict[str, int]:
+        found = {}
+        for gpu in machine.state.read().gpus:
+            for cgroup, limit in gpu.memory_limits().items():
+                if Path(cgroup).exists():
+                    found[Path(cgroup).name.removeprefix("pod")] = limit
+        return found
+
+    only = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid_of(agent, device)}"'
+    spec = devices(request("share", "gpu-share.nvidia.com", only))
+    tenants(stage, ["first", "second"], spec)
+    stage.create(claim(stage.namespace, "joint", spec))
+    stage.create(pod(stage.namespace, "third", container("main", "share"), claims={"share": "joint"}))
+    uids = [stage.check(name)["metadata"]["uid"] for name in ("first", "second", "third")]
+    assert limits().keys() == set(uids)
+    assert all(share - (1 << 20) <= limit <= share for limit in limits().values()), limits()
+    stage.create(pod(stage.namespace, "fourth", container("main", "share"), claims={"share": "joint"}))
+    uids.append(stage.check("fourth")["metadata"]["uid"])
+    until("the pod that came to a prepared claim is limited as well", lambda: limits().keys() == set(uids), 5)
+    stage.delete_pod("first")
+    until("its limit has ended with it", lambda: limits().keys() == set(uids[1:]), 30)
 
 
 def _running(stage: Stage) -> set[str]:

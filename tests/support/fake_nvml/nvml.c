@@ -14,6 +14,7 @@
  *     mig_mode CURRENT PENDING
  *     mig_reset 1                     (MIG mode changes with a reset only) | mig_minor N (its minor in MIG mode)
  *     compute_mode N (0 where there is none) | mig_compute_modes 1 (MIG devices take a compute mode as well)
+ *     memory_limits 1                 (the driver is one that keeps cgroups to limits) | memory_limit_HASH BYTES CGROUP
  *     mig_late 1                      (MIG mode stays pending until somebody writes another mig_mode)
  *     mig_placements_need_mode 1 | ci_device mig (what a compute instance calls its device; else its GPU)
  *     profile CONSTANT ID SLICES INSTANCES SMS COPY DEC ENC JPEG OFA MIB NAME SIZE START,START...
@@ -345,6 +346,44 @@ API nvmlDeviceSetComputeMode(void *device, unsigned mode) {
     snprintf(line, sizeof line, "%s %u", key, mode);
     begin_change();
     rewrite(h->pci, key, line);
+    end_change();
+    if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
+    return leave(SUCCESS);
+}
+
+/* -- memory limits of a cgroup, a folder that must be there; its limit goes when it is taken away, not with the folder */
+
+typedef struct { char *cgroup; unsigned long long soft, hard; } SetLimits;
+typedef struct { char *cgroup; unsigned long long soft, hard, used; } GetLimits;
+
+static int limit_key(Gpu *gpu, const Handle *h, const char *cgroup, char *key) {
+    unsigned hash = 2166136261u;
+    const char *has = fact(gpu->facts, gpu->facts_n, "memory_limits");
+    if (!has || !atoi(has)) return FUNCTION_NOT_FOUND;
+    if (h->kind == MIG || is_mig_on(gpu)) return NOT_SUPPORTED;
+    if (!cgroup || *cgroup != '/') return INVALID_ARGUMENT;
+    if (access(cgroup, F_OK)) return NOT_FOUND;
+    for (const char *at = cgroup; *at; at++) hash = (hash ^ (unsigned char)*at) * 16777619u;
+    snprintf(key, 40, "memory_limit_%08x", hash);
+    return SUCCESS;
+}
+API nvmlDeviceGetMemoryLimits_v1(void *device, GetLimits *limits) {
+    BEGIN(ON_GPU | ON_MIG);
+    char key[40];
+    if ((code = limit_key(gpu, h, limits->cgroup, key))) return leave(code);
+    const char *text = fact(gpu->facts, gpu->facts_n, key);
+    limits->soft = limits->used = 0;
+    limits->hard = text ? strtoull(text, NULL, 10) : ~0ull;
+    return leave(SUCCESS);
+}
+API nvmlDeviceSetMemoryLimits_v1(void *device, SetLimits *limits) {
+    BEGIN(ON_GPU | ON_MIG);
+    char key[40], line[400];
+    if ((code = limit_key(gpu, h, limits->cgroup, key))) return leave(code);
+    if (limits->soft > limits->hard) return leave(INVALID_ARGUMENT);
+    snprintf(line, sizeof line, "%s %llu %s", key, limits->hard, limits->cgroup);
+    begin_change();
+    rewrite(h->pci, key, limits->hard == ~0ull ? NULL : line);
     end_change();
     if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
     return leave(SUCCESS);

@@ -150,6 +150,11 @@ class Gpu:
         self.gis.clear()
         self.cis.clear()
 
+    def memory_limits(self) -> dict[str, int]:
+        """Give the limits in bytes that are set, by cgroup."""
+        kept = [str(value).split(" ", 1) for key, value in self.facts.items() if key.startswith("memory_limit_")]
+        return {cgroup: int(limit) for limit, cgroup in kept}
+
     def run(self, ci: Ci, pid: int) -> None:
         """Let a process run on a MIG device."""
         self.processes.append(("compute", pid, ci.gi, ci.id, 1))
@@ -157,13 +162,14 @@ class Gpu:
     def take(self, lines: list[str]) -> None:
         """Take over what the library changed: mode, instances, and a crash that happened."""
         self.gis, self.cis, faults = [], [], {}
+        self.facts = {key: value for key, value in self.facts.items() if not key.startswith("memory_limit_")}
         for line in lines:
             word, *rest = line.split()
             if word == "gi":
                 self.gis.append(Gi(*map(int, rest)))
             elif word == "ci":
                 self.cis.append(Ci(*map(int, rest[:7]), uuid=rest[7], name=rest[8]))
-            elif word == "mig_mode" or word.startswith("compute_mode"):
+            elif word == "mig_mode" or word.startswith(("compute_mode", "memory_limit_")):
                 self.facts[word] = " ".join(rest)
             elif word == "fault":
                 faults[rest[0]] = " ".join(rest[1:])

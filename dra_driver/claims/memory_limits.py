@@ -1,0 +1,70 @@
+"""What a claim's pods may have of a GPU's memory where the driver keeps them to it: shares in, steps out. Pure.
+
+A step is of one GPU: the shares that a claim has of it are added up. Never: where a pod's cgroup is, and what other
+claims of the same pod add (that is asked when the step is carried out).
+Source: KEP-5075 (consumed capacity); NVIDIA, "MPS v3 Memory Partitioning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.inventory.attributes import MEMORY
+from dra_driver.inventory.device import Device
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.sharing import SharedDevice
+from dra_driver.model.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimitStep:
+    """Let each pod of a claim have `limit` bytes of a GPU, beside what its other claims allow it; undone by lowering.
+
+    `pods` are the UIDs of those that the claim was reserved for when it was prepared.
+    """
+
+    kind: ClassVar[str] = "memory-limit"
+
+    device: SharedDevice
+    limit: int
+    pods: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Name what the step is about, within its kind."""
+        return self.device.name
+
+    def record(self) -> Wire:
+        """Give all that undoing this step needs, for the ledger."""
+        return {
+            "kind": self.kind,
+            "key": self.key,
+            "device": asdict(self.device),
+            "limit": self.limit,
+            "pods": list(self.pods),
+        }
+
+
+def limit_step_of_record(record: Mapping[str, Any]) -> MemoryLimitStep:
+    """Give the step that `MemoryLimitStep.record` wrote. Raises: KeyError, TypeError, ValueError for anything else."""
+    device = SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__})
+    return MemoryLimitStep(device, int(record["limit"]), tuple(record["pods"]))
+
+
+def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[MemoryLimitStep, ...]:
+    """Give a step for each GPU of which a claim has shares that the driver is to enforce."""
+    limits: dict[str, int] = {}
+    meant: dict[str, SharedDevice] = {}
+    for result in claim.devices:
+        device = devices[result.device]
+        if result.is_admin or device.share is None or not device.share.is_hard:
+            continue
+        consumed = dict(result.consumed).get(MEMORY)
+        amount = int(Quantity.parse(consumed).value) if consumed else device.capacity[MEMORY]
+        gpu = device.gpu
+        meant[device.shared_name] = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
+        limits[device.shared_name] = limits.get(device.shared_name, 0) + amount
+    return tuple(MemoryLimitStep(meant[name], limit, claim.pods) for name, limit in limits.items())
