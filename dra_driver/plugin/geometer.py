@@ -120,6 +120,9 @@ class Geometer:
                 return "it waits until no claim uses the GPU", False
             for partition in surplus:
                 port.destroy_partition(gpu, partition.uuid, deadline.remaining())
+            wanted_places = {(cut.profile.gi_profile_id, cut.start) for cut in cuts}
+            for place in set(port.unusable_now(gpu)) - wanted_places:  # what was begun at a wanted place is completed
+                port.destroy_partition(gpu, "", deadline.remaining(), placement=place)
             if gpu.mig_enabled != wanted.is_enabled:
                 port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
             for cut in missing:

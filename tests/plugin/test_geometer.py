@@ -85,6 +85,17 @@ def test_a_gpu_that_a_claim_uses_waits(rig, prepared):
     assert (it.apply(), it.problems) == (1, ())
 
 
+def test_what_somebody_has_only_begun_gives_way_unless_it_is_wanted_there(rig, monkeypatch):
+    destroyed = []
+    monkeypatch.setattr(rig.hardware, "unusable_now", lambda gpu: ((9, 4), (15, 0)))
+    monkeypatch.setattr(
+        rig.hardware, "destroy_partition", lambda gpu, uuid, _, placement=None: destroyed.append((uuid, placement))
+    )
+    geometer(rig, "3g.40gb=2").apply()
+    assert destroyed == [("", (15, 0))] * 2
+    assert rig.cuts() == [(i, "3g.40gb", start) for i in (0, 1) for start in (0, 4)]
+
+
 def test_what_does_not_fit_is_reported_and_changes_nothing(rig):
     it = geometer(rig, "3g.40gb=3")
     assert it.apply() == 0
