@@ -55,7 +55,7 @@ def test_a_linked_folder_is_listed_once_under_both_names(mount):
     assert tree.names("/usr/lib/libx.so.1") == tree.names("/nowhere") == frozenset()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(st.lists(st.sampled_from(["usr", "lib", "..", ".", "loop", "up", "abs", "libx.so.1", "outside"]), max_size=8))
 def test_no_path_leads_outside(mount, parts):
     for name, target in (("loop", "loop"), ("up", "../../.."), ("abs", "/")):

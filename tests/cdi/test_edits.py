@@ -498,7 +498,9 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40, deadline=None
+)
 @given(
     files=st.lists(st.tuples(NAMES, st.sampled_from(["file", "link", "folder"]), NAMES), max_size=6),
     number=st.integers(0, 1 << 60),

@@ -281,7 +281,9 @@ FUNCTIONS += ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByI
 FUNCTIONS += ["nvmlGpuInstanceGetInfo", "nvmlDeviceGetAttributes_v2", "nvmlDeviceGetGpuInstanceProfileInfo"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(faults=st.dictionaries(st.sampled_from(FUNCTIONS), st.integers(1, 33) | st.just(999), max_size=4))
 def test_no_fault_of_one_gpu_costs_another_or_raises(machine: Machine, faults: dict[str, int]) -> None:
     machine.state.gpus.clear()

@@ -587,7 +587,9 @@ def test_another_process_sees_what_was_made(machine: Machine) -> None:
 steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=12)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=steps)
 def test_whatever_is_asked_for_nothing_overlaps_and_everything_can_be_undone(
     machine: Machine, steps: list[tuple[int, int, bool]]

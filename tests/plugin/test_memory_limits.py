@@ -188,7 +188,9 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(STEPS)
 def test_a_limit_is_always_the_sum_of_what_is_held(tmp_path_factory, steps) -> None:
     rig = SharingRig(tmp_path_factory.mktemp("rig"), is_hard=True)

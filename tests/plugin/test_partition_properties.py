@@ -40,7 +40,9 @@ def fits(rig: MigRig, device: str, held: list[str]) -> bool:
     return all(sum(one.get(name, 0) for one in used) <= amount for name, amount in counters.items())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.booleans()), min_size=1, max_size=8))
 def test_what_the_counters_let_through_is_made_as_published_and_undone_without_a_trace(folder, order):
     with tempfile.TemporaryDirectory(dir=folder) as name:

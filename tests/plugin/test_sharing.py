@@ -476,7 +476,9 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(STEPS, st.sampled_from([TimeSlicingSettings(Interval.LONG), MpsSettings(50)]))
 def test_a_device_is_shared_exactly_while_somebody_holds_it(tmp_path_factory, steps, how) -> None:
     rig = SharingRig(tmp_path_factory.mktemp("rig"), how)
