@@ -18,14 +18,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_UNUSED = ("asyncio", "google.protobuf.internal.python_message", "grpc.aio")
+_PACKAGES = ("asyncio", "grpc.aio")
+_UNUSED = (*_PACKAGES, "google.protobuf.internal.python_message")
 
 
 class _Later(ModuleType):
     """Stands in for a module until something in it is asked for."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what the import machinery asks of any module
+        is_asked_of_any = name != "__path__" or self.__name__ not in _PACKAGES
+        if name.startswith("__") and is_asked_of_any:  # by the import machinery
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]

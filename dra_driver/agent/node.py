@@ -226,7 +226,7 @@ class NodeAgent:
 
     def _tidy(self) -> int:
         self._others.look()
-        return self._apply_geometry()
+        return self._server.tidy() + self._apply_geometry()
 
     def _apply_geometry(self) -> int:
         """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dra_driver.cli.inputs_devices import Fleet, fleet_of_slices
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import RESOURCE_GROUP, SLICES
 from dra_driver.model.errors import ApiError
@@ -52,7 +53,7 @@ class Cluster:
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
         except ApiError as error:
-            if error.status == 404:
+            if error.code == NOT_FOUND:
                 return None
             raise
 

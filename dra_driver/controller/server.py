@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
@@ -85,7 +86,7 @@ class Server:
         try:
             node = self._api.get_node(self._node)
         except ApiError as err:
-            if err.status != 404:
+            if err.code != NOT_FOUND:
                 raise
             raise ApiError(
                 "no-node",

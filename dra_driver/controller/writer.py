@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES, slice_path
 from dra_driver.model.errors import ApiError
@@ -55,7 +56,7 @@ class SliceWriter:
         try:
             self._api.request("DELETE", slice_path(metadata["name"]), body=options)
         except ApiError as err:
-            if err.status != 404:
+            if err.code != NOT_FOUND:
                 raise
             return
         self.counts["delete"] += 1

@@ -1,22 +1,24 @@
 """Checks of the agent's pods, as the API server shows them.
 
-Pure. In: `ClusterEvidence`. Out: findings.
+Pure. In: `ClusterEvidence`, the time. Out: findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
+from dra_driver.doctor.claim_checks import PATIENCE_SECONDS, seconds_since
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.model.wire import Wire
 
 
-def check_agents(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for agent pods that are not ready."""
+def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
+    """Look for pods of this driver that are not ready, and had the time to be."""
     for pod in cluster.of("pods"):
         labels = pod["metadata"].get("labels") or {}
-        if labels.get("app.kubernetes.io/name") != "dra-driver" or _is_ready(pod):
+        if labels.get("app.kubernetes.io/name") != "dra-driver" or _is_ready(pod) or _is_starting(pod, now):
             continue
         namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
         node = (pod.get("spec") or {}).get("nodeName") or "no node"
@@ -31,6 +33,13 @@ def _is_ready(pod: Wire) -> bool:
     conditions = status.get("conditions") or ()
     is_ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
     return is_ready or status.get("phase") == "Succeeded" or "deletionTimestamp" in pod["metadata"]
+
+
+def _is_starting(pod: Wire, now: datetime) -> bool:
+    """Say whether a pod is new and nothing of it has failed: a rollout is no fault."""
+    states = (pod.get("status") or {}).get("containerStatuses") or ()
+    age = seconds_since(str(pod["metadata"].get("creationTimestamp") or ""), now)
+    return 0 < age < PATIENCE_SECONDS and not any(one.get("restartCount") for one in states)
 
 
 def _why(pod: Wire) -> str:

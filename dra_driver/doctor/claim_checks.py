@@ -55,7 +55,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
             continue
         names = [claims[key] for name in _claims_of(pod) if (key := (namespace, name)) in claims]
         mine = [claim for claim in names if _devices_of(claim, cluster.driver)]
-        waited = _seconds_since(_scheduled_at(pod), now)
+        waited = seconds_since(_scheduled_at(pod), now)
         if mine and waited > PATIENCE_SECONDS:
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
@@ -131,7 +131,7 @@ def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
     """Say how long a pod's last container has ended; without containers, as long as can be."""
     states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
     ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
-    return _seconds_since(max(ends), now) if ends else float("inf")
+    return seconds_since(max(ends), now) if ends else float("inf")
 
 
 def _refusal(pod: Wire) -> str:
@@ -154,7 +154,8 @@ def _told(words: str) -> str:
     return f": {plain if len(plain) <= _MOST_WORDS else f'{plain[: _MOST_WORDS - 1]}…'}" if plain else ""
 
 
-def _seconds_since(time: str, now: datetime) -> float:
+def seconds_since(time: str, now: datetime) -> float:
+    """Give the seconds since a time as the API writes it; 0 for what is none."""
     try:
         return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
     except ValueError:

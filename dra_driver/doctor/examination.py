@@ -78,7 +78,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from kubernetes_checks.check_reported_runtimes(cluster)
     yield from kubernetes_checks.check_admin_access(cluster)
     yield from kubernetes_checks.check_policy(cluster)
-    yield from agent_checks.check_agents(cluster)
+    yield from agent_checks.check_agents(cluster, now)
     yield from slice_checks.check_presence(cluster)
     yield from slice_checks.check_pools(cluster)
     yield from server_checks.check_servers(cluster)

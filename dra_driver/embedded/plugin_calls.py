@@ -6,7 +6,9 @@ Source: Kubernetes DRA plugin API v1 and v1beta1; pluginregistration v1; kubelet
 
 from __future__ import annotations
 
-import contextlib
+import socket
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as regist
 DIAL_S = 10.0
 GET_INFO_S = 1.0
 NOTIFY_S = 5.0
+_DIAL_POLL_S = 0.05
+_WATCHED_S = 1.0  # grpc looks five times a second whether somebody still wants to know
 RPC_S = 45.0
 
 _REGISTRATION = "/pluginregistration.Registration/"
@@ -68,23 +72,24 @@ def choose_version(offered: Sequence[str]) -> str:
     return next((version for version in offered if version in _VERSIONS), "")
 
 
-def _channel(socket: Path, authority: str = "") -> grpc.Channel:
+def _channel(path: Path, authority: str = "") -> grpc.Channel:
     options = [("grpc.default_authority", authority)] if authority else []
-    return grpc.insecure_channel(f"unix:{socket}", options=[*options, ("grpc.enable_http_proxy", 0)])
+    return grpc.insecure_channel(f"unix:{path}", options=[*options, ("grpc.enable_http_proxy", 0)])
 
 
 class Registrar:
     """The kubelet's side of one registration socket. Close it after use."""
 
-    def __init__(self, socket: Path) -> None:
-        self._channel = _channel(socket, quote(str(socket), safe=""))
+    def __init__(self, path: Path) -> None:
+        self._path, self._given_up = path, threading.Event()
+        self._channel = _channel(path, quote(str(path), safe=""))
 
     def get_info(self) -> PluginInfo:
         """Ask who is there. Raises: NodeError("node.registration") when nobody answers in time."""
         try:
-            grpc.channel_ready_future(self._channel).result(DIAL_S)
+            self._await_listener(time.monotonic() + DIAL_S)
             info = self._call("GetInfo", registration.PluginInfo)(registration.InfoRequest(), timeout=GET_INFO_S)
-        except (grpc.RpcError, grpc.FutureTimeoutError) as fault:
+        except (grpc.RpcError, OSError) as fault:
             raise NodeError("registration", f"GetInfo failed: {_text(fault)}", retry=Retry.LATER) from fault
         return PluginInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
@@ -97,9 +102,23 @@ class Registrar:
             message = f"NotifyRegistrationStatus failed: {_text(fault)}"
             raise NodeError("registration", message, retry=Retry.LATER) from fault
 
+    def give_up(self) -> None:
+        """Wait no longer for a connection; from any thread."""
+        self._given_up.set()
+
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
+
+    def _await_listener(self, deadline: float) -> None:
+        """Wait until somebody listens. Raises: OSError."""
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX) as probe:
+                    return probe.connect(str(self._path))
+            except OSError:
+                if time.monotonic() > deadline or self._given_up.wait(_DIAL_POLL_S):
+                    raise
 
     def _call(self, method: str, answer: Any) -> Any:
         return self._channel.unary_unary(
@@ -142,10 +161,11 @@ class Plugin:
         return {uid: str(entry.error) for uid, entry in reply.items()}
 
     def close(self) -> None:
-        """Close the connection."""
-        with contextlib.suppress(ValueError):
-            self._channel.unsubscribe(self._note_connectivity)
-        self._channel.close()
+        """Close the connection, in a moment: a thread of grpc's still looks at the channel, and would die of it."""
+        self._channel.unsubscribe(self._note_connectivity)
+        closing = threading.Timer(_WATCHED_S, self._channel.close)
+        closing.daemon = True
+        closing.start()
 
     def _note_connectivity(self, state: grpc.ChannelConnectivity) -> None:
         if state is grpc.ChannelConnectivity.READY:
@@ -196,7 +216,7 @@ class Plugin:
 
 
 def _text(fault: BaseException) -> str:
-    if isinstance(fault, grpc.FutureTimeoutError):
-        return f"no connection within {DIAL_S:g} s"
+    if isinstance(fault, OSError):
+        return f"no connection within {DIAL_S:g} s: {fault.strerror}"
     code, details = getattr(fault, "code", None), getattr(fault, "details", None)
     return f"{code().name}: {details()}" if callable(code) and callable(details) else str(fault)

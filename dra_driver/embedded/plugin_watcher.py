@@ -51,6 +51,7 @@ class PluginWatcher:
         self._order: list[Plugin] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._trying: Registrar | None = None
 
     def start(self) -> None:
         """Watch."""
@@ -61,6 +62,8 @@ class PluginWatcher:
     def stop(self) -> None:
         """Stop watching and close every connection, as a kubelet that ends does."""
         self._stop.set()
+        if trying := self._trying:  # behind its socket there may be nobody any more
+            trying.give_up()
         if self._thread is not None:
             self._thread.join(20)
         with self._changed:
@@ -128,7 +131,9 @@ class PluginWatcher:
         self._on_change()
 
     def _try(self, path: Path, seen: _Socket) -> None:
-        registrar = Registrar(path)
+        registrar = self._trying = Registrar(path)
+        if self._stop.is_set():
+            registrar.give_up()
         try:
             plugin = self._register(path, registrar)
         except NodeError as fault:
@@ -140,6 +145,7 @@ class PluginWatcher:
             log.warning("plugin not registered", extra=fields(socket=str(path), err=fault.message))
             return
         finally:
+            self._trying = None
             registrar.close()
         with self._changed:
             seen.plugin, seen.error = plugin, ""

@@ -24,6 +24,9 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     422: ("invalid", Retry.NEVER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
+# A 404 that is no Status object says nothing of the object: a server without the group answers so, and a proxy.
+_NOT_SERVED = ("not-served", Retry.NOW, "look at the server's address; resource.k8s.io/v1 is served from 1.34 on")
+NOT_FOUND = "api.not-found"  # the server knows of no such object
 _MESSAGE_CHARS = 500
 _WAIT_MOST_SECONDS = 300  # whoever asks for more is no API server: nobody publishes or prepares meanwhile
 _DIGITS = 9
@@ -48,6 +51,8 @@ def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: st
     body = answer if isinstance(answer, dict) else {}
     if status == 409 and body.get("reason") == "AlreadyExists":
         code, retry = "already-exists", Retry.NEVER
+    if status == 404 and body.get("kind") != "Status":
+        code, retry, hint = _NOT_SERVED
     message = str(body.get("message") or body.get("reason") or "no message")[:_MESSAGE_CHARS]
     return ApiError(
         code,

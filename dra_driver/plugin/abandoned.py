@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from dra_driver.claims.allocated import decode_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.inventory.device import Inventory
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger import Ledger
@@ -96,10 +97,10 @@ class Abandonment:
         try:
             wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
         except ApiError as error:
-            if error.status == 404:
+            if error.code == NOT_FOUND:
                 return True
             raise
-        return bool(_uid(wire) != record.uid)
+        return _uid(wire) not in {record.uid, ""}
 
     def _complete(self, record: Record) -> bool:
         """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""

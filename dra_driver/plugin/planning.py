@@ -12,6 +12,7 @@ from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.device import Device, Inventory
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.abandoned import ClaimApi
@@ -103,7 +104,7 @@ class Planner:
         try:
             wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
         except ApiError as error:
-            if error.status == 404:
+            if error.code == NOT_FOUND:
                 raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
             raise
         return decode_claim(wire, driver=self._node.driver, uid=uid)

@@ -100,6 +100,11 @@ class PluginServer:
         self._server = None
         if self._is_ours():
             self.paths.service.unlink(missing_ok=True)
+        sweep(self._driver, self.paths)
+
+    def tidy(self) -> int:
+        """Remove the sockets of instances that were killed since the start; gives their number."""
+        return sweep(self._driver, self.paths) if self._server is not None else 0
 
     def _is_ours(self) -> bool:
         return self._made is not None and identity(self.paths.service) == self._made

@@ -116,6 +116,19 @@ def test_of_two_instances_one_publishes_and_the_newer_takes_over(here):
     )
 
 
+def test_the_sockets_of_a_killed_instance_go_with_it(here):
+    first = here.start("simulated:t4", "--pod-uid", "0" * 36)
+    until(here.devices, "devices")
+    second = here.start("simulated:t4", "--pod-uid", "1" * 36)
+    here.kubelet.wait_registered(NVIDIA_DRIVER, instances=2)
+    folder = here.kubelet.plugins_dir / NVIDIA_DRIVER
+    here.end(first, signal.SIGKILL)
+    until(lambda: not list(here.kubelet.registrar_dir.glob("*000-reg.sock")), "the dead one's registration to go")
+    until(lambda: [path.name for path in folder.glob("*.sock")] == [f"dra-{'1' * 36}.sock"], "its service too")
+    assert here.end(second) == 0
+    assert not folder.exists()
+
+
 def test_the_status_page_says_ready_once_published(here):
     here.start("simulated:dgx-h100", "--metrics-address", "127.0.0.1:0")
     until(here.devices, "devices")

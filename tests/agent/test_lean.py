@@ -28,6 +28,11 @@ import asyncio
 answer = asyncio.run(call())
 with lean_imports():
     assert sys.modules["grpc.aio"] is grpc.aio, "what is there stays"
+for name in [n for n in sys.modules if n.partition(".")[0] == "asyncio"]:
+    del sys.modules[name]
+with lean_imports():
+    import asyncio.subprocess
+    assert asyncio.subprocess.Process, "a module of a package that is stood in for"
 print(json.dumps([kept_out, answer, importlib.metadata.version("urllib3") == urllib3.__version__]))
 """
 

@@ -105,20 +105,26 @@ class Chart:
         """Run a command in an agent's container."""
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", *command)
 
+    def in_agent(self, pod: str, code: str) -> str:
+        """Run Python in an agent's container; `agent()` gives the agent's folder in /proc, where every process is."""
+        find = """import os
+from pathlib import Path
+def agent():
+    own = f"POD_UID={os.environ['POD_UID']}".encode()
+    for path in Path('/proc').glob('[0-9]*'):
+        try:
+            words = (path / 'cmdline').read_bytes().split(b'\\0')
+            if b'agent' in words and own in (path / 'environ').read_bytes().split(b'\\0'):
+                return path
+        except OSError:
+            pass  # it has ended
+"""
+        return self.run(pod, "/usr/bin/python3", "-c", find + code)
+
     def memory(self, pod: str) -> float:
         """Return the resident memory of an agent, in MiB."""
-        code = """import os
-from pathlib import Path
-own = f"POD_UID={os.environ['POD_UID']}".encode()
-for path in Path('/proc').glob('[0-9]*'):
-    try:
-        words = (path / 'cmdline').read_bytes().split(b'\\0')
-        if b'agent' in words and own in (path / 'environ').read_bytes().split(b'\\0'):
-            print(next(line.split()[1] for line in (path / 'status').open() if line.startswith('VmRSS')))
-    except OSError:
-        pass  # it has ended
-"""
-        return int(self.run(pod, "/usr/bin/python3", "-c", code)) / 1024
+        code = "print(next(line.split()[1] for line in (agent() / 'status').open() if line.startswith('VmRSS')))"
+        return int(self.in_agent(pod, code)) / 1024
 
     def uninstall(self) -> str:
         """Uninstall and wait until everything is gone."""

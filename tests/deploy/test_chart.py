@@ -264,7 +264,8 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
 def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
     documents = yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text())
     (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("-view"))
-    allowed = {("", "pods"), ("", "namespaces"), ("apps", "daemonsets")}  # by Kubernetes' own role
+    # By Kubernetes' own role:
+    allowed = {("", "pods"), ("", "namespaces"), ("", "events"), ("apps", "daemonsets")}
     for rule in role["rules"]:
         assert rule["verbs"] == ["get", "list", "watch"]
         allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}

@@ -190,6 +190,15 @@ def test_the_version_of_containerd_tells_what_its_file_does_not():
     assert set(found(None, silent)) == {"runtime-cdi-unknown"}
 
 
+def test_a_rollout_is_no_fault_and_a_new_pod_that_fails_is():
+    meta = {"labels": {"app.kubernetes.io/name": "dra-driver"}, "creationTimestamp": JUST_NOW}
+    assert not found(e.cluster(pods=[e.wire("a", "dra", **meta)]))
+    failed = {"containerStatuses": [{"restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}
+    [finding] = examine(e.cluster(pods=[e.wire("a", "dra", {}, failed, **meta)]), None, NOW).findings
+    assert (finding.id, "CrashLoopBackOff" in finding.message) == ("agent-not-ready", True)
+    assert found(e.cluster(pods=[e.wire("a", "dra", **{**meta, "creationTimestamp": LONG_AGO})]))
+
+
 def test_headers_are_missed_only_where_a_driver_waits_to_be_built():
     kernel = replace(e.node().kernel, bound={"0000:01:00.0": None})
     assert "driver-no-headers" not in found(None, e.node(kernel=kernel))

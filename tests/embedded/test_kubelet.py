@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from dra_driver.embedded import plugin_calls, plugin_watcher
 from dra_driver.embedded.apiserver import EmbeddedApi
 from dra_driver.embedded.kinds import CLAIMS, SLICES
 from dra_driver.embedded.kubelet import EmbeddedKubelet
@@ -138,6 +141,24 @@ def test_dot_files_and_files_that_are_no_sockets_are_not_looked_at(kubelet, plug
     (kubelet.registrar_dir / "notes.txt").write_text("")
     shutil.copy(plugin.registrar.parent / "notes.txt", kubelet.registrar_dir / ".hidden")
     assert kubelet.plugins.errors() == {}
+
+
+def test_a_kubelet_ends_at_once_though_nobody_answers_behind_a_socket(kubelet, monkeypatch):
+    waiting = threading.Event()
+
+    class Asking(plugin_watcher.Registrar):
+        def get_info(self):
+            waiting.set()
+            return super().get_info()
+
+    monkeypatch.setattr(plugin_watcher, "Registrar", Asking)
+    with socket.socket(socket.AF_UNIX) as killed:  # the file of a process that was killed
+        killed.bind(str(kubelet.registrar_dir / "killed.sock"))
+    assert waiting.wait(10)
+    began = time.monotonic()
+    kubelet.stop()
+    assert time.monotonic() - began < plugin_calls.DIAL_S / 2
+    kubelet.start()
 
 
 def test_a_second_instance_takes_the_calls_and_the_first_takes_over_again(folder, kubelet, plugin, api):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia import NvidiaHardware, sysfs
 from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -76,6 +76,21 @@ def test_a_cgroup_s_memory_is_limited_and_freed_by_newer_drivers(machine: Machin
     hardware.limit_memory(shared(gpu), str(pod), None, SOON)
     assert limits_of(machine) == {}
     hardware.limit_memory(shared(gpu), str(tmp_path / "gone"), None, SOON)
+
+
+@pytest.mark.parametrize(
+    ("told", "folder"),
+    [
+        ("", "fs/cgroup"),
+        ("0::/\n", "fs/cgroup"),
+        ("12:memory:/x\n0::/kubepods.slice/pod.slice/agent.scope\n", "fs/cgroup/kubepods.slice/pod.slice/agent.scope"),
+    ],
+)
+def test_what_the_driver_can_limit_is_asked_of_our_own_cgroup(tmp_path: Path, told: str, folder: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(told)
+    roots = Roots(sys=str(tmp_path / "sys"), proc=str(tmp_path / "proc"))
+    assert sysfs.own_cgroup(roots) == str(tmp_path / "sys" / folder)
 
 
 def test_older_drivers_and_gpus_in_mig_mode_limit_no_cgroup(machine: Machine, tmp_path: Path) -> None:

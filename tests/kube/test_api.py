@@ -86,6 +86,14 @@ def test_a_name_that_is_taken_is_not_a_conflict_that_goes_away():
     assert (caught.value.code, caught.value.retry) == ("api.already-exists", Retry.NEVER)
 
 
+@pytest.mark.parametrize("body", [b"404 page not found\n", b"<html>", b"{}", {"kind": "Error", "message": "no route"}])
+def test_a_404_that_is_no_status_object_says_nothing_of_the_object(body):
+    with ScriptedServer(lambda e: e.answer(404, body)) as server, pytest.raises(ApiError) as caught:
+        plain(server.url).request("GET", "/apis/resource.k8s.io/v1/resourceslices")
+    assert (caught.value.status, caught.value.code) == (404, "api.not-served")
+    assert "1.34" in caught.value.hint
+
+
 @pytest.mark.parametrize(("headers", "body"), [({"Retry-After": "7"}, {}), ({}, {"details": {"retryAfterSeconds": 7}})])
 def test_the_servers_wish_to_wait_is_passed_on(headers, body):
     with ScriptedServer(lambda e: e.answer(429, body, headers)) as server, pytest.raises(ApiError) as caught:

@@ -147,8 +147,12 @@ def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> No
     held.api.delete("old")
     held.preparer.evict("old")
     held.clock.seconds += GONE_SECONDS
-    held.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)]
+    held.api.faults = [
+        ApiError("unreachable", "no route", retry=Retry.NOW),
+        ApiError("not-served", "a proxy's page", status=404, retry=Retry.NOW),
+    ]
     assert not held.preparer.evict("old")
+    assert not held.preparer.evict("old"), "only the API server itself may say that a claim is not there"
     assert held.preparer.evict("old")
 
 

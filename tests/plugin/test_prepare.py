@@ -173,9 +173,10 @@ def test_transient_api_failures_are_retried_inside_the_deadline(rig: Rig) -> Non
     rig.api.faults = [
         ApiError("unreachable", "no route", retry=Retry.NOW),
         ApiError("unavailable", "503", status=503, retry=Retry.NOW),
+        ApiError("not-served", "a proxy's page", status=404, retry=Retry.NOW),
     ]
     assert rig.prepare("u1")
-    assert rig.api.requests["get"] == 3
+    assert rig.api.requests["get"] == 4
 
 
 def test_an_api_that_stays_away_is_told_before_the_deadline(rig: Rig) -> None:

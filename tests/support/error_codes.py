@@ -15,6 +15,7 @@ BRANCHES = {
     if isinstance(kind, type) and issubclass(kind, errors.DriverError) and kind is not errors.DriverError
 }
 _CODE = re.compile(rf"({'|'.join(sorted(set(BRANCHES.values())))})\.[a-z]+(-[a-z]+)*")
+_BRANCH_OF_TABLES = {"answers": "api", "database": "ledger"}  # modules with tables of codes
 _NO_CODES = {"ledger.db", "node.example", "sharing.yaml"}
 
 
@@ -32,8 +33,18 @@ def error_codes() -> dict[str, str]:
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     code = f"{BRANCHES[node.func.id]}.{first.value}"
+            elif isinstance(node, ast.Tuple):
+                code = _code_with_retry(node, _BRANCH_OF_TABLES.get(path.stem, ""))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 code = node.value if _CODE.fullmatch(node.value) and node.value not in _NO_CODES else ""
             if code:
                 found.setdefault(code, f"{path.relative_to(SOURCE)}:{node.lineno}")
     return found
+
+
+def _code_with_retry(entry: ast.Tuple, branch: str) -> str:
+    """Give the code of an entry such as ("forbidden", Retry.LATER, hint), "" for anything else."""
+    match entry.elts:
+        case [ast.Constant(value=str(code)), ast.Attribute(value=ast.Name(id="Retry")), *_]:
+            return f"{branch}.{code}"
+    return ""

@@ -172,11 +172,11 @@ class _Reader:
     def _limits_memory(self, gpu: Handle) -> bool:
         """Say whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
         try:
-            self._nvml.memory_limit(gpu, sysfs.cgroup_root(self._roots))
+            self._nvml.memory_limit(gpu, sysfs.own_cgroup(self._roots))
         except NvmlFault as fault:
             if fault.is_lost:
                 raise
-            return fault.name == "NOT_FOUND"  # the root of all cgroups is not limited
+            return fault.name == "NOT_FOUND"  # nothing is set there, nor above
         return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:

@@ -32,9 +32,11 @@ class PciFunction:
     is_virtual: bool  # an SR-IOV virtual function
 
 
-def cgroup_root(roots: Roots) -> str:
-    """Give the folder that all cgroups are below."""
-    return f"{roots.sys}/fs/cgroup"
+def own_cgroup(roots: Roots) -> str:
+    """Give the folder of the cgroup that this process is in; of all cgroups where that can't be told."""
+    lines = (read_text(Path(roots.proc) / "self/cgroup") or "").splitlines()
+    below = next((line.removeprefix("0::") for line in lines if line.startswith("0::/")), "/")
+    return f"{roots.sys}/fs/cgroup{below}".rstrip("/")
 
 
 def read_text(path: Path) -> str | None:

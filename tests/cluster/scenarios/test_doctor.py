@@ -242,3 +242,21 @@ def test_who_may_see_little_is_told_what_he_could_not_see_and_nothing_false(
         if role:
             cluster.kubectl("delete", "clusterrolebinding", name)
         cluster.api.delete("ServiceAccount", name, "default")
+
+
+@pytest.mark.soak
+def test_a_claim_that_is_not_prepared_is_told_with_the_kubelets_words(
+    agent: Agent, stage: Stage, examine: Callable[..., dict[str, Any]]
+) -> None:
+    """The doctor gives a pod a minute to start."""
+    sharing = {"strategy": "nonsense"}
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    config = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+    stage.create(
+        template(stage.namespace, "wrong", devices(request("gpu"), config=config)),
+        pod(stage.namespace, "stuck", container("main", "gpu"), templates={"gpu": "wrong"}),
+    )
+    until("the doctor's word", lambda: found(examine()) == {"claim-not-prepared"}, 150, every=5)
+    [finding] = [one for one in examine()["findings"] if one["id"] == "claim-not-prepared"]
+    assert "claim.bad-config" in finding["message"]
+    stage.delete_pod("stuck")
