@@ -96,6 +96,7 @@ def context(request: pytest.FixtureRequest) -> Path:
     return BUILT
 
 
+@pytest.mark.timeout(300)  # the real image is read four times
 def test_an_engine_makes_the_same_content_of_the_dockerfile(context: Path, tmp_path: Path) -> None:
     tree = context / "rootfs"
     engine = shutil.which("buildah")

@@ -72,7 +72,7 @@ def nothing_is_left(chart: Chart) -> None:
     for node in chart.cluster.nodes:
         assert list(node.cdi.iterdir()) == []
         assert list(node.registry.iterdir()) == []
-        assert list(node.plugins.iterdir()) == []
+        assert sorted(path.relative_to(node.plugins).as_posix() for path in node.plugins.rglob("*")) == []
         until("the kubelet to drop the slices", lambda node=node: not chart.slices(node), 60)
 
 
