@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 LOCK = "tenants"
 # What an agent makes again when it starts.
-_OWN = (*(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open")), "locks", "role.lock")
+_OWN = (
+    *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open")),
+    *("locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
+)
 
 
 class Tenancy:

@@ -41,3 +41,14 @@ def test_a_gpu_that_is_not_there_refuses(tmp_path):
         with pytest.raises(HardwareError) as refused:
             getattr(started(tmp_path), ask)(gone, 1)
         assert refused.value.code == "hardware.gpu-lost"
+
+
+def test_modes_that_are_all_back_leave_no_state(tmp_path):
+    hardware = started(tmp_path)
+    first = device(hardware)
+    hardware.set_compute_mode(first, ComputeMode.EXCLUSIVE_PROCESS, 1)
+    hardware.set_time_slice(first, Interval.LONG, 1)
+    hardware.set_compute_mode(first, ComputeMode.DEFAULT, 1)
+    assert started(tmp_path).time_slice(first, 1) is Interval.LONG
+    hardware.set_time_slice(first, Interval.DEFAULT, 1)
+    assert [path.suffix for path in (tmp_path / "state").iterdir()] == [".lock"]

@@ -83,7 +83,9 @@ class Cuts:
         """Change one GPU's cut; `edit` sees it as it is under the lock, and may raise."""
 
         def changed(wire: Mapping[str, Any] | None) -> Mapping[str, Any]:
-            return asdict(edit(_cut_of(wire) if wire else Cut()))
+            cut = edit(_cut_of(wire) if wire else Cut())
+            is_as_given = not cut.made and not cut.destroyed and cut.mode in {None, cut.mode_was}
+            return {} if is_as_given else asdict(cut)
 
         self._file.change(pci, changed)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra_driver.hardware.simulated.profile import SimulatedGpu
-from dra_driver.hardware.simulated.state_file import StateFile
+from dra_driver.hardware.simulated.state_file import State, StateFile
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
@@ -32,7 +32,7 @@ class Modes:
     def set_compute_mode(self, device: SharedDevice, mode: ComputeMode) -> None:
         """Set the compute mode."""
         self._check(device)
-        self._file.change(device.uuid, lambda state: {**(state or {}), "computeMode": mode})
+        self._file.change(device.uuid, lambda state: _changed(state, "computeMode", mode, ComputeMode.DEFAULT))
 
     def time_slice(self, device: SharedDevice) -> Interval:
         """Read the time slice."""
@@ -42,9 +42,14 @@ class Modes:
     def set_time_slice(self, device: SharedDevice, interval: Interval) -> None:
         """Set the time slice."""
         self._check(device)
-        self._file.change(device.gpu_uuid, lambda state: {**(state or {}), "timeSlice": interval})
+        self._file.change(device.gpu_uuid, lambda state: _changed(state, "timeSlice", interval, Interval.DEFAULT))
 
     def _check(self, device: SharedDevice) -> None:
         gpu = self._find(device.pci_address)
         if gpu is None or gpu.is_lost:
             raise HardwareError("gpu-lost", f"GPU {device.pci_address} is lost", retry=Retry.LATER)
+
+
+def _changed(state: State | None, key: str, value: str, default: str) -> State:
+    others = {name: held for name, held in (state or {}).items() if name != key}
+    return others if value == default else {**others, key: value}

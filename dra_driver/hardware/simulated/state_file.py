@@ -50,11 +50,14 @@ class StateFile:
         return document["gpus"] if document["bootId"] == self._boot_id else {}
 
     def change(self, device: str, edit: Callable[[State | None], State]) -> None:
-        """Change one device's state; `edit` sees it as it is now, None while there is none, and may raise."""
+        """Change one device's state; `edit` sees it as it is now, None while there is none, and may raise.
+
+        An empty state is none: where no device has one any more there is no file either.
+        """
         with self._lock, self._locked_file():
             states = dict(self.read())
             states[device] = edit(states.get(device))
-            self._write(states)
+            self._write({name: state for name, state in states.items() if state})
 
     @contextmanager
     def _locked_file(self) -> Iterator[None]:
@@ -70,6 +73,9 @@ class StateFile:
         self._changes += 1
         if self._path is None:
             self._held = states
+            return
+        if not states:
+            self._path.unlink(missing_ok=True)
             return
         temporary = self._path.with_suffix(f".{os.getpid()}.new")
         temporary.write_text(json.dumps({"bootId": self._boot_id, "gpus": states}))
