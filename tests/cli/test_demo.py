@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +22,7 @@ SHARING = ROOT / "examples" / "sharing"
 
 
 def demo(*words, **environment):
-    began = time.monotonic()
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "dra_driver", "demo", *words],
         capture_output=True,
         text=True,
@@ -32,7 +30,6 @@ def demo(*words, **environment):
         check=False,
         env={**os.environ, "COLUMNS": "300", **environment},
     )
-    return done, time.monotonic() - began
 
 
 def first_screen():
@@ -49,10 +46,9 @@ def plain(line):
 
 
 def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_readme_shows():
-    done, took = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod", COLUMNS="140")
+    done = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod", COLUMNS="140")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert took < 25
     folders = (EXAMPLES, EXAMPLES.parent / "partitions-on-demand", SHARING)
     names = [path.name for folder in folders for path in sorted(folder.glob("*.yaml"))]
     assert [name for name in names if name not in done.stdout] == []
@@ -70,7 +66,7 @@ def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_rea
 
 
 def test_the_core_examples_hold_for_partitions_as_they_stand_too():
-    done, _ = demo("--mig", "static")
+    done = demo("--mig", "static")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "published: 14 devices in 1 ResourceSlice" in done.stdout
     count = len(list(EXAMPLES.glob("*.yaml")))
@@ -81,7 +77,7 @@ def test_an_expectation_that_is_not_met_is_a_1_and_says_what_was_seen(tmp_path):
     text = (EXAMPLES / "01-one-gpu.yaml").read_text()
     (tmp_path / "wrong.yaml").write_text(text.replace("holds 1 where type=gpu", "holds 2 where type=gpu"))
     (tmp_path / "right.yaml").write_text(text)
-    done, _ = demo("--examples", str(tmp_path))
+    done = demo("--examples", str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not as expected: line 8: claim one-gpu/gpu holds 2 where type=gpu: it holds 1" in done.stdout
     assert "1 of 2 examples came out as their files say" in done.stdout
@@ -89,7 +85,7 @@ def test_an_expectation_that_is_not_met_is_a_1_and_says_what_was_seen(tmp_path):
 
 def test_a_file_that_is_wrong_is_a_3_before_anything_starts(tmp_path):
     (tmp_path / "bad.yaml").write_text("# expect: pod x flies\n")
-    done, _ = demo("--examples", str(tmp_path))
+    done = demo("--examples", str(tmp_path))
     assert done.returncode == 3
     assert "bad.yaml:1: " in done.stderr
     assert "starting" not in done.stdout
@@ -98,14 +94,14 @@ def test_a_file_that_is_wrong_is_a_3_before_anything_starts(tmp_path):
 def test_an_object_that_the_api_refuses_is_a_3_and_everything_is_ended(tmp_path):
     text = (EXAMPLES / "01-one-gpu.yaml").read_text()
     (tmp_path / "bad.yaml").write_text(text.replace("deviceClassName: gpu.nvidia.com", "deviceClassName: Not_A_Name"))
-    done, _ = demo("--examples", str(tmp_path))
+    done = demo("--examples", str(tmp_path))
     assert done.returncode == 3
     assert "deviceClassName" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_profile_that_is_not_there_is_a_3():
-    done, _ = demo("--profile", "no-such-profile")
+    done = demo("--profile", "no-such-profile")
     assert done.returncode == 3
     assert "no-such-profile" in done.stderr
 
