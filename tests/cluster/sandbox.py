@@ -8,13 +8,16 @@ Never: a process, mount, namespace or setting that is not the cluster's own.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import http.client
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +25,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 CGROUPS = Path("/sys/fs/cgroup")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
 # The kubelet and the network plugins set these; the network's own ones live and die with the namespace.
 SYSCTLS = (
     "kernel/panic",
@@ -40,9 +45,11 @@ class NotInTime(Exception):
 def until(what: str, probe: Callable[[], T], seconds: float, every: float = 0.1) -> T:
     """Poll `probe` until it returns something true, and return that.
 
+    First after `every` seconds, then less and less often, to a fifth: who waits long must not keep others from working.
+
     An AssertionError of the probe counts as "not yet". Raises: NotInTime with what was waited for and the last answer.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, every
     while True:
         try:
             answer: object = probe()
@@ -52,7 +59,8 @@ def until(what: str, probe: Callable[[], T], seconds: float, every: float = 0.1)
             answer = refusal
         if time.monotonic() > deadline:
             raise NotInTime(f"{what}: not within {seconds:.0f} s; last seen: {str(answer)[:2000]}")
-        time.sleep(every)
+        time.sleep(pause)
+        pause = min(pause * 1.25, every * 5)
 
 
 def hierarchies() -> list[Path]:
@@ -136,15 +144,32 @@ class Sandbox:
 
     def fetch(self, port: int, path: str) -> str:
         """GET a page that something inside serves on loopback; return its text, or what went wrong."""
-        code = "import sys, http.client as h; c = h.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=5); "
-        code += (
-            "c.request('GET', sys.argv[2]); r = c.getresponse(); sys.exit(r.read().decode()) if r.status > 299 else "
-        )
-        code += "print(r.read().decode(), end='')"
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            return self.run(sys.executable, "-I", "-c", code, str(port), path)
-        except subprocess.SubprocessError as error:
-            return f"error: {str(error)[-500:]}"
+            connection.sock = self._connected(port)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            return f"error: {error}"
+        finally:
+            connection.close()
+        return text if answer.status < 300 else f"error: {answer.status}: {text[-500:]}"
+
+    def _connected(self, port: int) -> socket.socket:
+        """Connect to a port inside: a socket stays in the namespace of the thread that made it."""
+
+        def connect() -> socket.socket:
+            namespace = os.open(self.net, os.O_RDONLY)
+            try:
+                if _LIBC.setns(namespace, _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            finally:
+                os.close(namespace)
+            return socket.create_connection(("127.0.0.1", port), timeout=5)
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(connect).result()
 
     def pids(self, below: str = "") -> list[int]:
         """Return the processes of the cluster, those of its containers included."""

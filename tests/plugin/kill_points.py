@@ -146,18 +146,24 @@ def kill_everywhere(
     """Kill `what` at every `stride`-th line until it runs through; give the count and what was wrong."""
     wrong: list[str] = []
     line = 0
-    while True:
-        root = Path(tempfile.mkdtemp(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
-        try:
-            _, error = in_child(partial(preparing, root, is_prepared=what != "prepare"))
+    folder = Path(tempfile.mkdtemp(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    root, prepared = folder / "node", folder / "prepared"
+    root.mkdir()
+    _, error = in_child(partial(preparing, root, is_prepared=what != "prepare"))
+    wrong += [f"{what} not begun: {error}"] if error else []
+    root.rename(prepared)
+    try:
+        while True:
+            shutil.copytree(prepared, root, symlinks=True)
             status, fault = in_child(partial(calling, root, what, line))
             if status == 0 and not fault:
                 return line // stride, wrong
             _, found = in_child(partial(checking, root, what))
-            wrong += [f"{what} killed at line event {line}: {text}" for text in (error, fault, found) if text]
-        finally:
+            wrong += [f"{what} killed at line event {line}: {text}" for text in (fault, found) if text]
             shutil.rmtree(root)
-        line += stride
+            line += stride
+    finally:
+        shutil.rmtree(folder)
 
 
 def main() -> None:
