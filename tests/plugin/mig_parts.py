@@ -96,7 +96,7 @@ class MigRig(Rig):
         self.look()
         return [d.name for d in self.inventory.devices if d.name.startswith(gpu)]
 
-    def now_prepare(self, uid: str, *devices: str, seconds: float = 5.0, **more: Any):
+    def now_prepare(self, uid: str, *devices: str, seconds: float | None = None, **more: Any):
         self.allocate(uid, *devices, **more)
         return self.prepare(uid, seconds)
 

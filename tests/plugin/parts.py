@@ -27,7 +27,6 @@ from dra_driver.plugin.recovery import recover_from
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
-SOON = 5.0
 
 
 def result(device: str, request: str = "gpu", **more: Any) -> dict[str, Any]:
@@ -138,6 +137,7 @@ class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
     supervisor: Any = None
+    patience_s = 5.0  # for a call
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -186,12 +186,12 @@ class Rig:
         self.api.put(claim_wire(uid, *(result(d) for d in devices), **more))
         return uid
 
-    def prepare(self, uid: str, seconds: float = SOON, preparer: Preparer | None = None):
+    def prepare(self, uid: str, seconds: float | None = None, preparer: Preparer | None = None):
         name = next((n for (_, n), c in self.api.claims.items() if c["metadata"]["uid"] == uid), f"claim-{uid}")
-        return (preparer or self.preparer).prepare("ns", name, uid, Deadline.after(seconds))
+        return (preparer or self.preparer).prepare("ns", name, uid, Deadline.after(seconds or self.patience_s))
 
     def unprepare(self, uid: str) -> None:
-        self.preparer.unprepare(uid, Deadline.after(SOON))
+        self.preparer.unprepare(uid, Deadline.after(self.patience_s))
 
     def files(self) -> dict[str, bytes]:
         """Everything in the CDI folder, hidden files too."""
