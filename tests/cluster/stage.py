@@ -6,6 +6,7 @@ Never: a scenario's own expectations.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,9 +185,11 @@ class Stage:
         edits: dict[str, dict[str, Any]] = {}
         for file in self.node.cdi.iterdir():
             try:
-                spec = yaml.safe_load(file.read_text())
+                text = file.read_text()
             except FileNotFoundError:  # another pod has ended meanwhile
                 continue
+            # JSON is YAML, but read a hundred times as fast: with fifty pods that counts.
+            spec = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
             for device in spec.get("devices", []):
                 shared, own = spec.get("containerEdits", {}), device.get("containerEdits", {})
                 merged = {key: [*shared.get(key, []), *own.get(key, [])] for key in ("env", "deviceNodes", "mounts")}
