@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 
-STRIDE = 400
+STRIDE = 200
 
 
 def test_kills_of_supervisor_and_daemon_leak_nothing():

@@ -160,6 +160,8 @@ def test_clients_that_stop_half_way_hold_up_nobody(serving):
 
 
 def test_connections_beyond_the_limit_are_closed_and_there_is_room_again(serving, monkeypatch):
+    room = serving.server._server._room
+    until(lambda: room._value == room._initial_value)  # what the fixture asked is over
     monkeypatch.setattr(serving.server._server, "_room", threading.BoundedSemaphore(2))
     kept = [serving.connect() for _ in range(2)]
     assert [ask(one)[0] for one in kept] == [200, 200]
