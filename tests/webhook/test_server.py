@@ -162,7 +162,8 @@ def test_clients_that_stop_half_way_hold_up_nobody(serving):
 def test_connections_beyond_the_limit_are_closed_and_there_is_room_again(serving, monkeypatch):
     room = serving.server._server._room
     until(lambda: room._value == room._initial_value)  # what the fixture asked is over
-    monkeypatch.setattr(serving.server._server, "_room", threading.BoundedSemaphore(2))
+    limited = threading.BoundedSemaphore(2)
+    monkeypatch.setattr(serving.server._server, "_room", limited)
     kept = [serving.connect() for _ in range(2)]
     assert [ask(one)[0] for one in kept] == [200, 200]
     with pytest.raises(OSError):
@@ -170,13 +171,17 @@ def test_connections_beyond_the_limit_are_closed_and_there_is_room_again(serving
     kept[0].close()
 
     def has_room():
+        connection = serving.connect()
         try:
-            return ask(serving.connect())[0] == 200
+            return ask(connection)[0] == 200
         except OSError:
             return False
+        finally:
+            connection.close()
 
     until(has_room)
     kept[1].close()
+    until(lambda: limited._value == 2)  # before the server has its own again
 
 
 def test_a_renewed_certificate_is_served_to_new_connections(serving):
