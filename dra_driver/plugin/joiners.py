@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from dra_driver.claims.allocated import pods_of
 from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.plugin.abandoned import API_SECONDS, ClaimApi
 from dra_driver.plugin.ledger import Ledger
@@ -88,7 +89,7 @@ class Joiners:
         try:
             wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
         except ApiError as error:
-            return error.status == 404
+            return error.code == NOT_FOUND
         if (wire.get("metadata") or {}).get("uid") != record.uid:
             return True
         known = {pod for step in limit_steps(record) for pod in step.pods}

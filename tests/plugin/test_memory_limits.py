@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import ApiError, HardwareError, SharingError
+from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
 from dra_driver.plugin import joiners
 from dra_driver.plugin.pod_cgroups import PodCgroups
 from dra_driver.plugin.reaper import Reaper
@@ -160,14 +160,22 @@ def test_two_agents_that_find_the_same_pod_count_it_once(rig: SharingRig) -> Non
     rig.assert_unshared()
 
 
-def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ApiError("unavailable", "not now", status=503),
+        ApiError("not-served", "a proxy's page", status=404, retry=Retry.NOW),
+    ],
+    ids=["unavailable", "not served"],
+)
+def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiError) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
     rig.preparer.close()
     rig.restart()
     reserve(rig, "u1", 1, 2)
     rig.pod(2)
-    rig.api.faults.append(ApiError("unavailable", "not now", status=503))
+    rig.api.faults.append(fault)
     rig.preparer.repair()
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
 
