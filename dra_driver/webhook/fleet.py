@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 IDENTITIES = frozenset(
     {"uuid", "parentUUID", "serial", "pciBusID", "pcieRoot", "minor", "index", "nvlinkDomain", "numaNode"}
 )
+_Devices = dict[str, tuple[DeviceWire, str, int]]
 _SLICES, _CLASSES = "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k8s.io/v1/deviceclasses"
 
 
@@ -75,21 +76,13 @@ class Fleet:
 
     def put_slice(self, wire: SliceWire) -> None:
         """Take note of a slice as it is now."""
-        spec = wire["spec"]
-        driver = spec["driver"]
-        keys: Counter[str] = Counter()
-        fresh: dict[str, DeviceWire] = {}
-        for device in spec.get("devices") or ():
-            key = _shape_of(device, driver)
-            keys[key] += 1
-            if key not in self._views:
-                fresh[key] = device
-        prepared = {key: prepare_device(device, driver) for key, device in fresh.items()}
+        devices = _by_shape(wire)
         with self._lock:
-            if self._slices.get(wire["metadata"]["uid"]) == keys:
+            uid, keys = wire["metadata"]["uid"], _counted(devices)
+            if self._slices.get(uid) == keys:
                 return  # a new generation of the same devices: what was said of them holds
-            self._views.update(prepared)
-            self._slices[wire["metadata"]["uid"]] = keys
+            self._slices[uid] = keys
+            self._prepare(devices)
             self._changed()
 
     def drop_slice(self, uid: str) -> None:
@@ -110,12 +103,13 @@ class Fleet:
             self._classes.pop(name, None)
             self._changed()
 
-    def replace_slices(self, slices: tuple[SliceWire, ...]) -> None:
-        """Take note of all slices."""
+    def replace_slices(self, slices: Iterable[SliceWire]) -> None:
+        """Take note of all slices at once: on a part of them nothing may be said."""
+        listed = {wire["metadata"]["uid"]: _by_shape(wire) for wire in slices}
         with self._lock:
-            self._slices = {}
-        for wire in slices:
-            self.put_slice(wire)
+            self._slices = {uid: _counted(devices) for uid, devices in listed.items()}
+            for devices in listed.values():
+                self._prepare(devices)
         self._set_known("slices")
 
     def replace_classes(self, classes: tuple[ClassWire, ...]) -> None:
@@ -123,6 +117,11 @@ class Fleet:
         with self._lock:
             self._classes = {wire["metadata"]["name"]: wire for wire in classes}
         self._set_known("classes")
+
+    def _prepare(self, devices: _Devices) -> None:
+        for key, (device, driver, _) in devices.items():
+            if key not in self._views:
+                self._views[key] = prepare_device(device, driver)
 
     def _set_known(self, kind: str) -> None:
         with self._lock:
@@ -178,6 +177,20 @@ def _thread(
                 drop(event.wire)
 
     return threading.Thread(target=follow, name="fleet", daemon=True)
+
+
+def _by_shape(wire: SliceWire) -> _Devices:
+    """Give one device of each shape in a slice, its driver, and how many there are."""
+    spec = wire["spec"]
+    found: _Devices = {}
+    for device in spec.get("devices") or ():
+        key = _shape_of(device, spec["driver"])
+        found[key] = (device, spec["driver"], found[key][2] + 1 if key in found else 1)
+    return found
+
+
+def _counted(devices: _Devices) -> Counter[str]:
+    return Counter({key: count for key, (_, _, count) in devices.items()})
 
 
 def _shape_of(device: DeviceWire, driver: str) -> str:

@@ -53,6 +53,19 @@ def test_devices_that_differ_in_identity_alone_are_one_shape(fleet):
     assert sorted(shape.count for shape in fleet.shapes()) == [1, 2]
 
 
+def test_a_fleet_that_is_listed_again_is_whole_at_every_moment(fleet):
+    def listed():
+        for made in (wire("s2", device(4, model={"string": "y"})), wire("s1", device(1), device(2))):
+            yield made
+            seen.append(sorted(shape.count for shape in fleet.shapes()))
+
+    seen = []
+    fleet.replace_slices(listed())
+    assert seen == [[1, 2], [1, 2]]
+    assert sorted(shape.count for shape in fleet.shapes()) == [1, 2]
+    assert {name for shape in fleet.shapes() for name in shape.view.attributes[DRIVER]} >= {"model"}
+
+
 def test_an_unguarded_attribute_is_warned_of_with_its_field_and_a_better_text(linter):
     warning, better = said(linter, f'device.attributes["{DRIVER}"].model == "x"')
     assert warning.startswith(f"{AT}: 2 of 3 devices lack")
