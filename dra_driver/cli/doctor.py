@@ -14,7 +14,7 @@ import click
 
 from dra_driver.cli.hardware_options import chosen, hardware_options
 from dra_driver.cli.output import console, say, write_document
-from dra_driver.model.errors import DriverError, ExitCode
+from dra_driver.model.errors import DriverError, ExitCode, InputError
 
 if TYPE_CHECKING:
     from dra_driver.cli.hardware_options import Chosen
@@ -46,7 +46,8 @@ def command(
 
     Nothing is changed. What could not be looked at is said; run it as root on a node to see all of it.
 
-    Exit status 1: there are errors or warnings; 5: neither a node nor a cluster could be looked at.
+    Exit status 1: there are errors or warnings; 3: --kubeconfig is no kubeconfig; 5: nothing could be looked at, or not
+    the cluster that --kubeconfig names.
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
@@ -62,9 +63,10 @@ def command(
         write_document(report.document(), "json")
     else:
         _show(report, bundle)
-    if not report.looked_at:
-        return ExitCode.ENVIRONMENT
-    return ExitCode.OK if report.is_clean else ExitCode.NO_MATCH
+    if not report.is_clean:
+        return ExitCode.NO_MATCH
+    is_seen = report.looked_at if kubeconfig is None or only == "node" else cluster
+    return ExitCode.OK if is_seen else ExitCode.ENVIRONMENT
 
 
 def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_asked: bool) -> NodeEvidence | None:
@@ -94,6 +96,8 @@ def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) 
         finally:
             api.close()
     except DriverError as error:
+        if kubeconfig and isinstance(error, InputError):
+            raise
         unseen.append(Unseen("cluster", f"{error} [{error.code}]"))
         return None
 

@@ -113,3 +113,15 @@ def test_a_cluster_that_does_not_answer_does_not_hide_the_node(spoilt, tmp_path,
     shown = capsys.readouterr().out
     assert "api.unreachable" in shown
     assert "driver-nouveau" in shown
+
+
+def test_a_cluster_that_was_asked_for_and_not_seen_is_no_success(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SYSFS_ROOT", str(tmp_path))
+    monkeypatch.setenv("DEV_ROOT", str(tmp_path))
+    with EmbeddedApi() as api:
+        kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
+    node = ["doctor", "--hardware", "simulated:t4", "--kubeconfig", kubeconfig]
+    assert main.run(node) == ExitCode.ENVIRONMENT
+    assert "could not be looked at" in capsys.readouterr().out
+    assert main.run([*node[:-1], str(tmp_path / "none")]) == ExitCode.BAD_INPUT
+    assert "input.kubeconfig" in capsys.readouterr().err
