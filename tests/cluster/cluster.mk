@@ -3,7 +3,7 @@
 K8S ?= 1.35
 SECOND_K8S ?= 1.37
 # Several clusters at a time: the scenarios wait most of their time.
-CLUSTERS ?= 3
+CLUSTERS ?= 4
 LANE = $(BIN)/python -m pytest -c tests/cluster/pytest.ini -n $(CLUSTERS) --dist worksteal tests/cluster/scenarios
 AGAIN = --last-failed --last-failed-no-failures=none
 
