@@ -39,7 +39,7 @@ from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.pod_cgroups import PodCgroups
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
-from dra_driver.plugin.rivals import Rival
+from dra_driver.plugin.rivals import Rival, by_holder
 from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.survivors import PROC, Survivors
 from dra_driver.plugin.waiting import Waiting
@@ -324,10 +324,10 @@ class Preparer:
 
         Raises: ClaimError("claim.device-in-use") naming device and holder when patience ends.
         """
-        for rival in rivals:
+        for device, rival in by_holder(rivals):
             log.info(
                 "device held by another claim, waiting",
-                extra=fields(claim_uid=plan.claim.uid, device=rival.device, holder=rival.record.full_name),
+                extra=fields(claim_uid=plan.claim.uid, device=device, holder=rival.record.full_name),
             )
         looked_at = 0.0
         while rivals:
@@ -365,7 +365,7 @@ def _same_devices(left: AllocatedClaim, right: AllocatedClaim) -> bool:
 
 
 def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:
-    held = "; ".join(sorted(_holder(rival) for rival in rivals))
+    held = "; ".join(_holder(device, rival) for device, rival in by_holder(rivals))
     return ClaimError(
         "device-in-use",
         f"still held after {waited_s:.0f} s: {held}",
@@ -374,11 +374,11 @@ def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:
     )
 
 
-def _holder(rival: Rival) -> str:
+def _holder(device: str, rival: Rival) -> str:
     claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
     if rival.pods:
-        return f"{rival.device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"
-    return f"{rival.device} by {claim}"
+        return f"{device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"
+    return f"{device} by {claim}"
 
 
 def _claim_lock(uid: str) -> str:

@@ -6,7 +6,7 @@ Pure: names, SQL and rows come in; names, SQL and rivals go out. The ledger runs
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.claims.allocated import AllocatedClaim
@@ -49,3 +49,24 @@ def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> t
     return tuple(
         Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
     )
+
+
+def by_holder(rivals: Iterable[Rival]) -> tuple[tuple[str, Rival], ...]:
+    """Give each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Rival]] = {}
+    for rival in rivals:
+        groups.setdefault((rival.record.uid, rival.pods), []).append(rival)
+    return tuple(sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=_text))
+
+
+def _in_words(names: set[str]) -> str:
+    devices = sorted(name for name in names if "/" not in name)
+    parts: dict[str, list[str]] = {}
+    for gpu, _, part in (name.partition("/") for name in sorted(names, key=lambda name: (len(name), name))):
+        if part and gpu not in devices:
+            parts.setdefault(gpu, []).append(part)
+    return ", ".join([*devices, *(f"{gpu} ({', '.join(found)})" for gpu, found in sorted(parts.items()))])
+
+
+def _text(entry: tuple[str, Rival]) -> str:
+    return entry[0]

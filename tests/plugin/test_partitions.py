@@ -104,6 +104,7 @@ def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second
     with pytest.raises(ClaimError, match="ns/claim-u1") as caught:
         rig.now_prepare("u2", second, seconds=0.3)
     assert caught.value.code == "claim.device-in-use"
+    assert str(caught.value).count("claim-u1") == 1
     rig.unprepare("u1")
     rig.assert_untouched()
 
