@@ -149,14 +149,15 @@ def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
     (folder / "kubelet/plugins_registry").mkdir(parents=True)
     command = [*UNPRIVILEGED, sys.executable, "-m", "dra_driver", "doctor", "--output", "json"]
     command += ["--hardware", "simulated:demo-h100", "--node-name", "n1", "--cdi-root", str(folder / "cdi")]
-    command += ["--host-root", str(folder / "host"), "--kubeconfig", str(folder / "none")]
+    command += ["--host-root", str(folder / "host")]
     for flag, name in (("registrar", "plugins_registry"), ("plugins", "plugins")):
         command += [f"--kubelet-{flag}-directory-path", str(folder / "kubelet" / name)]
     command += ["--device-plugins-directory-path", str(folder / "kubelet/device-plugins")]
     for one in closed:
         one.chmod(0)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        environment = os.environ | {"KUBECONFIG": str(folder / "none")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     finally:
         for one in closed:
             one.chmod(0o700)
