@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+# gRPC's own listener instead of its EventEngine's: a call needs fewer threads to wake each other (0.1 ms of it).
+GRPC_EXPERIMENTS = "-event_engine_listener"
+
 
 def main() -> int:
     """Run the agent, the MPS supervisor, or any other command; return the process's exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
     if sys.argv[1:2] == ["agent"]:
+        os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
         from dra_driver import agent
 
         return agent.main(sys.argv[2:])
