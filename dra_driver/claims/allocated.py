@@ -80,6 +80,11 @@ class AllocatedClaim:
         """Say whether the same devices were allocated for the same requests with the same configs."""
         return (self.devices, self.configs) == (other.devices, other.configs)
 
+    def is_of_same_devices(self, other: AllocatedClaim) -> bool:
+        """Say whether the same devices and shares were allocated, for whatever requests."""
+        mine, others = ({(d.device, d.share_id) for d in claim.devices} for claim in (self, other))
+        return mine == others
+
 
 def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedClaim:
     """Read our part of an allocated claim.

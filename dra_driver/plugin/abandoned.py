@@ -112,6 +112,10 @@ class Abandonment:
         except ClaimError as error:  # deallocated: it holds its devices until it is unprepared
             log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
             return True
+        if record.owned_names() and not record.claim().is_of_same_devices(claim):
+            # Allocated anew since it was prepared: its containers may still use what the CDI file names.
+            log.info("recovered claim is allocated to other devices now", extra=fields(claim_uid=record.uid))
+            return True
         self._ledger.complete(
             replace(
                 record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=State.PREPARED

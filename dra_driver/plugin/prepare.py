@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
@@ -248,7 +247,7 @@ class Preparer:
         claim = plan.claim
         if record.state in UNFINISHED:
             return False
-        is_recovered = record.state == State.RECOVERED and _same_devices(record.claim(), claim)
+        is_recovered = record.state == State.RECOVERED and record.claim().is_of_same_devices(claim)
         if not is_recovered and not record.claim().is_same_allocation(claim):
             return False
         steps = carried_over(_planned(plan), record.steps)
@@ -358,10 +357,6 @@ def _names_wanted(plan: PreparePlan) -> tuple[str, ...]:
 
 def _planned(plan: PreparePlan) -> tuple[Wire, ...]:
     return tuple(step.record() for step in plan.steps)
-
-
-def _same_devices(left: AllocatedClaim, right: AllocatedClaim) -> bool:
-    return {(d.device, d.share_id) for d in left.devices} == {(d.device, d.share_id) for d in right.devices}
 
 
 def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:

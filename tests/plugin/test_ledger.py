@@ -184,6 +184,22 @@ def test_a_recovered_claim_keeps_its_device_until_the_api_tells_more(two: Rig) -
         two.prepare("u4", 0.5)
 
 
+def test_a_recovered_claim_that_was_allocated_anew_keeps_what_its_file_names(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0", "gpu-1")
+    rig.prepare("u1")
+    rig.ledger.close()
+    damage(rig.ledger.path)
+    rig.allocate("u1", "gpu-0")  # under the same UID, and not unprepared
+    rig.restart()
+    for uid, device in (("u2", "gpu-0"), ("u3", "gpu-1")):
+        rig.allocate(uid, device)
+        with pytest.raises(ClaimError, match="u1"):
+            rig.prepare(uid, 0.2)
+    assert rig.holders() == {("gpu-0", "u1"), ("gpu-1", "u1")}
+    rig.unprepare("u1")
+    assert rig.prepare("u3")
+
+
 def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
     damage(two.ledger.path)
     two.api.delete("u1")
