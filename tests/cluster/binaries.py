@@ -25,7 +25,7 @@ from tests.cluster.sandbox import CGROUPS, hierarchies
 
 MODULES = Path(__file__).parent / "modules"
 GO = MODULES / "go.txt"
-VERSIONS = ("1.35", "1.36", "1.37")
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 DEBIAN = {
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",

@@ -1,5 +1,5 @@
 # The lane on a real Kubernetes; docs/development.md tells how to use it. Included by the Makefile, which sets BIN and
-# READY. K8S chooses the Kubernetes version: 1.35, 1.36 or 1.37. RETRY=1 shows what failed once more, on fresh clusters.
+# READY. K8S chooses the Kubernetes version: 1.34 to 1.37. RETRY=1 shows what failed once more, on fresh clusters.
 K8S ?= 1.35
 SECOND_K8S ?= 1.37
 # Several clusters at a time: the scenarios wait most of their time.

@@ -55,12 +55,13 @@ class Cluster:
     ) -> None:
         self.version = version
         self.gates = gates
+        self._enabled = control_plane.gates_of(version) if gates else ()
         self.pod_security = pod_security
         self.programs = binaries.require(version)
         root = PLACE / f"{PREFIX}{name}" if name else Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
         self.sandbox = Sandbox(root)
         self.nodes = [
-            Node(self.sandbox, self.programs, index + 1, gates=gates, resync=resync) for index in range(nodes)
+            Node(self.sandbox, self.programs, index + 1, gates=self._enabled, resync=resync) for index in range(nodes)
         ]
         self.api: Api
         self.kubeconfig: Path
@@ -240,7 +241,7 @@ class Cluster:
         pki = self.sandbox.root / "pki"
         control_plane.etcd(self.sandbox, self.programs).start()
         self.api_server = control_plane.api_server(
-            self.sandbox, self.programs, self.nodes[0].address, self.gates, self.pod_security
+            self.sandbox, self.programs, self.nodes[0].address, self._enabled, self.pod_security
         )
         self.api_server.start()
         address = self._relay()
@@ -248,7 +249,7 @@ class Cluster:
         self.api = Api(address, pki / "ca.crt", self.authority.tokens["admin"])
         self.api_server.until("ready", self.api.ready, 90)
         self.clients = [
-            make(self.sandbox, self.programs, pki / f"{name}.kubeconfig", self.gates).start()
+            make(self.sandbox, self.programs, pki / f"{name}.kubeconfig", self._enabled).start()
             for make, name in (
                 (control_plane.controller_manager, "controller-manager"),
                 (control_plane.scheduler, "scheduler"),

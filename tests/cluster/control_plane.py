@@ -35,9 +35,17 @@ ETCD = "http://127.0.0.1:2379"
 SERVER = f"https://{CLUSTER_IP}:443"
 
 
-def gate_flags(gates: bool) -> list[str]:
-    """Return the feature gate flag of every component: all of ours on, or the version's defaults."""
-    return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in GATES)] if gates else []
+_SINCE = {"DRADeviceTaintRules": "1.35"}  # earlier versions refuse to start with a gate that they don't know
+
+
+def gates_of(version: str) -> tuple[str, ...]:
+    """Name our feature gates that a Kubernetes version knows."""
+    return tuple(gate for gate in GATES if version >= _SINCE.get(gate, ""))
+
+
+def gate_flags(gates: tuple[str, ...]) -> list[str]:
+    """Return the feature gate flag of every component; without gates all are as the version has them."""
+    return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in gates)] if gates else []
 
 
 def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
@@ -54,7 +62,7 @@ def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
 
 
 def api_server(
-    sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: bool, pod_security: str
+    sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: tuple[str, ...], pod_security: str
 ) -> Daemon:
     """Return the API server, on every address of the namespace, that of the `kubernetes` Service included."""
     pki = sandbox.root / "pki"
@@ -128,7 +136,9 @@ def _audit_policy(root: Path) -> Path:
     return path
 
 
-def controller_manager(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: bool) -> Daemon:
+def controller_manager(
+    sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: tuple[str, ...]
+) -> Daemon:
     """Return the controllers: claims, garbage collection, ServiceAccounts, taint eviction."""
     pki = sandbox.root / "pki"
     argv = [
@@ -142,7 +152,7 @@ def controller_manager(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfi
     return Daemon(sandbox, "kube-controller-manager", argv)
 
 
-def scheduler(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: bool) -> Daemon:
+def scheduler(sandbox: Sandbox, programs: Mapping[str, Path], kubeconfig: Path, gates: tuple[str, ...]) -> Daemon:
     """Return the scheduler."""
     return Daemon(
         sandbox, "kube-scheduler", [str(programs["kube-scheduler"]), *_client(kubeconfig), *gate_flags(gates)]

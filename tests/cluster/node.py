@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import image
-from tests.cluster.control_plane import GATES
 from tests.cluster.daemon import Daemon
 from tests.cluster.sandbox import Sandbox, hierarchies, remove_cgroups, until
 
@@ -70,7 +69,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 class Node:
     """A node of the cluster; index 1 has the bridge's first address, which pods use as their gateway."""
 
-    def __init__(self, sandbox: Sandbox, programs: Mapping[str, Path], index: int, *, gates: bool, resync: str) -> None:
+    def __init__(
+        self, sandbox: Sandbox, programs: Mapping[str, Path], index: int, *, gates: tuple[str, ...], resync: str
+    ) -> None:
         self.sandbox = sandbox
         self.programs = programs
         self.index = index
@@ -254,7 +255,7 @@ class Node:
             "imageGCLowThresholdPercent": 99,
             "nodeStatusUpdateFrequency": "5s",
             "syncFrequency": self.resync,
-            "featureGates": dict.fromkeys(GATES, True) if self.gates else {},
+            "featureGates": dict.fromkeys(self.gates, True),
         }
 
     def _import_images(self) -> None:

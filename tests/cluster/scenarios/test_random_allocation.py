@@ -19,7 +19,7 @@ from dra_driver.allocation import Allocator, Features
 from dra_driver.model.quantity import Quantity
 from tests.cluster.api import Object
 from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import GATES
+from tests.cluster.control_plane import gates_of
 from tests.cluster.random_world import ZONE, World, random_world
 from tests.cluster.sandbox import until
 from tests.cluster.stage import Stage
@@ -67,7 +67,9 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
 ) -> None:
     api, cluster = stage.cluster.api, stage.cluster
     api.patch("Namespace", stage.namespace, "", {"metadata": {"labels": ADMIN}})
-    features = Features.from_gates(cluster.version, dict.fromkeys(GATES, True) if cluster.gates else None)
+    features = Features.from_gates(
+        cluster.version, dict.fromkeys(gates_of(cluster.version), True) if cluster.gates else None
+    )
     zones = sorted(set(NODES.values()))
     wrong: list[str] = []
     tally = {"allocated": 0, "refused": 0, "devices": 0, "in another order": 0}
