@@ -35,18 +35,30 @@ class World:
         return [one["metadata"]["name"] for claims in self.pods for one in claims]
 
 
-def random_world(seed: int, nodes: list[str], zones: list[str], features: Features, namespace: str) -> World:
-    """Make the world of a seed."""
-    return _Maker(seed, nodes, zones, features, namespace).make()
+def random_world(
+    seed: int, nodes: list[str], zones: list[str], features: Features, namespace: str, *, has_counter_slices: bool
+) -> World:
+    """Make the world of a seed. Before Kubernetes 1.35 counters stand in the slice of the devices that consume them."""
+    return _Maker(seed, nodes, zones, features, namespace, has_counter_slices=has_counter_slices).make()
 
 
 class _Maker:
-    def __init__(self, seed: int, nodes: list[str], zones: list[str], features: Features, namespace: str) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: list[str],
+        zones: list[str],
+        features: Features,
+        namespace: str,
+        *,
+        has_counter_slices: bool,
+    ) -> None:
         self.random = Random(seed)
         self.world = World(f"world-{seed}", f"world-{seed}.example.com")
         self.nodes, self.zones = nodes, zones
         self.features = features
         self.namespace = namespace
+        self.has_counter_slices = has_counter_slices
 
     def make(self) -> World:
         for node in self.random.sample(self.nodes, self.random.randint(1, 2)):
@@ -75,6 +87,8 @@ class _Maker:
         if partitioned:
             sets, devices = self._partitions()
             parts: list[Wire] = [{"sharedCounters": sets}, {"devices": devices}]
+            if not self.has_counter_slices:
+                parts = [parts[0] | parts[1]]
         else:
             devices = [self._device(f"gpu-{index}") for index in range(self.random.randint(1, 5))]
             cut = self.random.randint(1, len(devices)) if self._happens(0.3) else len(devices)

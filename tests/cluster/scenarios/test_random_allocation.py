@@ -66,6 +66,8 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
     stage: Stage, bare_nodes: list[Object], canary: None
 ) -> None:
     api, cluster = stage.cluster.api, stage.cluster
+    if cluster.gates and cluster.version < "1.35":
+        pytest.skip("with DRAConsumableCapacity the scheduler of 1.34.4 ends by an index out of range")
     api.patch("Namespace", stage.namespace, "", {"metadata": {"labels": ADMIN}})
     features = Features.from_gates(
         cluster.version, dict.fromkeys(gates_of(cluster.version), True) if cluster.gates else None
@@ -75,7 +77,11 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
     tally = {"allocated": 0, "refused": 0, "devices": 0, "in another order": 0}
     for first in range(0, COUNT, BATCH):
         seeds = range(first, min(first + BATCH, COUNT))
-        worlds = [random_world(seed, list(NODES), zones, features, stage.namespace) for seed in seeds]
+        apart = cluster.version >= "1.35"
+        worlds = [
+            random_world(seed, list(NODES), zones, features, stage.namespace, has_counter_slices=apart)
+            for seed in seeds
+        ]
         batch = Batch(stage, bare_nodes, worlds, features=features, tally=tally, number=first)
         try:
             wrong += batch.play()
