@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-STRIDE = 17
-MIG_STRIDE = 197
-SHARING_STRIDE = 397
+STRIDE = 9
+MIG_STRIDE = 97
+SHARING_STRIDE = 197
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate"])
@@ -27,7 +27,7 @@ def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
     )
     report = json.loads(done.stdout)
     assert report["wrong"] == []
-    assert min(report["kills"].values()) > 10
+    assert min(report["kills"].values()) > 20
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate", "whole"])
@@ -42,7 +42,7 @@ def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str
     )
     report = json.loads(done.stdout)
     assert report["wrong"] == []
-    assert min(report["kills"].values()) > 2
+    assert min(report["kills"].values()) > 5
 
 
 @pytest.mark.parametrize("call", ["first", "joining", "leaving", "last", "repeat"])
@@ -57,4 +57,4 @@ def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for
     )
     report = json.loads(done.stdout)
     assert report["wrong"] == []
-    assert min(report["kills"].values()) > 1
+    assert min(report["kills"].values()) > 2
