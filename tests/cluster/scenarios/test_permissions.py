@@ -131,6 +131,9 @@ def test_nothing_is_allowed_beyond_what_the_agent_needs(cluster: Cluster, agent_
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     anyone = cluster.api.as_user(cluster.api.call("POST", path, request)["status"]["token"])
     # Kubernetes lets every ServiceAccount ask about itself, and from 1.37 on read ClusterTrustBundles.
+    assert {group for group, _, _ in rules(anyone)} <= {
+        f"{one}.k8s.io" for one in ("authorization", "authentication", "certificates")
+    }
     allowed: dict[tuple[str, str], set[str]] = {}
     for group, resource, verb in rules(agent_of_node_1) - rules(anyone):
         allowed.setdefault((group, resource), set()).add(verb)
