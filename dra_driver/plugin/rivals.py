@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.names import replicated_name
@@ -56,7 +57,9 @@ def by_holder(rivals: Iterable[Rival]) -> tuple[tuple[str, Rival], ...]:
     groups: dict[tuple[str, tuple[str, ...]], list[Rival]] = {}
     for rival in rivals:
         groups.setdefault((rival.record.uid, rival.pods), []).append(rival)
-    return tuple(sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=_text))
+    return tuple(
+        sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=itemgetter(0))
+    )
 
 
 def _in_words(names: set[str]) -> str:
@@ -66,7 +69,3 @@ def _in_words(names: set[str]) -> str:
         if part and gpu not in devices:
             parts.setdefault(gpu, []).append(part)
     return ", ".join([*devices, *(f"{gpu} ({', '.join(found)})" for gpu, found in sorted(parts.items()))])
-
-
-def _text(entry: tuple[str, Rival]) -> str:
-    return entry[0]

@@ -26,6 +26,7 @@ GATES = (
     "DRAResourceClaimDeviceStatus",
     "ResourceHealthStatus",
 )
+_SINCE = {"DRADeviceTaintRules": "1.35"}  # earlier versions refuse to start with a gate that they don't know
 API_VERSIONS = ("v1", "v1beta1", "v1beta2", "v1alpha3")
 # Every request of a ServiceAccount of the driver's namespace, with what was sent and what was stored.
 AUDIT = "audit.log"
@@ -33,9 +34,6 @@ AUDITED = "system:serviceaccounts:dra-driver"
 # Inside the network namespace every port is free.
 ETCD = "http://127.0.0.1:2379"
 SERVER = f"https://{CLUSTER_IP}:443"
-
-
-_SINCE = {"DRADeviceTaintRules": "1.35"}  # earlier versions refuse to start with a gate that they don't know
 
 
 def gates_of(version: str) -> tuple[str, ...]:
