@@ -6,6 +6,7 @@ Generated service stubs are not used: they would demand a grpcio at least as new
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -17,6 +18,7 @@ from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as regist
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.ServicerContext
+Behaviour = Callable[[Any, Context], Any]
 
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 PLUGIN_TYPE = "DRAPlugin"
@@ -53,8 +55,8 @@ def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler
 
 def dra_methods(
     version: str,
-    prepare: Callable[[Any, Context], Any],
-    unprepare: Callable[[Any, Context], Any],
+    prepare: Behaviour,
+    unprepare: Behaviour,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Give the method table of one version of the DRA service; messages are those of `MESSAGES[version]`."""
     messages = MESSAGES[version]
@@ -67,7 +69,20 @@ def dra_methods(
     )
 
 
-def _unary(behaviour: Callable[[Any, Context], Any], request: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def in_pool(pool: ThreadPoolExecutor, behaviour: Behaviour) -> Behaviour:
+    """Return a behaviour that runs in threads of `pool` instead of the server's.
+
+    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior` (experimental: a test holds us to it).
+    """
+
+    def run(request: Any, context: Context) -> Any:
+        return behaviour(request, context)
+
+    run.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return run
+
+
+def _unary(behaviour: Behaviour, request: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.unary_unary_rpc_method_handler(
         behaviour,
         request_deserializer=request.FromString,

@@ -1,7 +1,8 @@
 """PluginServer: the RPC boundary. Every fault becomes the error of its claim; nothing fails a whole call.
 
 Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
-the same time. The service is up before the kubelet can learn of it, and outlives the registration.
+the same time. The service is up before the kubelet can learn of it, and outlives the registration. Each kind of call has
+threads of its own: Prepares that wait for devices must not keep the Unprepare that frees those from being heard.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import grpc
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.methods import MESSAGES, VERSIONS, Context, dra_methods
+from dra_driver.plugin.methods import MESSAGES, VERSIONS, Context, dra_methods, in_pool
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.registration import Registration, add_port
 from dra_driver.plugin.sockets import Identity, bind_privately, choose_paths, free_path, identity, make_folder, sweep
@@ -28,7 +31,8 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-CALLS = 128  # at once; a call may wait 35 s for a device and costs nothing meanwhile
+# Threads of each kind of call, made when they are needed. A Prepare may wait 35 s for a device; further ones queue up.
+PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
 
 Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
 
@@ -49,7 +53,9 @@ class PluginServer:
         self._driver, self._preparer, self._answered = driver, preparer, answered
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(driver, self.paths.registration, self.paths.service)
-        self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="rpc")
+        self._prepares = ThreadPoolExecutor(PREPARES, thread_name_prefix="prepare")
+        self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
+        self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
         self._server: grpc.Server | None = None
         self._made: Identity | None = None  # of the service's socket that is ours
 
@@ -74,13 +80,8 @@ class PluginServer:
         make_folder(self.paths.registration.parent)
         sweep(self._driver, self.paths)
         free_path(self.paths.service)
-        server = grpc.server(self._pool)
-        server.add_generic_rpc_handlers(
-            (
-                *(dra_methods(v, partial(self._prepare, v), partial(self._unprepare, v)) for v in VERSIONS),
-                self._registration.methods(),
-            )
-        )
+        server = grpc.server(self._registrations)
+        server.add_generic_rpc_handlers((*map(self._methods, VERSIONS), self._registration.methods()))
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
         server.start()
@@ -96,7 +97,8 @@ class PluginServer:
         done.wait(max(0.0, drain_s - 1.0))
         self._preparer.close()  # calls that still wait for something answer now
         done.wait(2.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._prepares, self._unprepares, self._registrations):
+            pool.shutdown(wait=False, cancel_futures=True)
         self._server = None
         if self._is_ours():
             self.paths.service.unlink(missing_ok=True)
@@ -108,6 +110,10 @@ class PluginServer:
 
     def _is_ours(self) -> bool:
         return self._made is not None and identity(self.paths.service) == self._made
+
+    def _methods(self, version: str) -> grpc.GenericRpcHandler[Any, Any]:
+        prepare = in_pool(self._prepares, partial(self._prepare, version))
+        return dra_methods(version, prepare, in_pool(self._unprepares, partial(self._unprepare, version)))
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
@@ -123,7 +129,7 @@ class PluginServer:
             encoded = [_encode(messages, device, with_shares=version == "v1.DRAPlugin") for device in devices or ()]
             return messages.NodePrepareResourceResponse(devices=encoded, error=error)
 
-        return messages.NodePrepareResourcesResponse(claims=_for_each(request.claims, answer))
+        return messages.NodePrepareResourcesResponse(claims=_for_each(request.claims, answer, self._prepares))
 
     def _unprepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
@@ -133,7 +139,8 @@ class PluginServer:
             _, error = self._guard("unprepare", claim, lambda: self._preparer.unprepare(claim.uid, deadline), context)
             return messages.NodeUnprepareResourceResponse(error=error)
 
-        return messages.NodeUnprepareResourcesResponse(claims=_for_each(request.claims, answer))
+        answers = _for_each(request.claims, answer, self._unprepares)
+        return messages.NodeUnprepareResourcesResponse(claims=answers)
 
     def _guard(
         self, rpc: str, claim: Any, work: Callable[[], tuple[PreparedDevice, ...] | None], context: Context
@@ -171,16 +178,27 @@ def _log(rpc: str, claim: Any, seconds: float, *, devices: int, code: str, text:
         log.info("claim answered", extra=fields(rpc=rpc, devices=devices, **record))
 
 
-def _for_each(claims: Any, answer: Callable[[Any], Any]) -> dict[str, Any]:
-    """Answer every claim of a call by its UID, at the same time when there are several.
+def _for_each(claims: Any, answer: Callable[[Any], Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
+    """Answer every claim of a call by its UID, at the same time as far as the pool has threads to spare.
 
-    All of them at once: any number may wait for devices, and the others must not wait for those.
+    Any number may wait for devices, and the others should not wait for those. This thread goes on by itself where no
+    other one comes to help, so that a pool full of such calls never waits for itself.
     """
-    by_uid = {claim.uid: claim for claim in claims}
-    if len(by_uid) <= 1:
-        return {uid: answer(claim) for uid, claim in by_uid.items()}
-    with ThreadPoolExecutor(len(by_uid), thread_name_prefix="claim") as pool:
-        return dict(zip(by_uid, pool.map(answer, by_uid.values()), strict=True))
+    todo = deque({claim.uid: claim for claim in claims}.values())
+    answers: dict[str, Any] = {}
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                claim = todo.popleft()
+                answers[claim.uid] = answer(claim)
+
+    helpers = [pool.submit(work) for _ in range(len(todo) - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+    return answers
 
 
 def _encode(messages: Any, device: PreparedDevice, *, with_shares: bool) -> Any:
