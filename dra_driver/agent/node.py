@@ -43,7 +43,7 @@ from dra_driver.plugin.node import this_node
 from dra_driver.plugin.ownership import Owners
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
-from dra_driver.plugin.recovery import recover_from
+from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
 from dra_driver.plugin.server import Answered, PluginServer
 from dra_driver.plugin.tenancy import Tenancy
@@ -72,7 +72,11 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, self._count = self._open_page(options.metrics_address)
-        self._ledger = Ledger(data / "ledger.db", recover=recover_from(store, options.driver))
+        self._ledger = Ledger(
+            data / "ledger.db",
+            recover=recover_from(store, options.driver),
+            has_file=partial(has_claim_file, store, options.driver),
+        )
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._allocated_names = partial(allocated_names, api, node)
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)

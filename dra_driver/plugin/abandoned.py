@@ -8,7 +8,6 @@ minutes are boot time, kept in the ledger: they outlive the agent, not the node.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from dra_driver.inventory.device import Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError
 from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.plugin.kept_back import boot_seconds
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.record import Record, State
@@ -39,11 +39,6 @@ class ClaimApi(Protocol):
 
     def request(self, method: str, path: str, *, timeout_s: float) -> Wire:
         """Make a request. Raises: ApiError."""
-
-
-def boot_seconds() -> float:
-    """Give the seconds since boot, sleep included: no change of the wall clock can hurry it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Abandonment:

@@ -1,8 +1,9 @@
 """Database: one SQLite file that threads and two agents share; jobs come in, durable transactions go out.
 
 Commits are grouped: while one thread commits, the jobs of the others collect, and the next thread commits them all with
-one sync. Reads go over a connection of their own and wait for nobody. Faults of SQLite become LedgerErrors here.
-A file that was moved aside or removed under us is noticed before the next write.
+one sync. Reads go over a connection of their own. A file that another process keeps locked is waited for, by each
+caller until its own deadline. Faults of SQLite become LedgerErrors here. A file that was moved aside or removed under
+us is noticed before the next write.
 """
 
 from __future__ import annotations
@@ -11,36 +12,44 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dra_driver.model.errors import LedgerError, Retry
+from dra_driver.plugin.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 5.0  # how long a locked file is waited for by those who have no deadline
+BUSY_PAUSES = (0.001, 0.05)  # between two tries, at first and at last
+COPY_SECONDS = 1.0  # until a file that could not be opened is tried again
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
     "PRAGMA cache_size=-256",  # KiB: the ledger is small
+    "PRAGMA temp_store=MEMORY",  # a view needs no space on the disk
 )
+_WHO = "look who has it open beside this driver's agents (fuser -v on the file), and end that"
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
     sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
     sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
     sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "look at the disk of the plugin's data folder"),
-    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, ""),
-    sqlite3.SQLITE_LOCKED: ("busy", Retry.NOW, ""),
+    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
+    sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
     sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
     sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
 }
-CORRUPT = "ledger.corrupt"
+CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
+# What a full disk gives: one while writing; the other over quota, and where a connection's shared memory finds no room.
+NO_ROOM = ("ledger.full", "ledger.input-output")
 
 
 class _Pending(Generic[T]):
@@ -56,49 +65,84 @@ class _Pending(Generic[T]):
 
 
 class Database:
-    """The open file. `is_read_only` opens it without ever writing to it."""
+    """The open file. `is_read_only` opens it without ever writing to it; `copy` is read in place of the file.
 
-    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
+    The copy is what stands in for a file that no space on the disk lets us open: writing raises `refusal`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_read_only: bool = False,
+        copy: sqlite3.Connection | None = None,
+        refusal: LedgerError | None = None,
+    ) -> None:
         self.path, self._text = path, os.fspath(path)
+        self.refusal = refusal
+        self._made_at = time.monotonic()
         self._is_synced = True  # as _PRAGMAS say
+        self._view = ""
         self._queue: list[_Pending[Any]] = []
         self._queue_mutex = threading.Lock()
         self._write_mutex = threading.Lock()
         self._read_mutex = threading.Lock()
+        self._not_before = 0.0  # when a locked file is worth another try
         try:
-            self._writer = _connect(path, is_read_only=is_read_only)
-            self._reader = _connect(path, is_read_only=is_read_only)
-            self._inode = path.stat().st_ino
+            self._writer = copy or _connect(path, is_read_only=is_read_only)
+            self._reader = copy or _connect(path, is_read_only=is_read_only)
+            self._inode = 0 if copy else path.stat().st_ino
         except sqlite3.Error as exc:
             raise fault(exc, path) from exc
 
-    def read(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Run one query. Raises: LedgerError."""
-        try:
-            with self._read_mutex:
-                return self._reader.execute(sql, values).fetchall()
-        except sqlite3.Error as exc:
-            raise fault(exc, self.path) from exc
+    def read(
+        self, sql: str, values: Sequence[Any] = (), *, deadline: Deadline | None = None, view: str = ""
+    ) -> list[sqlite3.Row]:
+        """Run one query; `view`, where one is given, stands in for the table of claims. Raises: LedgerError."""
+        deadline = deadline or Deadline.after(BUSY_SECONDS)
+        started, pause = time.monotonic(), BUSY_PAUSES[0]
+        while True:
+            try:
+                with self._read_mutex:
+                    if view != self._view:
+                        self._show(view)
+                    return self._reader.execute(sql, values).fetchall()
+            except sqlite3.Error as exc:
+                if not _is_busy(exc):
+                    raise fault(exc, self.path) from exc
+                if deadline.has_passed():
+                    raise _locked(self.path, started) from exc
+            time.sleep(pause)
+            pause = min(2 * pause, BUSY_PAUSES[1])
 
-    def write(self, job: Job[T], *, is_synced: bool = True) -> T:
+    def version(self) -> int:
+        """Return a number that is another one after every commit of anybody. Raises: LedgerError."""
+        return int(self.read("PRAGMA data_version", view=self._view)[0][0])
+
+    def write(self, job: Job[T], *, deadline: Deadline | None = None, is_synced: bool = True) -> T:
         """Run a job in a transaction and return once it is durable; unsynced it outlives a kill, but no power failure.
 
         Raises: LedgerError, or what the job raises.
         """
-        pending = _Pending(job, is_synced=is_synced)
+        if self.refusal is not None:
+            raise self.refusal
+        pending, deadline = _Pending(job, is_synced=is_synced), deadline or Deadline.after(BUSY_SECONDS)
+        started, pause = time.monotonic(), BUSY_PAUSES[0]
         with self._queue_mutex:
             self._queue.append(pending)
-        with self._write_mutex:
-            if not pending.is_done:  # else the thread before us took it along
-                with self._queue_mutex:
-                    batch, self._queue = self._queue, []
-                self._commit(batch)
+        while not self._is_carried_out(pending, deadline):
+            if deadline.has_passed() and self._is_withdrawn(pending):
+                raise _locked(self.path, started)
+            time.sleep(pause)
+            pause = min(2 * pause, BUSY_PAUSES[1])
         if pending.error is not None:
             raise pending.error
         return pending.result  # type: ignore[return-value]
 
     def is_current(self) -> bool:
-        """Say whether the path still names the file that is open here."""
+        """Whether the path still names the file that is open here; a copy is to be given up after a moment."""
+        if self.refusal is not None:
+            return time.monotonic() - self._made_at < COPY_SECONDS
         try:
             return os.stat(self._text).st_ino == self._inode  # noqa: PTH116 - before every read and write
         except FileNotFoundError:
@@ -110,7 +154,36 @@ class Database:
             self._reader.close()
             self._writer.close()
 
-    def _commit(self, batch: list[_Pending[Any]]) -> None:
+    def _is_carried_out(self, pending: _Pending[Any], deadline: Deadline) -> bool:
+        """Commit all jobs that wait, unless another thread does, or another process has the file locked.
+
+        Return whether this job is done.
+        """
+        if not self._write_mutex.acquire(timeout=deadline.remaining()):
+            return False
+        try:
+            if pending.is_done or time.monotonic() < self._not_before:
+                return pending.is_done
+            with self._queue_mutex:
+                batch, self._queue = self._queue, []
+            if batch and not self._is_committed(batch):
+                self._not_before = time.monotonic() + BUSY_PAUSES[0]
+                with self._queue_mutex:
+                    self._queue[:0] = batch
+            return pending.is_done
+        finally:
+            self._write_mutex.release()
+
+    def _is_withdrawn(self, pending: _Pending[Any]) -> bool:
+        """Take a job back; False when another thread is at work on it and will soon be done with it."""
+        with self._queue_mutex:
+            if pending not in self._queue:
+                return False
+            self._queue.remove(pending)
+            return True
+
+    def _is_committed(self, batch: list[_Pending[Any]]) -> bool:
+        """Carry out the jobs, each with its result or its fault; False when the file is locked and nothing was done."""
         try:
             self._sync(any(pending.is_synced for pending in batch))
             self._writer.execute("BEGIN IMMEDIATE")
@@ -118,13 +191,21 @@ class Database:
                 self._run(pending, is_alone=len(batch) == 1)
             self._writer.execute("COMMIT")
         except BaseException as exc:  # noqa: BLE001 - handed to whoever waits for the job
+            if _is_busy(exc) and not self._writer.in_transaction:
+                return False
             self._roll_back()
             error = fault(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
             for pending in batch:
                 pending.error = pending.error or error
-        finally:
-            for pending in batch:
-                pending.is_done = True
+        for pending in batch:
+            pending.is_done = True
+        return True
+
+    def _show(self, view: str) -> None:
+        self._reader.execute("DROP VIEW IF EXISTS temp.claims")
+        if view:
+            self._reader.execute(f"CREATE TEMP VIEW claims AS {view}")
+        self._view = view
 
     def _sync(self, is_wanted: bool) -> None:
         """Say whether the next commit waits for the disk; one that does makes those before it durable too."""
@@ -159,19 +240,29 @@ def _connect(path: Path, *, is_read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quoted(path)}?mode={mode}",
         uri=True,
-        timeout=BUSY_SECONDS,
+        timeout=0,
         isolation_level=None,
         check_same_thread=False,
     )
     connection.row_factory = sqlite3.Row
     try:
-        if not is_read_only:
-            for pragma in _PRAGMAS:
-                connection.execute(pragma)
+        for pragma in _PRAGMAS[-1:] if is_read_only else _PRAGMAS:
+            connection.execute(pragma)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _is_busy(exc: BaseException) -> bool:
+    number = getattr(exc, "sqlite_errorcode", None) or 0
+    return number & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL}
+
+
+def _locked(path: Path, started: float) -> LedgerError:
+    waited = time.monotonic() - started
+    text = f"ledger {path} was kept locked by another process for {waited:.1f} s, as long as this call could wait"
+    return LedgerError("busy", text, hint=_WHO, retry=Retry.LATER)
 
 
 def quoted(path: Path) -> str:

@@ -16,9 +16,10 @@ HOLDER_SECONDS = 35.0  # how long a device held by another claim is waited for
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in monotonic time, in seconds."""
+    """A point in monotonic time, in seconds. A call that `goes_first` frees what others wait for."""
 
     at: float
+    goes_first: bool = False
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
@@ -26,12 +27,12 @@ class Deadline:
         return cls(time.monotonic() + seconds)
 
     @classmethod
-    def of_call(cls, time_remaining_s: float | None) -> Deadline:
+    def of_call(cls, time_remaining_s: float | None, *, goes_first: bool = False) -> Deadline:
         """Give the deadline of a gRPC call: its budget, less a margin for the way back."""
         if time_remaining_s is None or time_remaining_s > KUBELET_SECONDS:
-            return cls.after(BUDGET_SECONDS)
+            time_remaining_s = KUBELET_SECONDS
         margin = min(2.0, time_remaining_s / 5)
-        return cls.after(min(BUDGET_SECONDS, time_remaining_s - margin))
+        return cls(time.monotonic() + min(BUDGET_SECONDS, time_remaining_s - margin), goes_first)
 
     def remaining(self) -> float:
         """Give the seconds left, 0 when passed."""
@@ -43,4 +44,4 @@ class Deadline:
 
     def sooner(self, seconds: float) -> Deadline:
         """Give the earlier of this deadline and `seconds` from now."""
-        return Deadline(min(self.at, time.monotonic() + seconds))
+        return Deadline(min(self.at, time.monotonic() + seconds), self.goes_first)

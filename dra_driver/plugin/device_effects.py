@@ -100,7 +100,7 @@ class Read(Protocol):
 class Write(Protocol):
     """Runs a job in a durable transaction on the ledger."""
 
-    def __call__(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def __call__(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
         """Give what the job gives. Raises: LedgerError."""
 
 

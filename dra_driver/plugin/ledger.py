@@ -1,83 +1,92 @@
 """Ledger: which claim holds which device on this node, durably; what Unprepare and repair work from.
 
-An intent is recorded before the first effect, the commit after the last. `user_version` is major * 1000 + minor of the
-schema. Within a major the schema only grows (new columns have defaults), so that an older agent can work on it; a newer
-major is opened read-only. A corrupt or vanished file is moved aside and begun again from what `recover` finds.
+An intent is recorded before the first effect, the commit after the last. How the file is opened, and begun again when
+it is lost, stands in `ledger_file`; its schema in `ledger_rows`. On a full disk claims can be forgotten all the same:
+they are noted in a list beside the ledger (`unprepared`), and nobody sees their rows any more.
 Source: docs/decisions/0004.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.wire import Wire
-from dra_driver.plugin import device_effects
-from dra_driver.plugin.database import CORRUPT, Database, fault, quoted
-from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, record_of_row, row_of_record
+from dra_driver.plugin.database import BUSY_SECONDS, NO_ROOM, quoted
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.device_effects import DeviceEffects
+from dra_driver.plugin.kept_back import KeptBackDevices, kept_query, kept_rivals
+from dra_driver.plugin.ledger_file import LedgerFile
+from dra_driver.plugin.ledger_rows import delete, insert, records_of, remove, view_without
+from dra_driver.plugin.record import UNFINISHED, Record, State, json_text, record_of_row
 from dra_driver.plugin.rivals import Rival, rivals_of, rivals_query, wanted_of
+from dra_driver.plugin.unprepared import Unprepared
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAJOR, MINOR = 1, 2
-_GROWN = (  # since 1.1
-    "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
-    *device_effects.SCHEMA,
-)
-_SCHEMA = (
-    """CREATE TABLE claims (
-        uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, boot_id TEXT NOT NULL,
-        allocation TEXT NOT NULL, steps TEXT NOT NULL, gone_since REAL, gone_boot TEXT NOT NULL DEFAULT '')
-        WITHOUT ROWID""",
-    """CREATE TABLE holds (
-        device TEXT NOT NULL, claim_uid TEXT NOT NULL, share_id TEXT NOT NULL DEFAULT '',
-        PRIMARY KEY (device, claim_uid, share_id)) WITHOUT ROWID""",
-    "CREATE INDEX holds_of_claim ON holds (claim_uid)",
-    *_GROWN,
-    f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
-)
-_FILES = ("", "-wal", "-shm")
-
 
 class Ledger:
     """The ledger at `path`; any number of threads and two agents may use it.
 
-    `recover` gives records for claims whose effects are on the node when the ledger itself is lost. One that
-    `reads_only` belongs to somebody who looks at another process's ledger.
+    `recover` gives records for claims whose effects are on the node when the ledger itself is lost; `has_file` tells
+    whether a claim's CDI file is there. One that `reads_only` belongs to somebody who looks at another process's
+    ledger.
     """
 
     def __init__(
-        self, path: str | Path, *, recover: Callable[[], Iterable[Record]] = tuple, reads_only: bool = False
+        self,
+        path: str | Path,
+        *,
+        recover: Callable[[], Iterable[Record]] = tuple,
+        has_file: Callable[[str], bool] = lambda _: False,
+        reads_only: bool = False,
     ) -> None:
         self.path = Path(path)
-        self._recover, self._reads_only = recover, reads_only
-        self._reopening = threading.Lock()
-        self._database: Database | None = None
-        self.effects = device_effects.DeviceEffects(self._read, self._write)
-        self.is_read_only = False
-        self.problem = ""  # why the agent isn't ready, for people
+        self._patience = threading.local()
+        self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), has_file=has_file)
+        self._file = LedgerFile(self.path, recover=recover, reads_only=reads_only, opened=self._unprepared.make)
+        self._reads_only = reads_only
+        self.effects = DeviceEffects(self._read, self._write)
+        self.kept_back = KeptBackDevices(self._read, self._write)
         try:
-            self._current()
+            self._file.current(self._deadline())
         except LedgerError:
             log.exception("ledger can't be opened yet", extra=fields(file=str(self.path)))
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether a newer major version wrote the ledger, or it is only to be looked at."""
+        return self._file.is_read_only
+
+    @property
+    def problem(self) -> str:
+        """Why the agent isn't ready, for people; "" when it is."""
+        return self._file.problem
+
     def close(self) -> None:
         """Close the file."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._file.close()
+        self._unprepared.close()
+
+    @contextmanager
+    def until(self, deadline: Deadline) -> Iterator[None]:
+        """Let this thread wait until `deadline` where another process has the ledger locked, instead of 5 seconds."""
+        before = getattr(self._patience, "deadline", None)
+        self._patience.deadline = deadline
+        try:
+            yield
+        finally:
+            self._patience.deadline = before
 
     def require_writable(self) -> None:
         """Raise LedgerError("ledger.newer") when a newer major version wrote the ledger."""
@@ -104,20 +113,26 @@ class Ledger:
         """Count the claims."""
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
-    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> tuple[Rival, ...]:
+    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Rival, ...]:
         """Give the claims that hold a device which this claim is to own, or what it occupies of one.
 
-        Two shares of a device are no rivals.
+        So do claims of this boot whose containers may still run. Two shares of a device are no rivals.
         """
         wanted = wanted_of(claim, occupied)
         if not wanted:
             return ()
-        sql, values = rivals_query(claim.uid, wanted)
-        return rivals_of(self._read(sql, values), wanted)
+        rivals = rivals_of(self._read(*rivals_query(claim.uid, wanted)), wanted)
+        return rivals + kept_rivals(self._read(*kept_query(boot_id)), claim.uid, wanted)
+
+    def version(self) -> object:
+        """Return what is another one after every change by anybody. Raises: LedgerError."""
+        database = self._file.current(self._deadline())
+        return database, database.version(), self._hidden()
 
     def held(self) -> frozenset[str]:
         """Name every device that a claim holds."""
-        return frozenset(row["device"] for row in self._read("SELECT DISTINCT device FROM holds"))
+        sql = "SELECT DISTINCT device FROM holds JOIN claims ON claims.uid = holds.claim_uid"
+        return frozenset(row["device"] for row in self._read(sql))
 
     def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
         """Say whether a claim other than the one given occupies a part of a GPU, or all of it.
@@ -139,7 +154,7 @@ class Ledger:
 
     def is_empty(self) -> bool:
         """Say whether nothing would be lost with the file. Raises: LedgerError."""
-        if self.is_read_only or self.count():
+        if self.is_read_only or self.count() or self.kept_back.has_any():
             return False
         return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
 
@@ -157,8 +172,9 @@ class Ledger:
 
         def job(connection: sqlite3.Connection) -> tuple[Rival, ...]:
             rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
+            rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)), claim.uid, wanted)
             if not rivals:
-                _insert(connection, record, wanted)
+                insert(connection, record, wanted)
             return rivals
 
         return self._write(job, is_synced=is_synced)
@@ -208,120 +224,90 @@ class Ledger:
         """Replace a recovered record, and its holds, by what the API says of the claim."""
 
         def job(connection: sqlite3.Connection) -> None:
-            _delete(connection, record.uid)
-            _insert(connection, record, wanted_of(claim, occupied))
+            delete(connection, record.uid)
+            insert(connection, record, wanted_of(claim, occupied))
 
         self._write(job)
 
-    def forget(self, uid: str) -> None:
-        """Remove a claim and let go of its devices."""
-        self._write(lambda connection: _delete(connection, uid))
+    def forget(self, record: Record, pods: Collection[str] = ()) -> None:
+        """Remove a claim that was undone, and let go of its devices, but for what `pods` may still use.
 
-    # Opening, and opening again
+        Where the disk has no room for that, the claim is noted as unprepared: the next write removes it.
+        """
+        try:
+            self._write(lambda connection: remove(connection, record, pods))
+        except LedgerError as error:
+            if error.code not in NO_ROOM:
+                raise
+            log.warning(
+                "no room to forget a claim that was undone", extra=fields(claim=record.full_name, err=str(error))
+            )
+            self._unprepared.add(record.uid)
+
+    def settle(self) -> int:
+        """Remove the claims that could not be forgotten when they were undone. Return their number.
+
+        The list is shortened in a second transaction, whose lock keeps everybody from writing rows meanwhile: no claim
+        that was prepared again can be taken for one that was undone. Pods of these claims count as alive: whoever
+        watches over what is kept back looks. Raises: LedgerError, the list is then what it was.
+        """
+        if self.is_read_only or not (count := len(self._hidden())):
+            return 0
+
+        def remove_rows(connection: sqlite3.Connection) -> None:
+            for record in records_of(connection, self._hidden()):
+                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())))
+
+        def shorten(connection: sqlite3.Connection) -> None:
+            uids = self._hidden()
+            self._unprepared.remove(uids.difference(record.uid for record in records_of(connection, uids)))
+
+        self._use(remove_rows)
+        self._use(shorten)
+        log.info("claims that were undone on a full disk are forgotten", extra=fields(count=count))
+        return count
+
+    # Below: reads that leave out what was undone, writes that first make good for it
 
     def _read(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
-        return self._with_database(lambda database: database.read(sql, tuple(values)))
+        view = view_without(self._hidden())
+        deadline = self._deadline()
+        return self._file.use(
+            lambda database: database.read(sql, tuple(values), deadline=deadline, view=view), deadline
+        )
 
     def _execute(self, sql: str, values: tuple[object, ...]) -> None:
         self._write(lambda connection: connection.execute(sql, values))
 
     def _write(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
         self.require_writable()
-        return self._with_database(lambda database: database.write(job, is_synced=is_synced))
+        if self._hidden():
+            self.settle()
+        return self._use(job, is_synced=is_synced)
 
-    def _with_database(self, use: Callable[[Database], T]) -> T:
-        """Use the open file; when it turns out broken, or is no longer the one at `path`, open it again first."""
-        database = self._current()
+    def _use(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
+        deadline = self._deadline()
+        return self._file.use(lambda database: database.write(job, deadline=deadline, is_synced=is_synced), deadline)
+
+    def _hidden(self) -> frozenset[str]:
         try:
-            return use(database)
-        except LedgerError as error:
-            if error.code != CORRUPT or self.is_read_only:
-                raise
-        with self._reopening:
-            if self._database is database:
-                database.close()
-                self._database = None
-        return use(self._current())
+            return self._unprepared.uids()
+        except OSError as exc:
+            raise LedgerError("input-output", f"list of unprepared claims beside {self.path}: {exc}") from exc
 
-    def _current(self) -> Database:
-        database = self._database
-        if database is not None and database.is_current():
-            return database
-        with self._reopening:
-            if self._database is None or not self._database.is_current():
-                try:
-                    self._database = self._open()
-                except LedgerError as error:
-                    self.problem = str(error)
-                    raise
-                if not self.is_read_only:
-                    self.problem = ""
-            return self._database
+    def _deadline(self) -> Deadline:
+        return getattr(self._patience, "deadline", None) or Deadline.after(BUSY_SECONDS)
 
-    def _open(self) -> Database:
-        if self._reads_only:
-            self.is_read_only = True
-            return Database(self.path, is_read_only=True)
-        with _opening(self.path):
-            try:
-                return self._checked()
-            except LedgerError as error:
-                if error.code != CORRUPT:
-                    raise
-                self._move_aside(error)
-                return self._checked()
 
-    def _checked(self) -> Database:
-        """Open, check the file's integrity and version, make the tables of a new one."""
-        database = Database(self.path)
-        try:
-            _check_integrity(database)
-            version = int(database.read("PRAGMA user_version")[0][0])
-            if version // 1000 > MAJOR:
-                database.close()
-                return self._open_read_only(version)
-            if version == 0:
-                self._begin(database)
-            elif version % 1000 < MINOR:
-                database.write(_grow)
-            elif version % 1000 > MINOR:
-                log.info("ledger of a newer minor version", extra=fields(version=version))
-        except LedgerError:
-            database.close()
+@contextmanager
+def as_far_as_there_is_room(what: str) -> Iterator[None]:
+    """Let a write that undoing needs only for its tidiness fail on a full disk: what is left is tidied up later."""
+    try:
+        yield
+    except LedgerError as error:
+        if error.code not in NO_ROOM:
             raise
-        return database
-
-    def _open_read_only(self, version: int) -> Database:
-        self.is_read_only = True
-        self.problem = (
-            f"ledger {self.path} was written by a newer major version ({version // 1000}.{version % 1000}, this agent "
-            f"knows {MAJOR}.{MINOR}): nothing is prepared, claims can only be unprepared"
-        )
-        log.error("ledger of a newer major version, opened read-only", extra=fields(version=version, err=self.problem))
-        return Database(self.path, is_read_only=True)
-
-    def _move_aside(self, error: LedgerError) -> None:
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
-        for suffix in _FILES:
-            with suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
-        log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
-
-    def _begin(self, database: Database) -> None:
-        """Make the tables, and records of what is on the node already."""
-        records = tuple(self._recover())
-
-        def job(connection: sqlite3.Connection) -> None:
-            for line in _SCHEMA:
-                connection.execute(line)
-            for record in records:
-                _insert(connection, record, wanted_of(record.claim(), ()))
-                device_effects.insert_recovered(connection, record.uid, record.steps)
-
-        database.write(job)
-        if records:
-            log.error("ledger begun again from CDI files", extra=fields(file=str(self.path), count=len(records)))
+        log.warning("no room in the ledger, undoing goes on", extra=fields(reason=what, err=str(error)))
 
 
 def has_claims(path: str | Path) -> bool:
@@ -333,45 +319,3 @@ def has_claims(path: str | Path) -> bool:
             return connection.execute("SELECT 1 FROM claims LIMIT 1").fetchone() is not None
     except sqlite3.Error:
         return True
-
-
-def _check_integrity(database: Database) -> None:
-    if database.read("PRAGMA quick_check(1)")[0][0] != "ok":
-        raise LedgerError("corrupt", f"ledger {database.path}: its integrity check fails")
-    if database.read("PRAGMA user_version")[0][0] == 0 and database.read("SELECT name FROM sqlite_master"):
-        raise LedgerError("corrupt", f"{database.path} is not a ledger")
-
-
-@contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    """Keep two agents from making, or moving aside, the same ledger at once."""
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        with path.with_name(path.name + ".open").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-    except OSError as exc:
-        raise LedgerError("cannot-open", f"ledger {path} can't be opened: {exc}") from exc
-    except sqlite3.Error as exc:
-        raise fault(exc, path) from exc
-
-
-def _grow(connection: sqlite3.Connection) -> None:
-    """Add what this minor version has more."""
-    for line in (*_GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
-        connection.execute(line)
-
-
-def _insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:
-    row = row_of_record(record)
-    columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
-    connection.execute(f"INSERT INTO claims ({columns}) VALUES ({marks})", row)  # noqa: S608
-    connection.executemany(
-        "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
-        [(device, record.uid, share_id) for device, share_id in holds],
-    )
-
-
-def _delete(connection: sqlite3.Connection, uid: str) -> None:
-    connection.execute("DELETE FROM holds WHERE claim_uid = ?", (uid,))
-    connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))

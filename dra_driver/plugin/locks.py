@@ -1,6 +1,7 @@
 """NodeLocks: locks by name, for claims and for devices, that hold between threads and between two agents on a node.
 
 Never one lock for the node: calls that share no name run at the same time. The kernel drops a dead process's locks.
+An Unprepare goes before all Prepares that wait for the same lock in this process: it frees what they are after.
 Each name is one byte of one file, locked for the open file description (F_OFD_SETLK): nothing is written, and no file
 per claim stays behind. Two names that fall on the same byte only wait for each other.
 """
@@ -32,6 +33,7 @@ class _Local:
     offset: int  # of the name's byte
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
+    first: int = 0  # of those that wait, calls that go first
 
 
 class NodeLocks:
@@ -72,7 +74,7 @@ class NodeLocks:
             if local is None:
                 local = self._locals[name] = _Local(_offset(name))
             local.users += 1
-        if not local.lock.acquire(timeout=deadline.remaining()):
+        if not self._is_taken(local, deadline):
             self._leave(name, local)
             raise _locked(name)
         try:
@@ -81,6 +83,23 @@ class NodeLocks:
             local.lock.release()
             self._leave(name, local)
             raise
+
+    def _is_taken(self, local: _Local, deadline: Deadline) -> bool:
+        """Wait for this process's half of a lock. A thread that got it lets those go first that should."""
+        if deadline.goes_first:
+            with self._mutex:
+                local.first += 1
+            try:
+                return local.lock.acquire(timeout=deadline.remaining())
+            finally:
+                with self._mutex:
+                    local.first -= 1
+        while local.lock.acquire(timeout=deadline.remaining()):
+            if not local.first:
+                return True
+            local.lock.release()
+            time.sleep(_POLL_SECONDS)
+        return False
 
     def _await_kernel(self, name: str, offset: int, deadline: Deadline) -> None:
         while not self._set(offset, fcntl.F_WRLCK):

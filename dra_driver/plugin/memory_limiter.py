@@ -20,7 +20,7 @@ from dra_driver.model.errors import HardwareError, Retry, SharingError
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.pod_cgroups import PodCgroups
 from dra_driver.plugin.record import UNFINISHED, Record, State
@@ -72,7 +72,8 @@ class MemoryLimiter:
         step = limit_step_of_record(recorded)
         with self._hold(step.device, deadline):
             if not self._ledger.is_read_only:
-                self._ledger.set_state(uid, State.UNPREPARING)  # whoever comes next does not count it
+                with as_far_as_there_is_room("mark a claim"):
+                    self._ledger.set_state(uid, State.UNPREPARING)  # whoever comes next does not count it
             others = self._of_others(uid, step.key)
             for pod, path in self._cgroups.of(step.pods).items():
                 try:

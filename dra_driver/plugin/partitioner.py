@@ -23,7 +23,7 @@ from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.telemetry.logs import fields
 
@@ -194,7 +194,8 @@ class Partitioner:
         except HardwareError as error:  # tried again by the reaper, and by a claim of the whole GPU
             log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
         else:
-            self._ledger.set_mode(gpu.pci_address, None)
+            with as_far_as_there_is_room("forget whose MIG mode it was"):
+                self._ledger.set_mode(gpu.pci_address, None)
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
         self._port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())

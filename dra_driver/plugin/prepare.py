@@ -20,16 +20,16 @@ from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
-from dra_driver.inventory.partitions import occupied
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
-from dra_driver.model.names import check_claim_uid, replicated_name
+from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
 from dra_driver.plugin.foreign_claims import remove_leftover
+from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.joiners import Joiners
-from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.memory_limiter import MemoryLimiter
 from dra_driver.plugin.node import Node
@@ -40,8 +40,8 @@ from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of
 from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.rivals import Rival, by_holder
 from dra_driver.plugin.sharer import Sharer
-from dra_driver.plugin.survivors import PROC, Survivors
-from dra_driver.plugin.waiting import Waiting
+from dra_driver.plugin.survivors import PROC
+from dra_driver.plugin.waiting import Looks, Waiting
 from dra_driver.sharing.effects import SharingEffects
 from dra_driver.sharing.settings import MpsSupervisor
 from dra_driver.telemetry.logs import fields
@@ -50,8 +50,7 @@ log = logging.getLogger(__name__)
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")
-POLL_SECONDS = 0.1  # how often a call that waits for a device looks at the ledger: the other agent can't wake us
-HOLDER_LOOK_SECONDS = 1.0  # how often it asks whether the holder is still there
+HOLDER_LOOK_SECONDS = 1.0  # how often calls that wait for a device ask whether its holder is still there
 UNDO_SECONDS = 4.0  # for undoing beside, or at the end of, a call that had its time
 EVICT_SECONDS = 2.0  # nobody should be at work on a claim that is gone for good, and somebody waits
 
@@ -92,7 +91,7 @@ class Preparer:
             ledger=ledger,
         )
         self._inventory = inventory
-        self._waiting = Waiting()
+        self._waiting, self._looks = Waiting(ledger.version), Looks(HOLDER_LOOK_SECONDS)
         self._planner = Planner(
             node,
             self._names,
@@ -102,7 +101,7 @@ class Preparer:
             waiting=self._waiting,
             mig_on=lambda: ledger.modes(node.boot_id),
         )
-        self._survivors = Survivors(pods_dir, freed=self._waiting.wake, proc=proc)
+        self._guard = Guard(ledger, node.boot_id, pods_dir, freed=self._waiting.wake, proc=proc)
         self._abandonment = abandonment or Abandonment(node, api, ledger, hardware, inventory)
 
     # The kubelet's two calls
@@ -116,29 +115,29 @@ class Preparer:
         self.ledger.require_writable()
         started = time.monotonic()
         patience = deadline.sooner(HOLDER_SECONDS)
-        plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
-        while rivals := self._try(plan, deadline):
-            self._await_release(plan, rivals, patience, started)
+        with self.ledger.until(deadline):
             plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
+            while rivals := self._try(plan, deadline):
+                self._await_release(plan, rivals, patience, started)
+                plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         return plan.devices
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
         """Undo everything that was done for a claim; an unknown claim is a success. Raises: DriverError."""
         check_claim_uid(uid)
-        with self._locks.hold([_claim_lock(uid)], deadline):
+        with self.ledger.until(deadline), self._locks.hold([_claim_lock(uid)], deadline):
             record = self.ledger.get(uid)
             if record is None:
                 remove_leftover(self._store.root, self._names.file(uid))
                 return
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record, deadline)
-                self._survivors.note(record, self._names_held)
 
     # At the start, and beside the calls
 
     def repair(self) -> int:
         """Undo what a crash left half-done, and what crashed writers left in the CDI folder. Gives the count."""
-        repaired = 0
+        repaired = self.ledger.settle()
         with suppress(PrepareError):  # a read-only folder is told by the calls that need it
             self._store.sweep(self._names.file("").removesuffix(".json"))
         for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
@@ -147,6 +146,7 @@ class Preparer:
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
         self._joiners.watch()
+        self._guard.watch()
         return repaired
 
     def refresh_cdi(self) -> int:
@@ -222,7 +222,7 @@ class Preparer:
     def close(self) -> None:
         """Let calls that wait give up now."""
         self._waiting.close()
-        self._survivors.close()
+        self._guard.close()
         self._joiners.close()
 
     # Effects
@@ -236,8 +236,6 @@ class Preparer:
             with self._locks.hold([*locks, *(_device_lock(d.device) for d in owned(claim))], deadline):
                 if record is not None and self._repeat(record, plan, deadline):
                     return ()
-                if left := self._survivors.rivals(claim.uid, _names_wanted(plan)):
-                    return left
                 if record is not None:
                     self._undo(record, deadline)
                 return self._begin(plan, deadline)
@@ -284,8 +282,9 @@ class Preparer:
             if any(isinstance(step, MemoryLimitStep) for step in plan.steps):
                 self._joiners.watch()
         except Exception:
-            with suppress(DriverError):  # what can't be undone now is undone by the next call, or the next start
-                undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
+            undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
+            # What can't be undone now is undone by the next call, or the next start.
+            with suppress(DriverError), self.ledger.until(undo_by):
                 self._undo(replace(intent, steps=tuple(steps)), undo_by)
             raise
 
@@ -305,16 +304,14 @@ class Preparer:
             self._effects.undo(record.uid, record.steps, deadline)
             return
         if record.state not in UNFINISHED and not is_only_file(record.steps):
-            self.ledger.set_state(record.uid, State.UNPREPARING)
+            with as_far_as_there_is_room("mark a claim"):
+                self.ledger.set_state(record.uid, State.UNPREPARING)
         self._effects.undo(record.uid, record.steps, deadline)
-        self.ledger.forget(record.uid)
+        pods = self._guard.pods_left(record)
+        self.ledger.forget(record, pods)
+        if pods:
+            self._guard.watch()
         self._waiting.wake()
-
-    def _names_held(self, record: Record) -> tuple[str, ...]:
-        """Name the devices that a claim had to itself, and what they take of their GPUs."""
-        names, by_name = record.exclusive_names(), self._inventory().by_name
-        known = (by_name[name] for name in names if name in by_name)
-        return (*names, *(part for device in known for part in occupied(device.gpu, device.counters)))
 
     # Waiting
 
@@ -328,31 +325,26 @@ class Preparer:
                 "device held by another claim, waiting",
                 extra=fields(claim_uid=plan.claim.uid, device=device, holder=rival.record.full_name),
             )
-        looked_at = 0.0
         while rivals:
-            if time.monotonic() - looked_at >= HOLDER_LOOK_SECONDS:
-                looked_at = time.monotonic()
-                self._look_at_holders(rivals)
+            seen = self._waiting.seen
+            self._look_at_holders(rivals)
             if patience.has_passed() or self._waiting.is_over:
                 raise _in_use(rivals, time.monotonic() - started)
-            self._waiting.pause(min(POLL_SECONDS, patience.remaining()))
-            rivals = self.ledger.rivals(plan.claim, plan.occupied)
-            rivals += self._survivors.rivals(plan.claim.uid, _names_wanted(plan))
+            self._waiting.await_change(min(HOLDER_LOOK_SECONDS, patience.remaining()), seen)
+            rivals = self.ledger.rivals(plan.claim, plan.occupied, boot_id=self._node.boot_id)
 
     def _look_at_holders(self, rivals: tuple[Rival, ...]) -> None:
         """Undo holders that are half-done with nobody at work on them, or gone for good."""
-        for record in {rival.record.uid: rival.record for rival in rivals}.values():
+        if any(rival.pods for rival in rivals):
+            self._guard.watch()  # the agent that kept the device back may be gone
+        for record in {rival.record.uid: rival.record for rival in rivals if not rival.pods}.values():
+            if not self._looks.is_due(record.uid):
+                continue
             with suppress(PrepareError):  # locked: somebody is at work on it; not undone: it keeps the device
                 if record.state in UNFINISHED:
                     self._mend(record.uid)
                 else:
                     self.evict(record.uid)
-
-
-def _names_wanted(plan: PreparePlan) -> tuple[str, ...]:
-    """Name the devices that a claim is to have, those that its replicas are of, and what it takes of its GPUs."""
-    names = [device.device for device in owned(plan.claim)]
-    return (*names, *(parent for parent in map(replicated_name, names) if parent), *plan.occupied)
 
 
 def _planned(plan: PreparePlan) -> tuple[Wire, ...]:

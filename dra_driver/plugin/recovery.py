@@ -35,6 +35,11 @@ def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...
     return lambda: tuple(_records(store, driver))
 
 
+def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
+    """Whether the claim's CDI file is there."""
+    return (store.root / ids.claim_file(driver, uid)).exists()
+
+
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
     """Give the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
     for entry in (store.read(file) or {}).get("devices") or ():

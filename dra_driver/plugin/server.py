@@ -1,8 +1,8 @@
 """PluginServer: the RPC boundary. Every fault becomes the error of its claim; nothing fails a whole call.
 
 Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
-the same time. The service is up before the kubelet can learn of it, and outlives the registration. Each kind of call has
-threads of its own: Prepares that wait for devices must not keep the Unprepare that frees those from being heard.
+the same time. The service is up before the kubelet can learn of it, and outlives the registration. Each kind of call
+has threads of its own: Prepares that wait for devices must not keep the Unprepare that frees those from being heard.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -133,7 +133,7 @@ class PluginServer:
 
     def _unprepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
-        deadline = Deadline.of_call(context.time_remaining())
+        deadline = Deadline.of_call(context.time_remaining(), goes_first=True)
 
         def answer(claim: Any) -> Any:
             _, error = self._guard("unprepare", claim, lambda: self._preparer.unprepare(claim.uid, deadline), context)

@@ -23,7 +23,7 @@ from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, Sh
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.device_effects import DeviceEffect, Holder, Progress, effect_of_record
-from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.sharing.clients import client_edits
 from dra_driver.sharing.effects import SharingEffects
@@ -80,7 +80,8 @@ class Sharer:
                 return
             if any(holder.uid != uid for holder in rows.holders(name)):
                 if not self._ledger.is_read_only:
-                    rows.let_go(name, uid)
+                    with as_far_as_there_is_room("let go of a device"):
+                        rows.let_go(name, uid)
                 return
             self._undo(effect, deadline)
 
@@ -121,7 +122,8 @@ class Sharer:
         if effect.boot_id == self._boot_id:
             self._effects.undo(effect.device, effect.settings, effect.found, deadline.remaining())
         if not self._ledger.is_read_only:
-            self._ledger.effects.end(effect.device.name)
+            with as_far_as_there_is_room("forget what was done to a device"):
+                self._ledger.effects.end(effect.device.name)
 
     def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[Holder], uid: str) -> None:
         """Raise unless a claim that comes may share the device with those that hold it."""

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 LOCK = "tenants"
 # What an agent makes again when it starts.
 _OWN = (
-    *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open")),
+    *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
     *("locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
 )
 

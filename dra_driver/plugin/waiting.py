@@ -1,26 +1,53 @@
-"""Waiting: calls sleep here until something was unprepared, their time is up, or the agent ends."""
+"""Waiting: calls sleep here until a device may be free, their time is up, or the agent ends.
+
+Any number of calls may sleep: one thread looks for all of them whether the ledger has changed, for the other agent on
+the node can't wake us; and one of them asks after a holder for all that wait for it.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Callable
+
+from dra_driver.model.errors import DriverError
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1  # how often the ledger is looked at while somebody sleeps
 
 
 class Waiting:
-    """One per agent. `is_over` once the agent ends: nobody sleeps any more."""
+    """One per agent. `version` is another one after each change of the ledger. `is_over` once the agent ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: Callable[[], object]) -> None:
+        self._version = version
         self._condition = threading.Condition()
+        self._sleepers = 0
+        self._is_watched = False
+        self.seen = 0  # how often something has changed
         self.is_over = False
 
     def pause(self, seconds: float) -> None:
-        """Sleep, at most for `seconds`."""
+        """Sleep for `seconds`."""
         with self._condition:
-            if not self.is_over:
-                self._condition.wait(seconds)
+            self._condition.wait_for(lambda: self.is_over, seconds)
+
+    def await_change(self, seconds: float, seen: int) -> None:
+        """Sleep, at most for `seconds`, until something changes, or not at all where it has since `seen`."""
+        with self._condition:
+            self._sleepers += 1
+            if not self._is_watched:
+                self._is_watched = True
+                threading.Thread(target=self._watch, name="waiting", daemon=True).start()
+            self._condition.wait_for(lambda: self.is_over or self.seen != seen, seconds)
+            self._sleepers -= 1
 
     def wake(self) -> None:
         """Wake every call: a device may be free."""
         with self._condition:
+            self.seen += 1
             self._condition.notify_all()
 
     def close(self) -> None:
@@ -28,3 +55,42 @@ class Waiting:
         with self._condition:
             self.is_over = True
             self._condition.notify_all()
+
+    def _watch(self) -> None:
+        """Wake everybody when the ledger changes, until nobody sleeps any more."""
+        known = self._look()
+        while True:
+            time.sleep(POLL_SECONDS)
+            now = self._look()
+            if now != known:
+                known = now
+                self.wake()
+            with self._condition:
+                if self.is_over or not self._sleepers:
+                    self._is_watched = False
+                    return
+
+    def _look(self) -> object:
+        try:
+            return self._version()
+        except DriverError:  # a call meets the fault, and tells of it
+            return None
+
+
+class Looks:
+    """Whose turn it is to look at something that many wait for: once in `interval_s` for each key."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._mutex = threading.Lock()
+        self._at: dict[str, float] = {}
+
+    def is_due(self, key: str) -> bool:
+        """Whether nobody has looked for a while; whoever asks is the one to look now."""
+        now = time.monotonic()
+        with self._mutex:
+            self._at = {known: at for known, at in self._at.items() if now - at < self._interval_s}
+            if key in self._at:
+                return False
+            self._at[key] = now
+            return True

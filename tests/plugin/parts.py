@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.recovery import recover_from
+from dra_driver.plugin.recovery import has_claim_file, recover_from
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -150,7 +151,11 @@ class Rig:
 
     def restart(self) -> Preparer:
         self.store = CdiStore(self.cdi)
-        self.ledger = Ledger(self.data / "ledger.db", recover=recover_from(self.store, DRIVER))
+        self.ledger = Ledger(
+            self.data / "ledger.db",
+            recover=recover_from(self.store, DRIVER),
+            has_file=partial(has_claim_file, self.store, DRIVER),
+        )
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
         node = Node(DRIVER, POOL, self.boot_id)

@@ -12,8 +12,10 @@ import pytest
 
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
 from dra_driver.plugin.database import Database
+from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects import is_only_file
-from dra_driver.plugin.ledger import MAJOR, MINOR, Ledger, has_claims
+from dra_driver.plugin.ledger import Ledger, has_claims
+from dra_driver.plugin.ledger_rows import MAJOR, MINOR
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.record import State
 from tests.plugin.parts import DRIVER, Rig, claim_wire, result
@@ -39,7 +41,7 @@ def two(rig: Rig) -> Rig:
 
 
 def test_a_ledger_is_durable_and_written_ahead(rig: Rig) -> None:
-    writer = rig.ledger._current()._writer
+    writer = rig.ledger._file.current(Deadline.after(5))._writer
     assert writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert writer.execute("PRAGMA synchronous").fetchone()[0] == 2
     assert writer.execute("PRAGMA user_version").fetchone()[0] == VERSION
@@ -163,7 +165,7 @@ def test_a_removed_ledger_is_rebuilt_while_the_agent_runs(rig: Rig) -> None:
 def test_a_ledger_that_breaks_while_the_agent_runs_is_replaced(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
-    rig.ledger._current()._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    rig.ledger._file.current(Deadline.after(5))._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damage(rig.ledger.path)
     rig.unprepare("u1")
     assert rig.files() == {}
@@ -345,7 +347,7 @@ def test_intents_are_synced_where_more_than_a_file_is_made(rig: Rig, monkeypatch
 def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
-    writer = rig.ledger._current()._writer
+    writer = rig.ledger._file.current(Deadline.after(5))._writer
     writer.execute(f"PRAGMA max_page_count={writer.execute('PRAGMA page_count').fetchone()[0]}")
     rig.allocate("big", *(f"gpu-{i}" for i in (1, 2, 3)), configs=())
     rig.api.claims["ns", "claim-big"]["status"]["allocation"]["devices"]["results"][0]["request"] = "r" * 20000

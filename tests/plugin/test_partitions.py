@@ -311,7 +311,7 @@ def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
     rig.now_prepare("u1", small(3))
     rig.now_prepare("u2", small(5))
     rig.by_hand("1g.10gb", 6)
-    rig.ledger.forget("u1")  # a ledger that an older copy replaced
+    rig.ledger.forget(rig.ledger.get("u1"))  # a ledger that an older copy replaced
     rig.look()
     assert not rig.preparer.remove_orphan("u1"), "its claim exists: somebody may be using it"
     rig.api.delete("u1")
@@ -338,7 +338,7 @@ def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_
 
 def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, monkeypatch):
     rig.now_prepare("u1", small(3))
-    rig.ledger.forget("u1")
+    rig.ledger.forget(rig.ledger.get("u1"))
     rig.api.delete("u1")
     discover = rig.hardware.discover
     monkeypatch.setattr(rig.hardware, "discover", lambda: Facts("simulated", waiting_for="the driver"))

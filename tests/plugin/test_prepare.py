@@ -250,8 +250,8 @@ def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig
     rig.prepare("u1")
     before = rig.files()
 
-    def full(_uid: str) -> None:
-        raise LedgerError("full", "no space")
+    def full(*_: object) -> None:
+        raise LedgerError("read-only", "no writing")
 
     monkeypatch.setattr(rig.ledger, "forget", full)
     with pytest.raises(LedgerError):

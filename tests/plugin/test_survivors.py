@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError
-from dra_driver.plugin import survivors as module
+from dra_driver.plugin import guard, kept_back
 from dra_driver.plugin.survivors import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
@@ -91,9 +91,9 @@ def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, lef
 
 
 def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
-    rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture
+    rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.preparer._survivors._bound_s = 0.5
+    monkeypatch.setattr(kept_back, "BOUND_SECONDS", 0.5)
     machine.run(7, "container", CONTAINER, OLD)
     rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
     rig.prepare("old")
@@ -108,7 +108,7 @@ def test_shared_devices_and_pods_that_have_ended_hold_nobody_up(
     rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, share_id: str
 ) -> None:
     looks: list[object] = []
-    monkeypatch.setattr(module, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
+    monkeypatch.setattr(guard, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
     if not share_id:
         shutil.rmtree(machine.pods / OLD)  # the kubelet has put everything away
     share = {"shareID": share_id} if share_id else {}
@@ -130,7 +130,7 @@ def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> N
         rig.prepare(rig.allocate(f"next{number}", "gpu-0"))
         assert time.monotonic() - started < 0.25
         rig.unprepare(f"next{number}")
-    eventually(lambda: not rig.preparer._survivors._left)
+    eventually(lambda: not rig.ledger.kept_back.has_any())
 
 
 def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) -> None:

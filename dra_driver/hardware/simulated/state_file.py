@@ -77,6 +77,13 @@ class StateFile:
         if not states:
             self._path.unlink(missing_ok=True)
             return
+        content = json.dumps({"bootId": self._boot_id, "gpus": states}).encode()
         temporary = self._path.with_suffix(f".{os.getpid()}.new")
-        temporary.write_text(json.dumps({"bootId": self._boot_id, "gpus": states}))
-        temporary.replace(self._path)
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(self._path)
+        except OSError:  # the disk is full: no GPU would need one to be given back
+            temporary.unlink(missing_ok=True)
+            with self._path.open("r+b") as file:
+                file.write(content)
+                file.truncate()

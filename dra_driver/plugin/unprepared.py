@@ -1,0 +1,133 @@
+"""Unprepared: claims that were undone while the disk had no room to say so in the ledger.
+
+In: UIDs. Out: the same, for every agent on the node, until their rows are gone. They are kept in a file that is written
+in full while there is room, and later only in place: that needs no space. Where even this file could not be made they
+are remembered as long as the agent lives. A claim whose CDI file is there again was prepared anew, by an older agent
+that does not read this file; its row counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+SLOTS, WIDTH = 256, 64  # claims at a time; bytes of each, of which a UUID takes 36
+_UID = re.compile(rb"[A-Za-z0-9-]{1,63}")
+
+
+class Unprepared:
+    """UIDs in the file at `path`. The first slot counts the changes, so that a look at it tells whether to read on."""
+
+    def __init__(self, path: Path, *, has_file: Callable[[str], bool]) -> None:
+        self._path, self._has_file = path, has_file
+        self._mutex = threading.RLock()
+        self._fd = -1
+        self._count = b""  # of changes, when last read
+        self._stored: frozenset[str] = frozenset()
+        self._remembered: set[str] = set()
+
+    def uids(self) -> frozenset[str]:
+        """Return the claims whose rows say more than there is. Raises: OSError."""
+        if self._fd < 0 and not self._remembered and not self._is_open():
+            return self._stored
+        with self._mutex:
+            if self._fd >= 0 and os.pread(self._fd, WIDTH, 0) != self._count:
+                with self._locked():
+                    self._count = os.pread(self._fd, WIDTH, 0)
+                    self._stored = frozenset(uid for uid in self._slots() if uid)
+            found = self._stored.union(self._remembered)
+            if prepared_anew := {uid for uid in found if self._has_file(uid)}:
+                self.remove(prepared_anew)
+            return found - prepared_anew
+
+    def make(self) -> None:
+        """Take the room on the disk, while there is some; the folder may be another one than before."""
+        with self._mutex:
+            self.close()
+            if self._is_open():
+                return
+            try:
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                    if os.fstat(fd).st_size < WIDTH * (SLOTS + 1):
+                        os.pwrite(fd, bytes(WIDTH * (SLOTS + 1)), 0)
+                        os.fsync(fd)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                log.warning("no room for unprepared claims", extra=fields(file=str(self._path), err=str(error)))
+
+    def add(self, uid: str) -> None:
+        """Note a claim; for as long as the agent lives where the file does not take it."""
+        with self._mutex:
+            self._remembered.add(uid)
+            if self._is_open():
+                try:
+                    with self._locked():
+                        slots = list(self._slots())
+                        if uid not in slots:
+                            self._put({slots.index(""): uid})
+                        self._remembered.discard(uid)
+                except (OSError, ValueError) as error:  # ValueError: no slot is free
+                    log.warning("unprepared claim only remembered", extra=fields(claim_uid=uid, err=str(error)))
+
+    def remove(self, uids: Iterable[str]) -> None:
+        """Forget claims whose rows are gone. Raises: OSError."""
+        with self._mutex:
+            gone = frozenset(uids)
+            if self._is_open():
+                with self._locked():
+                    self._put({index: "" for index, uid in enumerate(self._slots()) if uid in gone})
+            self._remembered -= gone
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._mutex:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def _is_open(self) -> bool:
+        with self._mutex:
+            if self._fd < 0:
+                try:
+                    fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                except OSError:
+                    return False
+                if os.fstat(fd).st_size < WIDTH * (SLOTS + 1):
+                    os.close(fd)
+                    return False
+                self._fd, self._count = fd, b""
+            return True
+
+    def _slots(self) -> Iterator[str]:
+        content = os.pread(self._fd, WIDTH * (SLOTS + 1), 0)
+        for index in range(1, SLOTS + 1):
+            slot = content[index * WIDTH : (index + 1) * WIDTH].rstrip(b"\0")
+            yield slot.decode() if _UID.fullmatch(slot) else ""
+
+    def _put(self, changes: dict[int, str]) -> None:
+        for index, uid in changes.items():
+            os.pwrite(self._fd, uid.encode().ljust(WIDTH, b"\0"), (index + 1) * WIDTH)
+        count = int.from_bytes(os.pread(self._fd, 8, 0)) + 1
+        os.pwrite(self._fd, count.to_bytes(8).ljust(WIDTH, b"\0"), 0)
+        os.fsync(self._fd)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
