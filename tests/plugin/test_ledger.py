@@ -67,6 +67,16 @@ def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(t
     assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION + 7,)]
 
 
+def test_a_ledger_of_an_older_minor_grows(two: Rig) -> None:
+    """What 0.1.0 made has no table for devices that are kept back; it does not mind that there is one now."""
+    sql(two.ledger.path, "DROP TABLE kept_back", "PRAGMA user_version=1002")
+    two.restart()
+    assert two.prepare("u1")
+    two.unprepare("u2")
+    assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION,)]
+    assert sql(two.ledger.path, "SELECT count(*) FROM kept_back") == [(0,)]
+
+
 def test_a_step_of_a_newer_minor_is_kept_and_unprepare_says_so(two: Rig) -> None:
     steps = f'[{{"kind":"cdi-file","file":"{two.file_of("u1")}"}},{{"kind":"mps-daemon","pid":1}}]'
     sql(two.ledger.path, f"UPDATE claims SET steps = '{steps}' WHERE uid = 'u1'")

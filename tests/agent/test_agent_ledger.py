@@ -1,0 +1,242 @@
+"""The real agent and its ledger: a full disk, another program that locks it, devices that are kept back while containers
+still run, calls that wait by the hundred. Two instances, restarts and kills between the calls of a kubelet."""
+
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dra_driver.embedded.kinds import CLAIMS
+from dra_driver.embedded.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.plugin.methods import VERSIONS
+from tests.agent.test_agent_partitions import claim
+from tests.plugin.test_faults import fill, mount
+from tests.support.agent_process import Stage, stage
+from tests.support.waiting import until
+
+WHOLE = "gpu-0000-1b-00-0"
+SIMULATED = "simulated:dgx-h100"
+
+
+def soon(condition, what):
+    until(condition, timeout_s=20, what=what)
+
+
+@pytest.fixture
+def here() -> Iterator[Stage]:
+    with stage() as it:
+        yield it
+
+
+class Instance:
+    """One of the agents on the node, and the kubelet's connection to it."""
+
+    def __init__(self, here: Stage, *, pod_uid: str = "") -> None:
+        flags = ("--pod-uid", pod_uid) if pod_uid else ()
+        before = set(here.kubelet.registrar_dir.glob("*.sock"))
+        self.process = here.start(SIMULATED, *flags)
+        self.log = here.log
+        soon(lambda: set(here.kubelet.registrar_dir.glob("*.sock")) - before or "registered" in here.log(), "a socket")
+        (path,) = set(here.kubelet.registrar_dir.glob(f"*{pod_uid}-reg.sock"))
+        self.registration = path
+        info = Registrar(path).get_info()
+        self.plugin = Plugin(info.driver, info.endpoint, "v1.DRAPlugin", path)
+
+    def prepare(self, ref: ClaimRef, seconds: float = 10.0) -> str:
+        """Prepare a claim; return the error."""
+        request = v1.NodePrepareResourcesRequest(claims=[wire(ref)])
+        return call(self.plugin, "NodePrepareResources", request, seconds).claims[ref.uid].error
+
+    def unprepare(self, ref: ClaimRef, seconds: float = 10.0) -> str:
+        request = v1.NodeUnprepareResourcesRequest(claims=[wire(ref)])
+        return call(self.plugin, "NodeUnprepareResources", request, seconds).claims[ref.uid].error
+
+
+def wire(ref: ClaimRef) -> v1.Claim:
+    return v1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+def call(plugin: Plugin, method: str, request, seconds: float):
+    with grpc.insecure_channel(f"unix:{plugin.endpoint}") as channel:
+        return begin(channel, method, request, seconds).result()
+
+
+def begin(channel: grpc.Channel, method: str, request, seconds: float):
+    """Send a call and let it run."""
+    rpc = channel.unary_unary(
+        f"/{VERSIONS['v1.DRAPlugin']}/{method}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=getattr(v1, f"{method}Response").FromString,
+    )
+    return rpc.future(request, timeout=seconds)
+
+
+@contextmanager
+def container(pods: Path, pod: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that sees a mount from the kubelet's folder of a pod, as each container does."""
+    hosts = pods / pod / "etc-hosts"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text("127.0.0.1 localhost")
+    script = f"mount --bind {hosts} /etc/hosts && echo up && exec sleep 120"
+    process = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "up\n":
+            pytest.skip("needs root and the right to mount")
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+
+
+def of_pod(here: Stage, ref: ClaimRef, pod: str) -> None:
+    """Reserve a claim for a pod."""
+    path = CLAIMS.path(ref.namespace, ref.name)
+    made = here.api.request("GET", path)
+    made["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": pod}]
+    here.api.request("PUT", f"{path}/status", body=made)
+
+
+@pytest.mark.parametrize("how", ["restarted", "killed", "another instance"])
+def test_a_device_whose_container_still_runs_is_kept_back_by_whatever_agent_comes_next(here: Stage, how: str) -> None:
+    pod, uids = str(uuid.uuid4()), [str(uuid.uuid4()) for _ in range(2)]
+    old, new = claim(here, WHOLE, "old"), claim(here, WHOLE, "new")
+    of_pod(here, old, pod)
+    with container(here.kubelet.plugins_dir.parent / "pods", pod) as process:
+        first = Instance(here, pod_uid=uids[0])
+        assert first.prepare(old) == ""
+        second = Instance(here, pod_uid=uids[1]) if how == "another instance" else None
+        assert first.unprepare(old) == ""
+        here.end(first.process, signal.SIGKILL if how == "killed" else signal.SIGTERM)
+        second = second or Instance(here, pod_uid=uids[1])
+        assert f"containers of pod {pod}" in second.prepare(new, 3.0)
+        process.kill()
+        process.wait(10)
+        assert second.prepare(new) == ""
+        assert second.unprepare(new) == ""
+
+
+@pytest.fixture
+def small_folder(here: Stage) -> Iterator[Path]:
+    """The plugins' folder on a file system of 512 KiB."""
+    folder = here.kubelet.plugins_dir
+    if not mount("-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield folder
+    for agent in here.agents:
+        agent.kill()
+        agent.wait(10)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_claims_are_unprepared_on_a_full_disk_also_by_an_agent_that_starts_there(
+    here: Stage, small_folder: Path, how: signal.Signals
+) -> None:
+    names = [f"gpu-0000-{slot}-00-0" for slot in ("1b", "43", "52")]
+    refs = [claim(here, name, f"c{number}") for number, name in enumerate(names)]
+    agent = Instance(here)
+    assert [agent.prepare(ref) for ref in refs] == ["", "", ""]
+    ballast = [fill(small_folder)]
+    assert agent.unprepare(refs[0]) == ""
+    following = claim(here, names[0], "following")
+    assert "ledger." in agent.prepare(following)
+    here.end(agent.process, how)
+    ballast.append(fill(small_folder).rename(small_folder / "more"))
+    agent = Instance(here)
+    assert agent.unprepare(refs[0]) == ""
+    assert agent.unprepare(refs[1]) == ""
+    assert "ledger." in agent.prepare(following)
+    assert [path.name.partition("claim_")[2] for path in here.kubelet.cdi_dir.iterdir()] == [f"{refs[2].uid}.json"]
+    here.end(agent.process, how)
+    agent = Instance(here)
+    for path in (small_folder / "ballast", small_folder / "more"):
+        path.unlink(missing_ok=True)
+    assert agent.prepare(following) == ""
+    assert "is held" not in agent.log()
+    again = claim(here, names[1], "again")
+    assert agent.prepare(again) == ""
+    for ref in (following, again, refs[2]):
+        assert agent.unprepare(ref) == ""
+    assert list(here.kubelet.cdi_dir.iterdir()) == []
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+"""
+
+
+@contextmanager
+def locked(here: Stage) -> Iterator[subprocess.Popen[str]]:
+    """Another program has the ledger locked until a line is written to it."""
+    path = here.kubelet.plugins_dir / NVIDIA_DRIVER / "ledger.db"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    try:
+        yield process
+    finally:
+        process.communicate("\n", timeout=10)
+
+
+def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadline(here: Stage) -> None:
+    agent = Instance(here)
+    prepared, other, fresh = (claim(here, f"gpu-0000-{s}-00-0", f"c{s}") for s in ("1b", "43", "52"))
+    assert agent.prepare(prepared) == ""
+    assert agent.prepare(other) == ""
+    with locked(here) as holder, grpc.insecure_channel(f"unix:{agent.plugin.endpoint}") as channel:
+        both = v1.NodePrepareResourcesRequest(claims=[wire(prepared), wire(fresh)])
+        answers = begin(channel, "NodePrepareResources", both, 3.0).result().claims
+        assert answers[prepared.uid].error == "", "nothing has to be written for it"
+        assert "ledger.busy" in answers[fresh.uid].error
+        assert "locked by another process" in answers[fresh.uid].error
+        assert "ledger.busy" in agent.unprepare(other, 2.0)
+        assert agent.unprepare(fresh, 2.0) == "", "the ledger has never heard of it"
+        calls = [
+            begin(channel, "NodePrepareResources", v1.NodePrepareResourcesRequest(claims=[wire(fresh)]), 45.0),
+            begin(channel, "NodeUnprepareResources", v1.NodeUnprepareResourcesRequest(claims=[wire(other)]), 45.0),
+        ]
+        with pytest.raises(grpc.FutureTimeoutError):
+            calls[0].result(timeout=6.0)  # longer than the 5 seconds that an agent up to 0.1.0 waited
+        assert not calls[1].done()
+        assert holder.stdin is not None
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        assert [list(c.result().claims.values())[0].error for c in calls] == ["", ""]
+
+
+def test_an_unprepare_is_heard_while_hundreds_of_prepares_wait_for_what_it_frees(here: Stage) -> None:
+    agent = Instance(here)
+    held = claim(here, WHOLE, "held")
+    assert agent.prepare(held) == ""
+    waiting = [claim(here, WHOLE, f"w{number}") for number in range(160)]
+    with grpc.insecure_channel(f"unix:{agent.plugin.endpoint}") as channel:
+        requests = [v1.NodePrepareResourcesRequest(claims=[wire(ref)]) for ref in waiting]
+        calls = [begin(channel, "NodePrepareResources", request, 45.0) for request in requests]
+        soon(lambda: here.log().count("device held by another claim, waiting") >= 128, "all threads to wait")
+        assert Registrar(agent.registration).get_info().driver == NVIDIA_DRIVER
+        assert agent.unprepare(ClaimRef("default", "unknown", "unknown"), 5.0) == ""
+        assert agent.unprepare(held, 5.0) == ""
+        soon(lambda: any(c.done() for c in calls), "one of them to get the device")
+        (got,) = [list(c.result().claims.values())[0].error for c in calls if c.done()]
+        assert got == ""
+        threads = int(Path(f"/proc/{agent.process.pid}/status").read_text().partition("Threads:")[2].split()[0])
+        assert threads < 200
+        for each in calls:
+            each.cancel()
