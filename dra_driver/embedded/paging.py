@@ -3,7 +3,7 @@
 In: `limit` and `continue` of a request. Out: some of the objects, and the token for the rest. The pages of one list
 show one moment, kept for the few lists under way; once that moment is forgotten (`Store.compact`, or too many lists) a
 token is answered 410, with another one that goes on behind the last object as things are now. With resourceVersion=0 a
-limit is ignored. Source: Kubernetes API concepts, "Retrieving large results sets in chunks"; apiserver's storage package.
+limit is ignored. Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ REQUEST_SECONDS = 10.0
 HEAD_SECONDS = 30.0  # for a stream to begin
 _USER_AGENT = f"dra-driver/{__version__}"
 _NO_RETRIES = urllib3.Retry(total=False, redirect=False)
-_RUBBISH = ("api.bad-answer", "api.not-served")
 _LEADING_DIGITS = re.compile(r"\d*")
 
 
@@ -86,7 +85,7 @@ class KubeApi:
         try:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path)
         except ApiError as err:
-            if err.code in _RUBBISH:
+            if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
                 self._connections.renew(answer.pool)  # whoever answers so is not asked again on this connection
             raise
 
@@ -147,7 +146,7 @@ class KubeApi:
             pool = self._connections.pool()
             try:
                 return self._exchange(pool, message, max(0.001, deadline - time.monotonic()))
-            except (http.HTTPError, HTTPException, OSError) as err:
+            except (http.HTTPError, HTTPException, OSError, ValueError) as err:  # ValueError: a chunk of -5 bytes
                 if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
                     self._connections.renew(pool)
                 if is_retry or not _may_resend(method, err):

@@ -20,7 +20,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 # with fewer objects when it is larger than this.
 MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
-_RAW_BYTES = 2 * MOST_BYTES  # chunked transfer wraps even single bytes
+_RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds some, a few bytes to each chunk of KiB
 
 
 class TooLargeError(OSError):
@@ -31,12 +31,8 @@ class Bounds:
     """What may still be read of one answer. `has_leftover`: bytes came after its end."""
 
     def __init__(self, most_bytes: int, seconds: float) -> None:
-        self.allow(most_bytes, seconds)
-        self.is_over = self.has_leftover = False
-
-    def allow(self, most_bytes: int, seconds: float) -> None:
-        """Begin to count anew."""
         self.bytes_left, self.until = most_bytes, time.monotonic() + seconds
+        self.is_over = self.has_leftover = False
 
     def allow_body(self) -> None:
         """Allow as much as one object or one page may have, until the same moment."""

@@ -18,7 +18,6 @@ from typing import Any
 from urllib3.exceptions import HTTPError, SSLError
 
 from dra_driver.kube import answers
-from dra_driver.kube.bounds import MOST_BYTES
 from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
@@ -65,24 +64,25 @@ class LineStream:
         Raises: ApiError("api.stream-broken") when the connection fails, falls silent for too long, or sends a line
         that does not end.
         """
-        over_at, began_at = time.monotonic() + self._most_s, float("inf")
+        bounds = self._answer.bounds
+        over_at = bounds.until = time.monotonic() + self._most_s
         line = bytearray()
         while True:
-            until = min(over_at, began_at + self._line_s)
             with self._translated("stream-broken"):
-                self._answer.bounds.allow(2 * MOST_BYTES, until - time.monotonic())
                 piece = self._answer.read1(_PIECE_BYTES)
             if not piece or self._is_closed:
                 return
+            is_begun = bool(line)
             *ends, rest = piece.split(b"\n")
             for end in ends:
                 whole, line = bytes(line + end), bytearray()
                 if whole.strip():
                     yield whole
             line += rest
-            began_at = (time.monotonic() if ends or len(line) == len(rest) else began_at) if line else float("inf")
-            if len(line) > MOST_BYTES:
-                raise ApiError("stream-broken", f"GET {self._path}: a line has no end", retry=Retry.NOW)
+            if ends:
+                bounds.allow_body()
+            if ends or not is_begun:
+                bounds.until = min(over_at, time.monotonic() + self._line_s) if line else over_at
 
     def close(self) -> None:
         """End the stream now. Safe to call twice, and before `open`."""
