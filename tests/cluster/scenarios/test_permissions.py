@@ -100,6 +100,23 @@ def test_the_policy_leaves_other_drivers_alone(cluster: Cluster) -> None:
     cluster.api.delete("ResourceSlice", made["metadata"]["name"])
 
 
+def event(kind: str = "Node", name: str = OWN, namespace: str = "default") -> dict[str, Any]:
+    meta = {"generateName": "permission-test-", "namespace": namespace}
+    involved = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
+    if kind == "Pod":
+        involved["namespace"] = namespace
+    return {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": involved, "reason": "It"}
+
+
+def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, agent_of_node_1: Api) -> None:
+    made = agent_of_node_1.call("POST", "/api/v1/namespaces/default/events", event())
+    cluster.api.call("DELETE", f"/api/v1/namespaces/default/events/{made['metadata']['name']}")
+    for wrong in (event(name=OTHER), event("Pod", OWN, "kube-system"), event("Pod", "it")):
+        path = f"/api/v1/namespaces/{wrong['metadata']['namespace']}/events"
+        with pytest.raises(Refused, match=f"403 Forbidden.*must be on its own node, {OWN}"):
+            agent_of_node_1.call("POST", path, wrong)
+
+
 ALLOWED = {
     ("resource.k8s.io", "resourceclaims"): {"get", "list"},
     ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "update", "delete"},
