@@ -202,3 +202,18 @@ def test_a_share_that_was_allocated_before_the_switch_is_refused_with_what_to_de
     # What was allocated before may still be written to: nobody is kept from leaving.
     cluster.api.patch("ResourceClaim", "old", stage.namespace, {"metadata": {"labels": {"a": "b"}}})
     stage.delete_pod("late")
+
+
+def test_a_class_of_another_namespace_is_no_extended_resource_either(
+    tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster
+) -> None:
+    if not cluster.gates:
+        pytest.skip("without the gate DRAExtendedResource the name means nothing")
+    name = f"deviceclass.resource.kubernetes.io/{own_class(tenants.theirs)}"
+    main = container("main")
+    main["resources"] = {"limits": {name: "1"}}
+    stage.create(pod(stage.namespace, "extended", main))
+    said = "its device class is for claims of another namespace"
+    until("the scheduler is told why", lambda: said in " ".join(stage.events("extended")), 60)
+    assert not cluster.api.get("Pod", "extended", stage.namespace)["spec"].get("nodeName")
+    assert agent.ledger_rows() == []
