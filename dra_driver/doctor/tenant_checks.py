@@ -56,9 +56,9 @@ def _of_policies(cluster: ClusterEvidence) -> Iterator[Finding]:
         for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
         for resource in rule.get("resources") or ()
     }
-    if missing := [resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in judged]:
+    if missing := " and ".join(resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in judged):
         yield Finding(
-            "tenants-no-policy", "cluster", f"shares are for single namespaces, and no policy judges {' and '.join(missing)}",
+            "tenants-no-policy", "cluster", f"shares are for single namespaces, and no policy judges {missing}",
             "validatingadmissionpolicies and their bindings",
             "set mps.tenants=namespace in the chart, or apply deploy/manifests/options/mps-tenants.yaml",
         )  # fmt: skip
