@@ -78,6 +78,17 @@ def test_a_foreign_slice_is_refused_to_be_created_changed_and_deleted(
         cluster.api.delete("ResourceSlice", stored["metadata"]["name"])
 
 
+def test_a_slice_of_another_node_can_t_be_made_ones_own(cluster: Cluster, agent_of_node_1: Api) -> None:
+    stored = cluster.api.create(resource_slice(node=OTHER, pool=f"{OTHER}/{DRIVER}"))
+    try:
+        taken = {**resource_slice(), "metadata": stored["metadata"]}
+        with pytest.raises(Refused, match=r"422 |403 Forbidden"):
+            agent_of_node_1.replace(taken)
+        assert cluster.api.get("ResourceSlice", stored["metadata"]["name"])["spec"]["nodeName"] == OTHER
+    finally:
+        cluster.api.delete("ResourceSlice", stored["metadata"]["name"])
+
+
 def test_a_slice_for_all_nodes_is_refused(agent_of_node_1: Api) -> None:
     everywhere = resource_slice()
     del everywhere["spec"]["nodeName"]
