@@ -2,8 +2,8 @@
 
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
-In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all that is on by default) in this folder, and two
-options below options/: webhook.yaml and config-policy.yaml. `--check` writes
+In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all that is on by default) in this folder, and
+three options below options/: webhook.yaml, config-policy.yaml and mps-tenants.yaml. `--check` writes
 nothing and exits 1 where a file is not what the chart renders.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHART = HERE.parent / "helm"
 NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
+VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true"
 # The order in which they are applied.
 FILES = {
     "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view"),
@@ -29,6 +30,7 @@ FILES = {
     ),
     "options/webhook.yaml": ("webhook",),
     "options/config-policy.yaml": ("config-policy",),
+    "options/mps-tenants.yaml": ("tenants",),
 }
 
 
@@ -40,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     stale = []
     for name, templates in FILES.items():
-        text = render(options.helm, templates)
+        text = render(options.helm, templates, VALUES + (",mps.tenants=namespace" if "tenants" in templates else ""))
         if options.check:
             stale += [name] if (HERE / name).read_text() != text else []
         else:
@@ -50,14 +52,14 @@ def main() -> int:
     return int(bool(stale))
 
 
-def render(helm: str, templates: tuple[str, ...]) -> str:
+def render(helm: str, templates: tuple[str, ...], values: str) -> str:
     """Give the rendered templates as one file."""
     documents = []
     for template in templates:
         command = [helm, "template", "dra-driver", str(CHART), "--namespace", "dra-driver", "--kube-version", "1.35.0"]
         command += [
             "--set",
-            "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true",
+            values,
             "--show-only",
             f"templates/{template}.yaml",
         ]

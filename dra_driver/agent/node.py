@@ -90,7 +90,11 @@ class NodeAgent:
             tell=self._tell_mig,
         )
         self._sharing = Sharing(
-            options.sharing_config, options.node, api=api, allocated=partial(allocated_forms, api, node)
+            options.sharing_config,
+            options.node,
+            api=api,
+            allocated=partial(allocated_forms, api, node),
+            tenants=options.mps_tenants,
         )
         self._scanner = Scanner(
             hardware,

@@ -10,6 +10,7 @@ from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.geometry_rules import Rule, read_rules
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
+from dra_driver.model.sharing import Tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Options:
     mig_geometry: tuple[Rule, ...]
     mig_config: Path | None
     sharing_config: Path | None = None
+    mps_tenants: Tenants = Tenants.ANY
 
     @property
     def data_dir(self) -> Path:
@@ -69,4 +71,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
+        mps_tenants=Tenants(values["mps_tenants"]),
     )

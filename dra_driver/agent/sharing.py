@@ -18,6 +18,7 @@ from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.partitions import Ownership
 from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import ApiError, InputError
+from dra_driver.model.sharing import Tenants
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
@@ -45,7 +46,9 @@ class Sharing:
         api: NodeApi,
         allocated: Callable[[], frozenset[tuple[str, bool]]],
         clock: Callable[[], float] = time.monotonic,
+        tenants: Tenants = Tenants.ANY,
     ) -> None:
+        self._tenants = tenants
         self._path, self._node, self._api, self._allocated, self._clock = path, node, api, allocated, clock
         self._rules = NOTHING_SHARED
         self._stamp: Hashable = None
@@ -56,7 +59,7 @@ class Sharing:
         self.problems: tuple[Problem, ...] = ()
         if path is not None:
             self._stamp = self.fingerprint()
-            self._rules = _read(path)
+            self._rules = _read(path, tenants)
 
     def fingerprint(self) -> Hashable:
         """Give what changes with the file; a file that is gone is a change too."""
@@ -105,7 +108,7 @@ class Sharing:
 
     def _read_again(self, path: Path) -> None:
         try:
-            rules = _read(path)
+            rules = _read(path, self._tenants)
         except InputError as error:
             self.problems = (Problem("sharing.config", str(path), f"the rules of before stay in force: {error}"),)
             keys = fields(file=str(path), err=str(error))
@@ -128,11 +131,11 @@ class Sharing:
         self._labels = labels
 
 
-def _read(path: Path) -> SharingRules:
+def _read(path: Path, tenants: Tenants) -> SharingRules:
     """Read the file, and say what of it means nothing here. Raises: InputError."""
     from dra_driver.claims.node_settings import read_sharing_config  # noqa: PLC0415 - yaml and pydantic, only for this
 
-    rules = read_sharing_config(path)
+    rules = read_sharing_config(path, tenants)
     log.info("sharing configured", extra=fields(file=str(path), count=len(rules.rules)))
     for note in rules.notes:
         log.warning("part of the sharing configuration has no effect", extra=fields(file=str(path), reason=note))

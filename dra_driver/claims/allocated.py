@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.claims.config import DeviceConfig, Fault, decode_config, read_config, refuse
+from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
@@ -89,9 +90,11 @@ class AllocatedClaim:
 def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedClaim:
     """Read our part of an allocated claim.
 
-    Raises: ClaimError: "claim.uid-mismatch" (another claim took the name), "claim.not-allocated", "claim.not-ours" (no
-    device of this driver), "claim.bad-config" and "claim.config-not-supported" with the path of every field at fault.
+    Raises: ClaimError: "claim.malformed" (no Kubernetes stores that), "claim.uid-mismatch" (another claim took the
+    name), "claim.not-allocated", "claim.not-ours" (no device of this driver), "claim.bad-config" and
+    "claim.config-not-supported" with the path of the fields at fault.
     """
+    check_shape(claim_wire, driver)
     metadata = claim_wire.get("metadata") or {}
     full_name = f"claim {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if metadata.get("uid") != uid:
@@ -150,9 +153,9 @@ def _decode_result(result: Wire) -> AllocatedDevice:
 
 
 def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
-    """Give the UIDs of the pods that a claim is reserved for."""
+    """Give the UIDs of the pods that a claim, of a shape that was checked, is reserved for."""
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
-    return tuple(str(c["uid"]) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
+    return tuple(c["uid"] for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 
 
 def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,7 @@ from dra_driver.model.errors import ClaimError
 from dra_driver.model.sharing import MpsSettings, SharingSettings
 from dra_driver.model.wire import Wire
 
+FAULTS_TOLD, FAULT_CHARS = 20, 300
 API_VERSION = "resource.nvidia.com/v1beta1"
 DEVICE_TYPES = {"GpuConfig": DeviceType.GPU, "MigDeviceConfig": DeviceType.MIG}
 # Kinds that NVIDIA's driver knows and this one does not.
@@ -78,13 +79,19 @@ def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
 
 
 def refuse(faults: Iterable[Fault], subject: str = "opaque config") -> None:
-    """Raise all faults as one ClaimError; return when there is none."""
+    """Raise all faults as one ClaimError; return when there is none.
+
+    Who writes a config decides how long its faults are, and the text goes into an event: it has its limits.
+    """
     faults = tuple(faults)
     if not faults:
         return
     code = "config-not-supported" if all(f.is_unsupported for f in faults) else "bad-config"
+    told = [text if len(text) <= FAULT_CHARS else f"{text[:FAULT_CHARS]}…" for text in map(str, faults[:FAULTS_TOLD])]
+    if len(faults) > FAULTS_TOLD:
+        told.append(f"and {len(faults) - FAULTS_TOLD} more")
     raise ClaimError(
-        code, f"{subject}: " + "; ".join(map(str, faults)), hint="change the config in the claim or in its device class"
+        code, f"{subject}: " + "; ".join(told), hint="change the config in the claim or in its device class"
     )
 
 

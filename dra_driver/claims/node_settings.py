@@ -13,7 +13,7 @@ from pathlib import Path
 from dra_driver.claims.config import API_VERSION, Fault, read_config
 from dra_driver.inventory.rules import SharingRules
 from dra_driver.inventory.rules_file import read_rules
-from dra_driver.model.sharing import MpsSettings, SharingSettings
+from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants
 
 
 def read_settings(section: object, path: str, faults: list[str]) -> SharingSettings | None:
@@ -35,6 +35,6 @@ def _given(section: object, *path: str) -> object:
     return section
 
 
-def read_sharing_config(path: Path) -> SharingRules:
+def read_sharing_config(path: Path, tenants: Tenants = Tenants.ANY) -> SharingRules:
     """Read the agent's sharing configuration. Raises: InputError with every fault, its line and its path."""
-    return read_rules(path, read_settings)
+    return read_rules(path, read_settings, tenants)

@@ -22,6 +22,7 @@ from dra_driver.model.sharing import (
     MpsSettings,
     SharedDevice,
     SharingSettings,
+    Tenants,
     TimeSlicingSettings,
     record_of_settings,
     settings_of_record,
@@ -38,7 +39,8 @@ class SharingStep:
     """Share one physical device as its settings say; undone by the last claim that holds it.
 
     `in_file` names the claim's shares of it in the CDI file, `clients` the limits of those that are MPS clients. `made`
-    names the device whose partition an earlier step makes: only then is its UUID known.
+    names the device whose partition an earlier step makes: only then is its UUID known. `tenant` is the namespace that
+    the device is offered to; it is not recorded, for a claim that holds its share keeps it.
     """
 
     kind: ClassVar[str] = "sharing"
@@ -48,6 +50,7 @@ class SharingStep:
     in_file: tuple[str, ...] = ()
     clients: Mapping[str, ClientLimits] = field(default_factory=dict)
     made: str = ""
+    tenant: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
@@ -198,8 +201,16 @@ def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[Config
     faults = tuple(_fault(result, text) for text in _above(base, wish, device))
     if not isinstance(base, MpsSettings):
         return _Wish(result, base, faults=faults)
-    faults += tuple(_capability_faults(result, device, base))
+    faults += tuple(_capability_faults(result, device, base)) + tuple(_unseparated(result, device))
     return _Wish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
+
+
+def _unseparated(result: AllocatedDevice, device: Device) -> Iterator[Fault]:
+    """Yield a fault where a class brings MPS to a device that is not offered to one namespace, and has to be."""
+    share = device.share
+    if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
+        message = f"{device.name} is not offered to one namespace, and with mps.tenants=namespace MPS needs that"
+        yield _fault(result, f"{message}: a rule of the sharing configuration sets MPS, not a device class")
 
 
 def _completed(of_class: SharingSettings | None, given: SharingSettings | None) -> SharingSettings | None:
@@ -317,7 +328,8 @@ def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mappin
     if isinstance(settings, MpsSettings):
         clients = {in_file[wish.result]: _together(group, wish, settings) for wish in group}
     names = tuple(in_file[wish.result] for wish in group)
-    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "")
+    tenant = device.share.tenant if device.share else ""
+    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "", tenant=tenant)
 
 
 def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:

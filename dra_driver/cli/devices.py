@@ -201,6 +201,7 @@ def share_line(device: Device, instead: tuple[Device, ...]) -> str:
         text = f"shares of {most} in steps of {counted.step}, {counted.default} % if none is asked for"
     elsewhere = f"{len(instead)} replicas {instead[0].name} …" if len(instead) > 1 else "the whole device"
     how = f"strategy {share.strategy or 'none'}, enforcement {share.enforcement}"
+    how += f", for namespace {share.tenant} alone" if share.tenant else ""
     return f"{device.name}: {text}; {how}; without DRAConsumableCapacity: {elsewhere}"
 
 

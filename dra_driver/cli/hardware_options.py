@@ -19,6 +19,7 @@ from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
+from dra_driver.model.sharing import Tenants
 
 _PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
@@ -39,6 +40,7 @@ class Chosen:
     is_mig_dynamic: bool
     has_all_profiles: bool
     sharing_config: Path | None = None
+    mps_tenants: Tenants = Tenants.ANY
 
     def rules(self) -> SharingRules:
         """Read what is shared; labels of the node are not known here. Raises: InputError with every fault."""
@@ -46,7 +48,7 @@ class Chosen:
             return NOTHING_SHARED
         from dra_driver.claims.node_settings import read_sharing_config
 
-        rules = read_sharing_config(self.sharing_config)
+        rules = read_sharing_config(self.sharing_config, self.mps_tenants)
         return replace(rules, node=self.node, labels=None if rules.need_labels else {})
 
 
@@ -82,4 +84,5 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
         is_mig_dynamic=values["mig"] == "dynamic",
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]) if values["sharing_config"] else None,
+        mps_tenants=Tenants(values["mps_tenants"]),
     )

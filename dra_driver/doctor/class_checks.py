@@ -7,6 +7,7 @@ is wanted by a claim that does not find it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
@@ -77,6 +78,19 @@ def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping
             except SelectorRuntimeError as error:
                 verdict.fault = verdict.fault or f"fails on {driver} device {name}: {error.text}"
     return verdict
+
+
+def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Mapping[str, DeviceWire]) -> Iterator[str]:
+    """Yield the names of the driver's devices that a class matches; none where its selectors do not work."""
+    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    try:
+        selectors = [engine.compile(expression) for expression in _expressions(one)]
+    except SelectorCompileError:
+        return
+    for name, device in devices.items():
+        with suppress(SelectorRuntimeError):
+            if _matches(selectors, device, cluster.driver):
+                yield name
 
 
 def _matches(selectors: list[KubernetesSelector], device: DeviceWire, driver: str) -> bool:

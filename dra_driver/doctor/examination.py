@@ -16,6 +16,7 @@ from dra_driver.doctor import (
     node_checks,
     server_checks,
     slice_checks,
+    tenant_checks,
 )
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding, Report, Unseen, in_order
@@ -83,6 +84,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from slice_checks.check_pools(cluster)
     yield from server_checks.check_servers(cluster)
     yield from class_checks.check_classes(cluster)
+    yield from tenant_checks.check_tenants(cluster)
     yield from claim_checks.check_reservations(cluster, now)
     yield from claim_checks.check_starting_pods(cluster, now)
     yield from claim_checks.check_devices(cluster)

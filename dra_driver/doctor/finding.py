@@ -77,6 +77,8 @@ CATALOGUE: dict[str, Kind] = {
     "class-wanted-no-match": Kind(_E, "a class that claims name matches no device", "selectors.md"),
     "class-foreign": Kind(_W, "a class matches devices of other drivers as well", "selectors.md"),
     "class-broken": Kind(_E, "a selector of a class fails", "selectors.md"),
+    "tenants-class": Kind(_W, "a class leads others to shares of one namespace", "security.md"),
+    "tenants-no-policy": Kind(_E, "no policy keeps namespaces from each other's shares", "security.md"),
     "claim-not-prepared": Kind(_E, "allocated, but not prepared", "troubleshooting.md"),
     "claim-gone": Kind(_W, "prepared, but the claim is gone", "troubleshooting.md"),
     "claim-finished-pod": Kind(_W, "reserved by a pod that has ended or is gone", "troubleshooting.md"),

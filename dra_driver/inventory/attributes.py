@@ -275,6 +275,15 @@ ATTRIBUTES: tuple[Published, ...] = (
         owner=Owner.OURS,
     ),
     Published(
+        "tenant",
+        Kind.STRING,
+        "Namespace whose claims alone may have the share; absent where any may.",
+        SHARE,
+        lambda f: (f.share.tenant or None) if f.share else None,
+        owner=Owner.OURS,
+        since="0.1.1",
+    ),
+    Published(
         "enforcement",
         Kind.STRING,
         "What keeps a user within its share: `none`, `cooperative` (limits in its own environment) or `hard` (the "
@@ -443,7 +452,8 @@ def names_of(device_type: DeviceType) -> tuple[Published, ...]:
     Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
     """
     rows = [row for row in (*ATTRIBUTES, *CAPACITIES) if device_type in row.types]
-    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 for row in rows)
+    # What shares of one device are counted in differs: no device has percent of compute and a number of replicas.
+    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
     if device_type is DeviceType.MIG:
         room -= MEMORY_SLICES_TABLED
     ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, strategy_of
+from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, Tenants, strategy_of
 
 
 class DeviceType(enum.StrEnum):
@@ -70,7 +70,8 @@ class Share:
     `parent` is the stable name of the device that is shared: `index` counts the replicas that are published in its
     place, from 0. Without an index the published device is the parent itself, under its own name, and may be allocated
     many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits. With
-    `is_hard` the driver keeps each pod to its shares' memory.
+    `is_hard` the driver keeps each pod to its shares' memory. `tenant` is the namespace whose claims alone may have it;
+    without one, `tenants` NAMESPACE means that it is not shared by MPS at all.
     """
 
     parent: str
@@ -78,6 +79,8 @@ class Share:
     index: int | None = None
     settings: SharingSettings | None = None
     is_hard: bool = False
+    tenant: str = ""
+    tenants: Tenants = Tenants.ANY
 
     @property
     def strategy(self) -> Strategy | None:

@@ -48,7 +48,8 @@ class Ownership:
     `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
     known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
     switched on for partitions of ours. `recorded` is where ours stand, are being made or undone: an unusable instance
-    there is one of ours, half-made.
+    there is one of ours, half-made. `tenants` names, with each device that is held in shares, the namespace of a holder
+    ("" where that is not known).
     """
 
     uuids: frozenset[str] = frozenset()
@@ -57,6 +58,7 @@ class Ownership:
     modes: frozenset[str] = frozenset()
     forms: frozenset[tuple[str, bool]] = frozenset()
     recorded: frozenset[Place] = frozenset()
+    tenants: frozenset[tuple[str, str]] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
         """Say whether a partition is ours."""

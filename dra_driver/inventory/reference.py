@@ -8,7 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from dra_driver.inventory.attributes import ATTRIBUTES, CAPACITIES, MEMORY_SLICES, MEMORY_SLICES_TABLED, ROWS, Published
+from dra_driver.inventory.attributes import (
+    ATTRIBUTES,
+    CAPACITIES,
+    COMPUTE,
+    MEMORY_SLICES,
+    MEMORY_SLICES_TABLED,
+    ROWS,
+    Published,
+)
 from dra_driver.inventory.device import DeviceType
 
 INTRODUCTION = """\
@@ -76,7 +84,7 @@ def _carriers(row: Published) -> str:
 
 
 def _limits() -> str:
-    counts = {kind.replace("-", "_"): len(rows) for kind, rows in ROWS.items()}
+    counts = {kind.replace("-", "_"): sum(row.name != COMPUTE for row in rows) for kind, rows in ROWS.items()}
     return LIMITS.format(**counts, slices=MEMORY_SLICES_TABLED)
 
 

@@ -7,13 +7,14 @@ the device in `shares`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from dra_driver.inventory.attributes import label_product
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
-from dra_driver.model.sharing import SharingSettings
+from dra_driver.model.sharing import SharingSettings, Tenants
 
 REPLICAS_MOST = 128  # more than one ResourceSlice of one device's replicas would be hard to look through
 
@@ -69,7 +70,8 @@ class Rule:
     """How the devices that match are shared; with neither `replicas` nor a `portion` they stay whole.
 
     `replicas` beside a portion is what takes its place where the API server does not keep what shares are counted in.
-    `is_hard` asks that the driver keep each pod to its memory.
+    `is_hard` asks that the driver keep each pod to its memory. The devices of each node are dealt out to `namespaces`
+    in turn; `tenant` is the one that a device fell to, in the rule that `SharingRules.choose` returns for it.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Rule:
     portion: Portion | None = None
     settings: SharingSettings | None = None
     is_hard: bool = False
+    namespaces: tuple[str, ...] = ()
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class SharingRules:
     node: str = ""
     labels: Mapping[str, str] | None = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what stands in the file but means nothing here
+    tenants: Tenants = Tenants.ANY
 
     @property
     def need_labels(self) -> bool:
@@ -103,6 +108,7 @@ class SharingRules:
         """
         here = [rule for rule in self.rules if rule.match.is_met_on(self.node, self.labels)]
         left = {id(rule): rule.match.first for rule in here}
+        dealt: Counter[tuple[int, DeviceType]] = Counter()
         chosen: dict[str, Rule] = {}
         for device, index in devices:
             rule = self._rule_of(device, index, here, left)
@@ -111,7 +117,8 @@ class SharingRules:
             count = left[id(rule)]
             left[id(rule)] = None if count is None else count - 1
             if rule.mode is not None and not (self.labels is None and rule.match.labels):
-                chosen[device.name] = rule
+                chosen[device.name] = _deal(rule, dealt[id(rule), device.type])
+                dealt[id(rule), device.type] += 1
         return chosen
 
     def _rule_of(self, device: Device, index: str, here: Sequence[Rule], left: Mapping[int, int | None]) -> Rule | None:
@@ -119,6 +126,10 @@ class SharingRules:
 
 
 NOTHING_SHARED = SharingRules()
+
+
+def _deal(rule: Rule, turn: int) -> Rule:
+    return replace(rule, tenant=rule.namespaces[turn % len(rule.namespaces)]) if rule.namespaces else rule
 
 
 def _is_one_of(text: str, patterns: Iterable[str]) -> bool:

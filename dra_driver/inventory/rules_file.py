@@ -18,19 +18,21 @@ from dra_driver.inventory.device_plugin_file import VERSION as DEVICE_PLUGIN_VER
 from dra_driver.inventory.device_plugin_file import decode_device_plugin
 from dra_driver.inventory.rules import REPLICAS_MOST, Match, Portion, Rule, SharingRules
 from dra_driver.model.errors import InputError
+from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity, QuantityError
-from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tenants, TimeSlicingSettings
 
 VERSION = "rules/v1"
 RULES_MOST = 256
+NAMESPACES_MOST = 256
 MIB = 1 << 20
 
 ReadSettings = Callable[[object, str, list[str]], SharingSettings | None]
 """Reads a `sharing` section at a path; adds `path: message` to the faults."""
 
 
-def read_rules(path: Path, read_settings: ReadSettings) -> SharingRules:
-    """Read the file.
+def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenants.ANY) -> SharingRules:
+    """Read the file. With `tenants` NAMESPACE each rule with MPS has to name the namespaces that it serves.
 
     Raises: InputError("input.sharing-config") with every fault; "input.unreadable", "input.too-large",
     "input.not-yaml".
@@ -42,8 +44,11 @@ def read_rules(path: Path, read_settings: ReadSettings) -> SharingRules:
     version = root.optional_text("version")
     if version == DEVICE_PLUGIN_VERSION:
         rules = decode_device_plugin(root)
+        if tenants is Tenants.NAMESPACE and any(isinstance(rule.settings, MpsSettings) for rule in rules.rules):
+            message = f"mps can't name namespaces, as mps.tenants=namespace asks for: write a file of version {VERSION}"
+            root.fault("sharing", message)
     else:
-        rules = SharingRules(_rules(root, read_settings))
+        rules = SharingRules(_rules(root, read_settings, tenants))
         if version != VERSION:
             known = f"{VERSION!r}, or {DEVICE_PLUGIN_VERSION!r} for a file of NVIDIA's device plugin"
             root.fault("version", f"expected {known}, got {version!r}" if version else f"missing, expected {known}")
@@ -51,17 +56,17 @@ def read_rules(path: Path, read_settings: ReadSettings) -> SharingRules:
     if faults:
         listed = "\n  ".join(with_line(fault, lines) for fault in faults)
         raise InputError("sharing-config", f"sharing configuration {path} has {len(faults)} faults:\n  {listed}")
-    return rules
+    return replace(rules, tenants=tenants)
 
 
-def _rules(root: Fields, read_settings: ReadSettings) -> tuple[Rule, ...]:
+def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[Rule, ...]:
     rows = root.rows("rules", most=RULES_MOST)
     if not root.has("rules"):
         root.fault("rules", "missing, expected a list of rules")
-    return tuple(_rule(row, number, read_settings) for number, row in enumerate(rows, 1))
+    return tuple(_rule(row, number, read_settings, tenants) for number, row in enumerate(rows, 1))
 
 
-def _rule(row: Fields, number: int, read_settings: ReadSettings) -> Rule:
+def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenants) -> Rule:
     name = row.optional_text("name") or f"rule {number}"
     match = _match(row.section("match"))
     is_exclusive = row.optional_flag("exclusive") is True
@@ -75,10 +80,31 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings) -> Rule:
     if not is_exclusive and not ways:
         row.fault("replicas", "missing, expected replicas, memory, compute or `exclusive: true`")
     settings = _settings(row, match, read_settings, is_exclusive=is_exclusive)
+    namespaces = _namespaces(row, settings, tenants)
     is_hard = _is_hard(row, match, limits_memory=not is_exclusive and ShareMode.COMPUTE not in portions)
     row.close()
     mode = None if is_exclusive or not ways else ways[0]
-    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings, is_hard)
+    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings, is_hard, namespaces)
+
+
+def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants) -> tuple[str, ...]:
+    """Read the namespaces that shares are offered to: with MPS, and only where tenants are kept apart."""
+    namespaces = row.texts("namespaces")
+    if len(namespaces) > NAMESPACES_MOST:
+        row.fault("namespaces", f"{len(namespaces)} entries, at most {NAMESPACES_MOST} are allowed")
+    for index, namespace in enumerate(namespaces):
+        if not is_dns_label(namespace):
+            row.fault(f"namespaces[{index}]", f"expected the name of a namespace, got {namespace!r}")
+        elif namespace in namespaces[:index]:
+            row.fault(f"namespaces[{index}]", f"{namespace} stands there twice")
+    is_mps, is_separate = isinstance(settings, MpsSettings), tenants is Tenants.NAMESPACE
+    if row.has("namespaces") and not (is_mps and is_separate):
+        row.fault("namespaces", "only goes with strategy MPS, and with mps.tenants=namespace (--mps-tenants)")
+    if is_mps and is_separate and not namespaces:
+        row.fault("namespaces", "missing: with mps.tenants=namespace a rule with MPS names the namespaces it serves")
+    if isinstance(settings, MpsSettings) and settings.across_namespaces and is_separate:
+        row.fault("acrossNamespaces", "does not go with mps.tenants=namespace, which keeps namespaces apart")
+    return namespaces
 
 
 def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:

@@ -40,6 +40,9 @@ class Sharer:
         self._indices: dict[str, str] = {}
         self._whole: set[str] = set()
         self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
+        self._tenants: dict[str, set[str]] = {}
+        for name, namespace in ownership.tenants:
+            self._tenants.setdefault(name, set()).add(namespace)
         self.problems: list[Problem] = []
         self.waits_for_claims = False
 
@@ -54,7 +57,18 @@ class Sharer:
             parts = [device for device in devices if device.type is DeviceType.MIG]
             candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]
         self._rules = self._sharing.choose(candidates)
+        self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
         self._indices = {device.name: index for device, index in candidates}
+
+    def _note_left_out(self, chosen: Iterable[Rule]) -> None:
+        """Say which namespaces of a rule are served by no device of this node."""
+        served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        for rule in chosen:
+            served.setdefault((rule.name, rule.namespaces), set()).add(rule.tenant)
+        for (name, namespaces), found in served.items():
+            if left_out := [namespace for namespace in namespaces if namespace not in found]:
+                message = f"{name} has no device left on this node for {', '.join(left_out)}"
+                self.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
         """Say whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
@@ -88,31 +102,38 @@ class Sharer:
             return self._hide(device) if is_shared or is_replicated else Offer((device,))
         if rule.is_hard and not _is_hard(device, rule):
             self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
-        shared, replicas = self._shared(device, rule, allotment), tuple(self._replicas(device, rule))
+        holders = self._tenants.get(device.name, set()) if rule.tenant else set()
+        if holders - {rule.tenant}:
+            if len(holders) > 1 or not holders <= set(rule.namespaces):
+                return self._hide(device, *self._shares(device, rule, allotment))
+            (holder,) = holders
+            rule, self.waits_for_claims = replace(rule, tenant=holder), True
+        shared, *replicas = self._shares(device, rule, allotment)
         if is_shared:
             return Offer((shared,), (), (device, *replicas))
         if is_replicated:
-            return Offer(replicas, (), (device,)) if replicas else self._hide(device)
+            return Offer(tuple(replicas), (), (device,)) if replicas else self._hide(device)
         if (device.name, False) in self._forms:
             self.waits_for_claims = True
             return Offer((device,), (), (shared, *replicas))
         if device.partition is None and device.gpu.mig_enabled:  # its last partition went, its mode has not yet
             return Offer(hidden=(device, shared, *replicas))
-        return Offer((shared,), replicas or (device,), (device,) if replicas else ())
+        return Offer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
 
-    def _hide(self, device: Device) -> Offer:
+    def _hide(self, device: Device, *shares: Device) -> Offer:
         self.waits_for_claims = True
-        self._problem(
-            device,
-            "share-held",
-            "claims hold shares of it that are not configured any more: not offered until they end",
-        )
-        return Offer(hidden=(device,))
+        why = "of another namespace than it is for" if shares else "that are not configured any more"
+        self._problem(device, "share-held", f"claims hold shares of it {why}: not offered until they end")
+        return Offer(hidden=(device, *shares))
+
+    def _shares(self, device: Device, rule: Rule, allotment: Allotment) -> Iterator[Device]:
+        yield self._shared(device, rule, allotment)
+        yield from self._replicas(device, rule)
 
     def _shared(self, device: Device, rule: Rule, allotment: Allotment) -> Device:
         mode = ShareMode.REPLICAS if rule.portion is None else rule.mode or ShareMode.REPLICAS
         settings = settings_of(rule, allotment, device.type, self._ids(device))
-        share = Share(device.name, mode, None, settings, _is_hard(device, rule))
+        share = Share(device.name, mode, None, settings, _is_hard(device, rule), rule.tenant, self._sharing.tenants)
         made = self._make(device.name, device, share, rule.replicas if mode is ShareMode.REPLICAS else None)
         return replace(made, capacity=allotment.capacity, policies=allotment.policies)
 
@@ -122,9 +143,11 @@ class Sharer:
         if isinstance(allotment, str) or not rule.replicas:
             return
         settings = settings_of(plain, allotment, device.type, self._ids(device))
+        first = Share(
+            device.name, ShareMode.REPLICAS, 0, settings, _is_hard(device, plain), rule.tenant, self._sharing.tenants
+        )
         for index in range(rule.replicas):
-            share = Share(device.name, ShareMode.REPLICAS, index, settings, _is_hard(device, plain))
-            made = self._make(replica_name(device.name, index), device, share, rule.replicas)
+            made = self._make(replica_name(device.name, index), device, replace(first, index=index), rule.replicas)
             capacity = without_slices(device.capacity)
             if MEMORY in capacity:
                 capacity[MEMORY] = replica_memory(capacity[MEMORY], rule.replicas)

@@ -113,6 +113,15 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
         is_hardware=True,
     ),
+    Flag(
+        "--mps-tenants",
+        "any",
+        "whose claims may share an MPS daemon: any, as the sharing configuration lets; namespace: those of one "
+        "namespace, for which the configuration names a list of them",
+        "WHOSE",
+        choices=("any", "namespace"),
+        is_hardware=True,
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

@@ -19,6 +19,7 @@ TAINTS_PER_DEVICE = 16  # DeviceTaintsMaxLength (4 in 1.34)
 TAINTS_PER_DEVICE_1_34 = 4
 POOL_NAME_CHARS = 253  # PoolNameMaxLength
 ALLOCATION_RESULTS = 32  # AllocationResultsMaxSize
+RESERVED_FOR = 256  # ResourceClaimReservedForMaxSize
 OPAQUE_PARAMETERS_BYTES = 10 * 1024  # OpaqueParametersMaxLength
 CEL_EXPRESSION_BYTES = 10 * 1024  # CELSelectorExpressionMaxLength
 CEL_COST = 1_000_000  # CELSelectorExpressionMaxCost

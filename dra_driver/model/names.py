@@ -27,6 +27,16 @@ def is_dns_label(text: str) -> bool:
     return _DNS_LABEL.fullmatch(text) is not None
 
 
+def is_dns_subdomain(text: str) -> bool:
+    """Whether `text` may name most objects of the API (at most 253 characters)."""
+    return len(text) <= NODE_NAME_MAX and _DNS_SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_claim_uid(text: str) -> bool:
+    """Whether `text` is safe as part of a file name, as every UID that Kubernetes makes is."""
+    return _UID.fullmatch(text) is not None
+
+
 def check_driver_name(name: str) -> str:
     """Return `name` if it may name a DRA driver.
 

@@ -38,6 +38,13 @@ class Interval(enum.StrEnum):
         return tuple(Interval).index(self)
 
 
+class Tenants(enum.StrEnum):
+    """Whose claims may meet behind one MPS daemon."""
+
+    ANY = "any"  # whoever the sharing rules let
+    NAMESPACE = "namespace"  # those of one namespace, to which each shared device is offered from the start
+
+
 class ComputeMode(enum.StrEnum):
     """How many processes may use a device; the words are those of nvidia-smi."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from dra_driver.claims.allocated import pods_of
 from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.claims.shape import check_shape
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.plugin.abandoned import API_SECONDS, ClaimApi
@@ -58,7 +59,7 @@ class Joiners:
             self._known = present
             return True
         records = self._limited()
-        outcomes = [self._follow(record, present) for record in records]
+        outcomes = [self._has_followed(record, present) for record in records]
         if all(outcomes):
             self._known = present
         return bool(records)
@@ -82,6 +83,16 @@ class Joiners:
     def _limited(self) -> tuple[Record, ...]:
         return tuple(r for r in self._ledger.records() if any(s.get("kind") == MemoryLimitStep.kind for s in r.steps))
 
+    def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
+        """Follow one claim; one that can't be followed now keeps no other from it."""
+        try:
+            return self._follow(record, present)
+        except DriverError as error:
+            log.warning(
+                "could not look for pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
+            )
+            return False
+
     def _follow(self, record: Record, present: frozenset[str]) -> bool:
         """Limit the pods that have come to a claim; False to be asked again."""
         if record.state in UNFINISHED:
@@ -90,6 +101,7 @@ class Joiners:
             wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
         except ApiError as error:
             return error.code == NOT_FOUND
+        check_shape(wire)
         if (wire.get("metadata") or {}).get("uid") != record.uid:
             return True
         known = {pod for step in limit_steps(record) for pod in step.pods}

@@ -8,13 +8,16 @@ is needed: nothing else may tell when that work ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from dra_driver.claims.plan import MigPartitionStep
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.partitions import Ownership, Place
 from dra_driver.model.errors import DriverError
+from dra_driver.model.names import replicated_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
@@ -50,9 +53,11 @@ class Owners:
         """Read what the ledger knows. Raises: LedgerError."""
         uuids, places, recorded = set(), set(), set()
         forms: set[tuple[str, bool]] = set()
+        tenants: set[tuple[str, str]] = set()
         for record in self._ledger.records():
             devices = record.allocation.get("devices") or ()
             forms.update((d["device"], bool(d.get("shareID"))) for d in devices if not d.get("adminAccess"))
+            tenants.update((name, record.namespace) for name in _shared(devices))
             for step in record.steps:
                 is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
                 if not is_ours or step.get("bootId") != self._boot_id:
@@ -66,7 +71,15 @@ class Owners:
                     places.add(place)
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
         modes = self._ledger.modes(self._boot_id)
-        return Ownership(frozenset(uuids), frozenset(places), held, modes, frozenset(forms), frozenset(recorded))
+        return Ownership(
+            uuids=frozenset(uuids),
+            places=frozenset(places),
+            held=held,
+            modes=modes,
+            forms=frozenset(forms),
+            recorded=frozenset(recorded),
+            tenants=frozenset(tenants),
+        )
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again with nobody at work on it."""
@@ -81,3 +94,11 @@ class Owners:
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
             recorded = frozenset((gpu.pci_address, *place) for place in gpu.unusable) - self._foreign_places
             return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)
+
+
+def _shared(devices: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Name the devices of which a claim has shares."""
+    for device in devices:
+        parent = device["device"] if device.get("shareID") else replicated_name(device["device"])
+        if parent and not device.get("adminAccess"):
+            yield parent

@@ -39,6 +39,7 @@ from dra_driver.plugin.pod_cgroups import PodCgroups
 from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.rivals import Rival, by_holder
+from dra_driver.plugin.separation import require_separation
 from dra_driver.plugin.sharer import Sharer
 from dra_driver.plugin.survivors import PROC
 from dra_driver.plugin.waiting import Looks, Waiting
@@ -238,6 +239,7 @@ class Preparer:
                     return ()
                 if record is not None:
                     self._undo(record, deadline)
+                require_separation(plan, self.ledger.effects)
                 return self._begin(plan, deadline)
 
     def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:

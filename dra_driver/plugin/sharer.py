@@ -25,6 +25,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.device_effects import DeviceEffect, Holder, Progress, effect_of_record
 from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.separation import require_one_namespace
 from dra_driver.sharing.clients import client_edits
 from dra_driver.sharing.effects import SharingEffects
 from dra_driver.sharing.settings import MpsChannel
@@ -139,16 +140,8 @@ class Sharer:
         if not isinstance(settings, MpsSettings) or settings.across_namespaces:
             return
         record = self._ledger.get(uid)
-        namespaces = {holder.namespace for holder in others if holder.name}
-        if record is not None and namespaces - {record.namespace}:
-            raise ClaimError(
-                "sharing-namespaces",
-                f"the MPS daemon of {effect.device.name} serves namespace {', '.join(sorted(namespaces))} "
-                f"(claim {theirs}), this claim is of {record.namespace}",
-                hint="clients of one MPS daemon share its control channel and memory; `acrossNamespaces: true` in the "
-                "agent's sharing configuration allows that, else give the namespaces different devices",
-                retry=Retry.LATER,
-            )
+        if record is not None:
+            require_one_namespace(effect.device.name, record.namespace, record.name, others)
 
     def _tidy(self, name: str) -> bool:
         with self._hold(name, Deadline.after(0)):

@@ -16,6 +16,7 @@ import yaml
 from dra_driver.cli import world
 from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
+from dra_driver.selectors import compile_selector
 from tests.cluster import binaries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,15 @@ CASES = {
         "sharing.config.rules[0].replicas=4",
         "sharing.config.rules[0].sharing.strategy=MPS",
         "driverName=gpu.example.com",
+    ],
+    "tenants": [
+        "mps.tenants=namespace",
+        "mps.namespaces={team-b,team-c}",
+        "mps.otherClasses={our-shares.example.com}",
+        "sharing.config.version=rules/v1",
+        "sharing.config.rules[0].replicas=4",
+        "sharing.config.rules[0].sharing.strategy=MPS",
+        "sharing.config.rules[0].namespaces={team-a,team-b}",
     ],
     "webhook": [
         "webhook.enabled=true",
@@ -107,6 +117,8 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "agent.kubeletDir=/var/lib: x",
         "driverManager.label=two words",
         "agent.mig=null",
+        "mps.tenants=nobody",
+        "mps.namespaces={Team A}",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -132,6 +144,18 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
         (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
         (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
         (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["mps.tenants=namespace", "sharing.configMap=mine"], "Name the namespaces in mps.namespaces"),
+        (["mps.tenants=namespace", "sharing.config.sharing.mps.resources[0].replicas=4"], "cannot name namespaces"),
+        (["mps.tenants=namespace", "sharing.config.rules[0].sharing.strategy=MPS"], "names no namespaces"),
+        (
+            [
+                "mps.tenants=namespace",
+                "sharing.config.rules[0].acrossNamespaces=true",
+                "sharing.config.rules[0].namespaces={a}",
+            ],
+            "choose one",
+        ),
+        (["sharing.config.rules[0].namespaces={a}"], "need mps.tenants=namespace"),
         (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
     ],
 )
@@ -357,3 +381,35 @@ def test_an_issuer_of_ones_own_is_all_that_a_certificate_needs(helm: str) -> Non
     assert found.keys() == {("Certificate", "dra-driver-webhook")}
     [spec] = found.values()
     assert spec["issuerRef"] == {"name": "corporate", "kind": "ClusterIssuer"}
+
+
+def test_each_namespace_has_classes_that_lead_to_its_own_shares_and_no_other_class_does(helm: str) -> None:
+    def device(kind: str, **attributes: str) -> dict:
+        mine = {"type": {"string": kind}, "sharingStrategy": {"string": "MPS"}, "sharedBy": {"string": "memory"}}
+        mine |= {name: {"string": value} for name, value in attributes.items()}
+        return {"name": "d", "attributes": mine}
+
+    classes = {c["metadata"]["name"]: c for c in objects(render(helm, *CASES["tenants"])) if c["kind"] == "DeviceClass"}
+    owned = {name for name in classes if name.endswith("-share-mps.nvidia.com") and name.count(".") == 3}
+    assert {name.partition(".")[0] for name in owned} == {"team-a", "team-b", "team-c"}
+    leads_to = {
+        (kind, tenant): {
+            name for name, content in classes.items() if selects(content, device(kind, **tenant_of(tenant)))
+        }
+        for kind in ("gpu-share", "mig-share")
+        for tenant in ("", "team-a", "team-d")
+    }
+    assert leads_to["gpu-share", "team-a"] == {"team-a.gpu-share-mps.nvidia.com"}
+    assert leads_to["mig-share", "team-a"] == {"team-a.mig-share-mps.nvidia.com"}
+    assert leads_to["gpu-share", "team-d"] == leads_to["mig-share", "team-d"] == set()
+    assert leads_to["gpu-share", ""] >= {"gpu-share.nvidia.com", "gpu-share-mps.nvidia.com"}
+    assert not owned & leads_to["gpu-share", ""]
+
+
+def tenant_of(namespace: str) -> dict[str, str]:
+    return {"tenant": namespace} if namespace else {}
+
+
+def selects(device_class: dict, device: dict) -> bool:
+    expressions = [s["cel"]["expression"] for s in device_class["spec"]["selectors"]]
+    return all(compile_selector(text).matches(device, "gpu.nvidia.com") for text in expressions)

@@ -32,7 +32,7 @@ def test_links_between_pages_and_named_files_lead_somewhere(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
-    for name in re.findall(r"`?((?:deploy|examples|docs|deviceclasses)/[\w./-]*\w)", text):
+    for name in re.findall(r"(?<![\w/])`?((?:deploy|examples|docs|deviceclasses)/[\w./-]*\w)", text):
         assert (ROOT / name).exists(), name
 
 

@@ -41,6 +41,18 @@ def test_a_healthy_cluster_and_node_have_no_finding():
     assert report.is_clean
 
 
+OF_TEAM_A = [{**one, "attributes": {**one["attributes"], "tenant": {"string": "team-a"}}} for one in e.DEVICES]
+_TENANTS = {
+    "matchConstraints": {"resourceRules": [{"resources": ["resourceclaims", "resourceclaims/status"]}]},
+    "variables": [{"name": "own", "expression": 'request.namespace + ".gpu-share-mps.nvidia.com"'}],
+}
+GUARDED = {
+    "policies": [*e.policy()["policies"], e.wire("tenants", spec=_TENANTS)],
+    "bindings": [
+        *e.policy()["bindings"],
+        e.wire("tenants", spec={"policyName": "tenants", "validationActions": ["Deny"]}),
+    ],
+}
 CLUSTERS = {
     "slices-none": e.cluster(slices=[]),
     "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
@@ -62,6 +74,10 @@ CLUSTERS = {
     "class-foreign": e.cluster(
         classes=[e.class_of("x", "true")],
         slices=[*e.cluster().of("slices"), e.slice_of([{"name": "nic"}], "s2", driver="nic.example.com")],
+    ),
+    "tenants-class": e.cluster(slices=[e.slice_of(OF_TEAM_A)], **GUARDED),
+    "tenants-no-policy": e.cluster(
+        slices=[e.slice_of(OF_TEAM_A)], classes=[e.class_of("team-a.x", f'device.driver == "{e.DRIVER}"')]
     ),
     "claim-finished-pod": e.cluster(
         claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p", "Succeeded")]

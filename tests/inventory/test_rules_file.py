@@ -8,7 +8,7 @@ from dra_driver.claims.node_settings import read_sharing_config
 from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.rules import Match, Portion, Rule
 from dra_driver.model.errors import InputError
-from dra_driver.model.sharing import Interval, MpsSettings, TimeSlicingSettings
+from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
 
 GIB = 1 << 30
 
@@ -37,19 +37,19 @@ rules:
 
 @pytest.fixture
 def read(tmp_path: Path):
-    def read_text(text: str):
+    def read_text(text: str, tenants: Tenants = Tenants.ANY):
         path = tmp_path / "sharing.yaml"
         path.write_text(text)
-        return read_sharing_config(path)
+        return read_sharing_config(path, tenants)
 
     return read_text
 
 
 @pytest.fixture
 def faults_of(read):
-    def faults(text: str) -> list[str]:
+    def faults(text: str, tenants: Tenants = Tenants.ANY) -> list[str]:
         with pytest.raises(InputError) as caught:
-            read(text)
+            read(text, tenants)
         assert caught.value.code == "input.sharing-config"
         head, *listed = caught.value.message.split("\n  ")
         assert f"has {len(listed)} faults" in head
@@ -239,3 +239,37 @@ def test_a_gpu_of_the_device_plugin_is_a_partition_where_its_strategy_says_so(re
 def test_flags_of_the_device_plugin_may_say_nothing(read, flags):
     (rule,) = read(f"version: v1\nflags: {flags}\nsharing: {{mps: {{resources: [{{name: gpu, replicas: 2}}]}}}}").rules
     assert rule.match.types == (DeviceType.GPU,)
+
+
+def test_with_tenants_by_namespace_a_rule_with_mps_names_them(read):
+    text = "version: rules/v1\nrules: [{replicas: 4, sharing: {strategy: MPS}, namespaces: [team-a, team-b]}]\n"
+    found = read(text, Tenants.NAMESPACE)
+    assert (found.tenants, found.rules[0].namespaces) == (Tenants.NAMESPACE, ("team-a", "team-b"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "tenants", "fault"),
+    [
+        ("sharing: {strategy: MPS}", Tenants.NAMESPACE, "rules[0].namespaces: missing"),
+        ("sharing: {strategy: MPS}, namespaces: []", Tenants.NAMESPACE, "rules[0].namespaces: missing"),
+        ("sharing: {strategy: MPS}, namespaces: [a, a]", Tenants.NAMESPACE, "rules[0].namespaces[1]: a stands there"),
+        ("sharing: {strategy: MPS}, namespaces: [A_b]", Tenants.NAMESPACE, "rules[0].namespaces[0]: expected the name"),
+        ("sharing: {strategy: MPS}, namespaces: ['a\"b']", Tenants.NAMESPACE, "rules[0].namespaces[0]: expected"),
+        ("sharing: {strategy: MPS}, namespaces: [a]", Tenants.ANY, "rules[0].namespaces: only goes with strategy MPS"),
+        ("namespaces: [a]", Tenants.NAMESPACE, "rules[0].namespaces: only goes with strategy MPS"),
+        (
+            "sharing: {strategy: MPS}, namespaces: [a], acrossNamespaces: true",
+            Tenants.NAMESPACE,
+            "rules[0].acrossNamespaces: does not go with",
+        ),
+    ],
+)
+def test_namespaces_that_make_no_sense_are_told(faults_of, rule, tenants, fault):
+    (told,) = faults_of(f"version: rules/v1\nrules: [{{replicas: 4, {rule}}}]\n", tenants)
+    assert fault in told
+
+
+def test_a_file_of_the_device_plugin_can_t_keep_namespaces_apart(faults_of):
+    text = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+    (told,) = faults_of(text, Tenants.NAMESPACE)
+    assert "sharing: mps can't name namespaces" in told

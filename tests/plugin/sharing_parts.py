@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_driver.inventory.device import Device, DeviceType, Inventory, RequestPolicy, Share, ShareMode
 from dra_driver.model.errors import Retry, SharingError
-from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings
+from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
 from dra_driver.sharing.settings import MpsChannel, RunningDaemon
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig
 from tests.plugin.parts import claim_wire, config, result
@@ -87,6 +87,7 @@ class SharingRig(MigRig):
 
     def __init__(self, root: Path, settings: SharingSettings | None = None, *, is_hard: bool = False) -> None:
         self.settings, self.is_hard = settings, is_hard
+        self.tenant, self.tenants = "", Tenants.ANY
         self.supervisor = FakeSupervisor(root / "daemons.json")
         self.sets: list[tuple[str, str]] = []
         super().__init__(root)
@@ -147,7 +148,7 @@ class SharingRig(MigRig):
 
     def _share(self, parent: str, index: int | None) -> Share:
         mode = ShareMode.MEMORY if index is None else ShareMode.REPLICAS
-        return Share(parent, mode, index, self.settings, self.is_hard)
+        return Share(parent, mode, index, self.settings, self.is_hard, self.tenant, self.tenants)
 
     def allocate_share(self, uid: str, *share_ids: str, memory: str = "8Gi", **more: Any) -> str:
         """Allocate shares of the second GPU."""

@@ -263,7 +263,9 @@ def test_namespaces_share_a_daemon_only_where_that_is_configured(tmp_path: Path)
                 rig.preparer.prepare("other", "claim-u2", "u2", Deadline.after(5))
             assert refused.value.code == "claim.sharing-namespaces"
             assert "claim ns/claim-u1" in refused.value.message
-            assert "acrossNamespaces: true" in refused.value.hint
+            assert "delete the pods that use claim other/claim-u2" in refused.value.hint
+            assert "acrossNamespaces" in refused.value.hint
+            assert "u2" not in rig.states(), "refused before anything was begun"
         assert rig.effects()[WHOLE] == (["u1", "u2"] if is_allowed else ["u1"])
         rig.close()
 

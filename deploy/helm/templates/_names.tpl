@@ -74,6 +74,15 @@ kubernetes.io/os: linux
 {{- end -}}
 {{- end -}}
 
+{{/* The namespaces that shares are offered to, as a list in JSON: those of the rules, then those named beside them. */}}
+{{- define "dra-driver.tenants" -}}
+{{- $named := list -}}
+{{- range .Values.sharing.config.rules -}}
+{{- $named = concat $named (.namespaces | default list) -}}
+{{- end -}}
+{{- concat $named .Values.mps.namespaces | uniq | toJson -}}
+{{- end -}}
+
 {{/* Conditions under which an object is looked at: those of the webhook and of the policy. In CEL. */}}
 {{- define "dra-driver.reviewed" -}}
 # What goes away, or gets a label or a finalizer, is never held up.

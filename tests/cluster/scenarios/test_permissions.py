@@ -78,6 +78,17 @@ def test_a_foreign_slice_is_refused_to_be_created_changed_and_deleted(
         cluster.api.delete("ResourceSlice", stored["metadata"]["name"])
 
 
+def test_a_slice_of_another_node_can_t_be_made_ones_own(cluster: Cluster, agent_of_node_1: Api) -> None:
+    stored = cluster.api.create(resource_slice(node=OTHER, pool=f"{OTHER}/{DRIVER}"))
+    try:
+        taken = {**resource_slice(), "metadata": stored["metadata"]}
+        with pytest.raises(Refused, match=r"422 |403 Forbidden"):
+            agent_of_node_1.replace(taken)
+        assert cluster.api.get("ResourceSlice", stored["metadata"]["name"])["spec"]["nodeName"] == OTHER
+    finally:
+        cluster.api.delete("ResourceSlice", stored["metadata"]["name"])
+
+
 def test_a_slice_for_all_nodes_is_refused(agent_of_node_1: Api) -> None:
     everywhere = resource_slice()
     del everywhere["spec"]["nodeName"]
@@ -98,6 +109,23 @@ def test_a_token_bound_to_no_node_writes_nothing(cluster: Cluster) -> None:
 def test_the_policy_leaves_other_drivers_alone(cluster: Cluster) -> None:
     made = cluster.api.create(resource_slice(driver="other.example.com", pool="anything"))
     cluster.api.delete("ResourceSlice", made["metadata"]["name"])
+
+
+def event(kind: str = "Node", name: str = OWN, namespace: str = "default") -> dict[str, Any]:
+    meta = {"generateName": "permission-test-", "namespace": namespace}
+    involved = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
+    if kind == "Pod":
+        involved["namespace"] = namespace
+    return {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": involved, "reason": "It"}
+
+
+def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, agent_of_node_1: Api) -> None:
+    made = agent_of_node_1.call("POST", "/api/v1/namespaces/default/events", event())
+    cluster.api.call("DELETE", f"/api/v1/namespaces/default/events/{made['metadata']['name']}")
+    for wrong in (event(name=OTHER), event("Pod", OWN, "kube-system"), event("Pod", "it")):
+        path = f"/api/v1/namespaces/{wrong['metadata']['namespace']}/events"
+        with pytest.raises(Refused, match=f"403 Forbidden.*must be on its own node, {OWN}"):
+            agent_of_node_1.call("POST", path, wrong)
 
 
 ALLOWED = {

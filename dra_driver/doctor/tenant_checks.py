@@ -1,0 +1,70 @@
+"""Checks of shares that are offered to one namespace: does anything lead others to them, and does a policy stop it?
+
+Pure. In: `ClusterEvidence`. Out: findings. Nothing is found where no published device has a tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dra_driver.doctor.class_checks import matching_devices
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.doctor.slice_checks import devices_of
+from dra_driver.model.wire import DeviceWire, Wire
+
+_REQUESTS, _ALLOCATIONS = "resourceclaims", "resourceclaims/status"
+
+
+def check_tenants(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look at every class, and at the policies for claims and their allocations."""
+    if not cluster.has("slices"):
+        return
+    ours = [one for one in cluster.of("slices") if one["spec"]["driver"] == cluster.driver]
+    tenants = {name: tenant for name, device in devices_of(ours).items() if (tenant := _tenant(device))}
+    if not tenants:
+        return
+    for one in cluster.of("classes"):
+        yield from _of_class(cluster, one, devices_of(ours), tenants)
+    if cluster.has("policies", "bindings"):
+        yield from _of_policies(cluster)
+
+
+def _of_class(
+    cluster: ClusterEvidence, one: Wire, devices: Mapping[str, DeviceWire], tenants: Mapping[str, str]
+) -> Iterator[Finding]:
+    name = one["metadata"]["name"]
+    found = {tenants[device] for device in matching_devices(cluster, one, devices) if device in tenants}
+    if others := sorted(tenant for tenant in found if not name.startswith(f"{tenant}.")):
+        yield Finding(
+            "tenants-class", f"class {name}", f"leads every namespace to shares that are for {', '.join(others)} alone",
+            "its selectors, evaluated on every published device",
+            f'add && !has(device.attributes["{cluster.driver}"].tenant) to its expression',
+        )  # fmt: skip
+
+
+def _of_policies(cluster: ClusterEvidence) -> Iterator[Finding]:
+    denying = {
+        (one.get("spec") or {}).get("policyName")
+        for one in cluster.of("bindings")
+        if "Deny" in ((one.get("spec") or {}).get("validationActions") or ())
+    }
+    judged = {
+        resource
+        for one in cluster.of("policies")
+        if one["metadata"]["name"] in denying and "-share-mps" in str((one.get("spec") or {}).get("variables"))
+        for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+        for resource in rule.get("resources") or ()
+    }
+    if missing := " and ".join(resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in judged):
+        yield Finding(
+            "tenants-no-policy", "cluster", f"shares are for single namespaces, and no policy judges {missing}",
+            "validatingadmissionpolicies and their bindings",
+            "set mps.tenants=namespace in the chart, or apply deploy/manifests/options/mps-tenants.yaml",
+        )  # fmt: skip
+
+
+def _tenant(device: DeviceWire) -> str:
+    """Return the namespace that a device is offered to; "" for everybody."""
+    attributes = device.get("attributes") or {}
+    return str((attributes.get("tenant") or {}).get("string") or "")

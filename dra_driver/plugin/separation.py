@@ -1,0 +1,60 @@
+"""Separation: the last line that keeps the MPS clients of two namespaces apart.
+
+In: a plan, and what the ledger knows of its devices. Out: nothing, or a refusal before the first effect. The scheduler
+has been told before (shares are offered by namespace, device classes and admission policies go by it), so that a claim
+refused here was allocated before the separation was configured, or past it. A failed Prepare never moves a pod: the
+refusal says what to delete so that the scheduler chooses anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_driver.claims.plan import PreparePlan
+from dra_driver.claims.sharing import SharingStep
+from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.sharing import MpsSettings
+from dra_driver.plugin.device_effects import DeviceEffects, Holder
+
+
+def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
+    """Refuse a plan that would bring two namespaces together. Raises: ClaimError, LedgerError."""
+    claim = plan.claim
+    for step in plan.steps:
+        if not isinstance(step, SharingStep) or not isinstance(step.settings, MpsSettings):
+            continue
+        if step.tenant and step.tenant != claim.namespace:
+            raise ClaimError(
+                "sharing-tenant",
+                f"{step.device.name} is shared by MPS in namespace {step.tenant} alone, claim {claim.namespace}/"
+                f"{claim.name} is of {claim.namespace}",
+                hint=_what_to_delete(claim.namespace, claim.name),
+                retry=Retry.LATER,
+            )
+        in_force = None if step.settings.across_namespaces else effects.get(step.device.name)
+        if in_force is not None and isinstance(in_force.settings, MpsSettings):
+            others = [holder for holder in effects.holders(step.device.name) if holder.uid != claim.uid]
+            require_one_namespace(step.device.name, claim.namespace, claim.name, others)
+
+
+def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[Holder]) -> None:
+    """Refuse a claim of another namespace than the claims that hold a device. Raises: ClaimError."""
+    foreign = [holder for holder in others if holder.name and holder.namespace != namespace]
+    if not foreign:
+        return
+    theirs, listed = ", ".join(sorted({h.namespace for h in foreign})), ", ".join(h.full_name for h in foreign)
+    raise ClaimError(
+        "sharing-namespaces",
+        f"the MPS daemon of {device} serves namespace {theirs} (claim {listed}), this claim is of {namespace}",
+        hint=f"clients of one MPS daemon can reach each other; {_what_to_delete(namespace, name)}; "
+        "mps.tenants=namespace offers each device to one namespace from the start, acrossNamespaces lets them meet",
+        retry=Retry.LATER,
+    )
+
+
+def _what_to_delete(namespace: str, name: str) -> str:
+    """Say how a pod gets another device: an allocation stands for as long as a pod uses it."""
+    return (
+        f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
+        "what takes their place is scheduled anew"
+    )

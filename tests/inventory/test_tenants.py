@@ -1,0 +1,100 @@
+"""Tenants: with mps.tenants=namespace each device that is shared by MPS is offered to one namespace from the start."""
+
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import DeviceType, Inventory, ShareMode
+from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.rules import Match, Portion, Rule, SharingRules
+from dra_driver.model.names import gpu_name
+from dra_driver.model.sharing import MpsSettings, Tenants
+from tests.support.facts import FULL_GPU, PARTITION, facts
+
+GPUS = tuple(
+    replace(FULL_GPU, uuid=f"GPU-{index}", pci_address=f"0000:0{index}:00.0", minor=index) for index in range(4)
+)
+NAMES = tuple(gpu_name(gpu.pci_address) for gpu in GPUS)
+RULE = Rule(
+    "teams",
+    Match(types=(DeviceType.GPU,)),
+    ShareMode.REPLICAS,
+    4,
+    settings=MpsSettings(multi_user=True),
+    namespaces=("team-a", "team-b"),
+)
+
+
+def inventory(*rules: Rule, gpus=GPUS, tenants=(), in_shares=()) -> Inventory:
+    ownership = Ownership(
+        held=frozenset(in_shares), forms=frozenset((name, True) for name in in_shares), tenants=frozenset(tenants)
+    )
+    return build_inventory(
+        facts(*gpus), MigPolicy(ownership=ownership), SharingRules(rules, "node", tenants=Tenants.NAMESPACE)
+    )
+
+
+def offered(found: Inventory) -> dict[str, str]:
+    return {device.name: str(device.attributes.get("tenant", "")) for device in found.devices}
+
+
+def test_devices_are_dealt_to_the_namespaces_in_turn_and_say_so_in_every_form():
+    found = inventory(RULE)
+    assert offered(found) == dict(zip(NAMES, ("team-a", "team-b", "team-a", "team-b"), strict=True))
+    for name, replicas in found.instead.items():
+        assert {r.attributes["tenant"] for r in replicas} == {offered(found)[name]}
+        assert {r.share.tenant for r in replicas} == {offered(found)[name]}
+    assert found.problems == ()
+
+
+def test_each_rule_deals_anew_and_other_shares_are_for_everybody():
+    first = replace(RULE, match=Match(devices=(NAMES[0],)), namespaces=("team-c",))
+    plain = Rule("plain", Match(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
+    found = inventory(first, plain, RULE)
+    assert offered(found) == dict(zip(NAMES, ("team-c", "", "team-a", "team-b"), strict=True))
+    assert "tenant" not in found.by_name[NAMES[1]].attributes
+
+
+def test_partitions_are_dealt_too():
+    parts = tuple(replace(PARTITION, uuid=f"MIG-{start}", start=start) for start in range(3))
+    cut = replace(FULL_GPU, mig_enabled=True, partitions=parts)
+    rule = replace(RULE, match=Match(types=(DeviceType.MIG,)))
+    assert sorted(offered(inventory(rule, gpus=[cut])).values()) == ["team-a", "team-a", "team-b"]
+
+
+def test_shares_by_memory_are_for_one_namespace_as_well():
+    rule = replace(RULE, mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30, 1 << 30))
+    assert offered(inventory(rule))[NAMES[1]] == "team-b"
+
+
+def test_a_namespace_for_which_no_device_is_left_is_told_of():
+    found = inventory(replace(RULE, namespaces=tuple(f"team-{i}" for i in range(6))))
+    (problem,) = found.problems
+    assert (problem.code, problem.subject) == ("inventory.share-tenants", "node")
+    assert problem.message == "teams has no device left on this node for team-4, team-5"
+
+
+def test_a_device_stays_with_the_namespace_that_holds_shares_of_it():
+    found = inventory(RULE, tenants=[(NAMES[0], "team-b")], in_shares=[NAMES[0]])
+    assert offered(found)[NAMES[0]] == "team-b"
+    assert found.by_name[NAMES[0]].share.tenant == "team-b"
+    assert found.waits_for_claims
+
+
+@pytest.mark.parametrize("holders", [["team-a", "team-b"], ["gone"], [""]], ids=["several", "of no list", "not known"])
+def test_a_device_that_others_hold_is_offered_to_nobody_until_they_end(holders):
+    found = inventory(RULE, tenants=[(NAMES[0], one) for one in holders], in_shares=[NAMES[0]])
+    assert NAMES[0] not in offered(found)
+    assert found.find(NAMES[0], "share") is not None, "what stands in an allocation can still be prepared again"
+    assert found.find(f"{NAMES[0]}-share-1", None) is not None
+    assert found.waits_for_claims
+    (problem,) = found.problems
+    assert (problem.code, problem.subject) == ("inventory.share-held", NAMES[0])
+
+
+def test_who_holds_shares_that_are_for_everybody_changes_nothing():
+    plain = replace(RULE, namespaces=(), settings=None)
+    found = inventory(plain, tenants=[(NAMES[0], "team-x")], in_shares=[NAMES[0]])
+    assert offered(found)[NAMES[0]] == ""
+    assert not found.waits_for_claims
