@@ -57,6 +57,17 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
     return _answer(request["uid"], warnings=linter.warnings(kind, selectors(kind, obj), waiting))
 
 
+def refuse_unread(uid: str) -> Wire:
+    """Refuse an object that holds too much to be read. Whoever could hide a config like that would."""
+    status = refusal("object", "the webhook", "", (Fault("object", "holds more values than any that is valid"),))
+    return _answer(uid, allowed=False, status=status)
+
+
+def allow_unread(uid: str) -> Wire:
+    """Let such an object through, with a warning."""
+    return _answer(uid, warnings=["the object holds more values than any that is valid: its selectors are not judged"])
+
+
 def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[Fault]:
     """Return the faults of configs, one after the other: whoever has heard enough need not hear them all."""
     # What is stored already must not hold up another change of its object.

@@ -8,7 +8,8 @@ from dra_driver.embedded.apiserver import EmbeddedApi
 from dra_driver.embedded.kinds import CLASSES, SLICES
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
-from dra_driver.webhook.fleet import Fleet, FleetWatch
+from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
 from tests.support.embedded_client import slice_wire

@@ -14,8 +14,9 @@ import pytest
 from dra_driver.model.errors import NodeError
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.identity import load_pair
-from dra_driver.webhook.review import judge_configs
-from dra_driver.webhook.server import MOST_BYTES, ReviewServer
+from dra_driver.webhook.handler import MOST_BYTES
+from dra_driver.webhook.review import judge_configs, refuse_unread
+from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.reviews import DRIVER, claim, config, review
 
@@ -23,7 +24,7 @@ NAME = "localhost"
 PAIR = make_pair((NAME,), datetime.now(UTC))
 
 
-def broken(_review):
+def broken(_review, _waiting):
     raise RuntimeError("a fault of ours")
 
 
@@ -38,7 +39,8 @@ class Serving:
         self.server = ReviewServer(
             ("127.0.0.1", 0),
             self.context,
-            judges={"/configs": lambda it: judge_configs(it, DRIVER), "/broken": broken},
+            judges={"/configs": lambda it, _waiting: judge_configs(it, DRIVER), "/broken": broken},
+            unread={"/configs": refuse_unread},
             readiness=lambda: self.reasons,
             metrics=lambda: b"reviews 1\n",
             answered=lambda path, outcome: self.answered.append((path, outcome)),
