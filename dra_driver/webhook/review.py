@@ -17,7 +17,7 @@ from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.objects import KINDS, OpaqueConfig, SelectorText, opaque_configs, selectors
 from dra_driver.webhook.patience import Patience
-from dra_driver.webhook.wording import refusal
+from dra_driver.webhook.wording import MOST_WARNINGS, WARNING_CHARACTERS, refusal, shortened
 
 API_VERSION = "admission.k8s.io/v1"
 _MOST_CONFIGS = 32  # of an object. Source: Kubernetes API resource/v1 DeviceConfigMaxSize
@@ -54,7 +54,8 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
     kind, obj = _subject(request)
     if _is_settled(request):
         return _answer(request["uid"])
-    return _answer(request["uid"], warnings=linter.warnings(kind, selectors(kind, obj), waiting))
+    found = linter.warnings(kind, selectors(kind, obj), waiting)[:MOST_WARNINGS]
+    return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
 def refuse_unread(uid: str) -> Wire:
