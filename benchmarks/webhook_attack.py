@@ -26,7 +26,9 @@ HONEST = 300
 LIMIT_MIB = 160.0  # of 256 that the chart allows
 _STRANGERS = 600
 _MIB = 1 << 20
-_HEAD = '{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","kind":{"kind":"ResourceClaim"},'
+_HEAD = (
+    '{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","kind":{"kind":"ResourceClaim"},'
+)
 
 
 def run(report: Report) -> None:
@@ -60,12 +62,16 @@ def _expensive(report: Report, running: Webhook) -> None:
     with contextlib.suppress(OSError, http.client.HTTPException):
         running.ask("/selectors", body, 60.0)
     report.add("webhook attacked: 32 x 32 expensive selectors", time.perf_counter() - began, "s", budget=1.5)
-    report.add("webhook attacked: 32 x 32 expensive selectors, work", running.cpu_seconds() - worked, "s CPU", budget=1.5)
+    report.add(
+        "webhook attacked: 32 x 32 expensive selectors, work", running.cpu_seconds() - worked, "s CPU", budget=1.5
+    )
     worked = running.cpu_seconds()
     with contextlib.suppress(OSError, http.client.HTTPException):
         running.ask("/selectors", _hostile(32 * 32), 0.2)
     time.sleep(3)
-    report.add("webhook attacked: the same, caller gone after 0.2 s", running.cpu_seconds() - worked, "s CPU", budget=0.6)
+    report.add(
+        "webhook attacked: the same, caller gone after 0.2 s", running.cpu_seconds() - worked, "s CPU", budget=0.6
+    )
 
 
 _numbers = itertools.count()

@@ -1,7 +1,7 @@
 """The webhook as a process of its own, against an API server with the slices of 10,000 nodes that are cut on demand.
 
-The server makes its pages up as they are asked for, and on request says of every slice that it changed. What is measured
-is the peak of the process's resident memory (VmHWM): while the list is read, and when everything has changed.
+The server makes its pages up as they are asked for, and on request says of every slice that it changed. What is
+measured is the peak of the process's resident memory (VmHWM): while the list is read, and when everything has changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Fleet:
             if uuid in text:
                 text = text.replace(uuid, f"{uuid[:4]}{node:08x}-0000-0000-0000-{at:012x}")
         if version > 1:
-            text = text.replace('"generation":1', f'"generation":{version}').replace("580.126.20", f"{580 + version}.126.20")
+            text = text.replace('"generation":1', f'"generation":{version}').replace(
+                "580.126.20", f"{580 + version}.126.20"
+            )
         uid = f"{number:08x}-0000-4000-8000-{number:012x}"
         metadata = f'{{"name":"{name}-{index}","uid":"{uid}","resourceVersion":"{version}"}}'
         return f'{{"metadata":{metadata},"spec":{text}}}'
@@ -222,7 +224,11 @@ def review_of(*expressions: str, kind: str = "ResourceClaim") -> bytes:
         "deviceClassName": NVIDIA_DRIVER,
         "selectors": [{"cel": {"expression": one}} for one in expressions],
     }
-    obj = {"kind": kind, "metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "a", "exactly": wanted}]}}}
+    obj = {
+        "kind": kind,
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [{"name": "a", "exactly": wanted}]}},
+    }
     request = {"uid": "u-1", "kind": {"kind": kind}, "operation": "CREATE", "object": obj}
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 

@@ -33,11 +33,19 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
     help="ValidatingWebhookConfiguration whose caBundle is kept.",
 )  # fmt: skip
 @click.option(
-    "--client-ca", "client_authorities", metavar="FILE", default=None, envvar="CLIENT_CA",
+    "--client-ca",
+    "client_authorities",
+    metavar="FILE",
+    default=None,
+    envvar="CLIENT_CA",
     help="Answer reviews only to callers with a client certificate signed by these authorities.",
 )
 @click.option(
-    "--client-name", "client_names", metavar="NAME", multiple=True, envvar="CLIENT_NAMES",
+    "--client-name",
+    "client_names",
+    metavar="NAME",
+    multiple=True,
+    envvar="CLIENT_NAMES",
     help="With --client-ca: the common name or DNS name that such a certificate must have; repeatable. Default: any.",
 )
 @click.option(

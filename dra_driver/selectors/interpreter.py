@@ -69,7 +69,18 @@ class Interpreter:
     budget then still bounds the work.
     """
 
-    __slots__ = ("_budget", "_check", "_constants", "_device", "_program", "_record", "_scope", "_steps", "cost", "trace")
+    __slots__ = (
+        "_budget",
+        "_check",
+        "_constants",
+        "_device",
+        "_program",
+        "_record",
+        "_scope",
+        "_steps",
+        "cost",
+        "trace",
+    )
 
     def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
         self._program = program

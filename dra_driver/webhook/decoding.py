@@ -3,7 +3,8 @@
 Pure. In: a body that is not too long. Out: what json makes of it; where that would go too deep, with a text in place of
 what is too deep (no config nests like that: what stands there is refused for being a text). Nothing that an API server
 passes on is refused for how it is written: numbers of any length, halves of surrogate pairs, names given twice, NaN.
-Source: Kubernetes, sigs.k8s.io/json (10,000 levels; the last of equal names counts); RawExtension keeps bytes as they are.
+Source: Kubernetes, sigs.k8s.io/json (10,000 levels; the last of equal names counts); RawExtension keeps bytes as they
+are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fleet: the devices of the cluster as shapes, and its classes; what selectors are judged on.
 
-In: ResourceSlices, in pages or one by one, and DeviceClasses. Out: one device of each shape with how many there are. Of a
-slice stays what it is made of, once for all slices that are made of the same; of a class its expressions. How many shapes
-are kept is bounded; a driver with more is known in part, and of its devices nobody is told that none matches.
+In: ResourceSlices, in pages or one by one, and DeviceClasses. Out: one device of each shape with how many there are.
+Of a slice it keeps what the slice is made of, once for all that are made of the same; of a class its expressions. How
+many shapes are kept is bounded: a driver with more is known in part, and nobody is told that none of its devices match.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _Census:
             self.views[one.key] = prepare_device(one.device, one.driver)
         elif one.driver not in self.crowded and len(self.crowded) < _MOST_DRIVERS:
             self.crowded.add(one.driver)
-            log.info("a driver has more shapes of devices than are kept", extra=fields(driver=one.driver, most=most))
+            log.info("a driver has more shapes of devices than are kept", extra=fields(driver=one.driver))
 
     def _forget(self, made: _Made) -> None:
         shared, holders = self._alike[made]

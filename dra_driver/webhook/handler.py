@@ -1,7 +1,7 @@
 """Handler: one connection's requests, from the first byte of a head to the last of an answer.
 
-In: bytes of anybody who reaches the port. Out: answers. Heads and bodies are bounded in size before they are read, and in
-time as a whole. The work ends when the caller has gone.
+In: bytes of anybody who reaches the port. Out: answers. Heads and bodies are bounded in size before they are read, and
+in time as a whole. The work ends when the caller has gone.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in self.answering.judges:
             self._refuse(404, "no such webhook")
             return
-        if why := self.answering.refusal(self.connection.getpeercert()):  # type: ignore[attr-defined]
+        if why := self.answering.refusal(self.connection.getpeercert()):
             answered(path, "stranger")
             self._refuse(403, why)
             return
@@ -178,7 +178,11 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             log.exception("review failed", extra=fields(path=path))
             return 500, b"internal error\n", "bug"
-        return 200, json.dumps(reply, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"), _outcome(reply)
+        return (
+            200,
+            json.dumps(reply, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"),
+            _outcome(reply),
+        )
 
     def _reply(self, path: str, body: bytes, waiting: Patience) -> Wire:
         try:

@@ -1,9 +1,9 @@
 """Linting at admission: a selector on the shapes of the fleet, as sentences for whoever wrote it.
 
-In: selectors with their paths, and the patience of who asks. Out: warnings, or nothing for objects that have nothing to
-do with this driver. One review is worked on at a time, for as long as its patience lasts; what was not judged by then is
-said to be so. What was said of an expression is kept until the fleet changes, so that a thousand equal claims cost one
-evaluation.
+In: selectors with their paths, and the patience of whoever asks. Out: warnings, or nothing for objects that have nothing
+to do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names what was
+not judged by then. What was said of an expression is kept until the fleet changes, so that a thousand equal claims cost
+one evaluation.
 """
 
 from __future__ import annotations
@@ -77,15 +77,14 @@ class FleetLinter:
         if not self._fleet.is_known:
             return []
         said: list[str] = []
+        waiting = waiting or Patience()
         with _Turn(self._turn) as turn:
             for text in found:
                 if self._is_ours(kind, text):
-                    for one in self._said(kind, text, turn, waiting := waiting or Patience()):
+                    for one in self._said(kind, text, turn, waiting):
                         said += warnings_of(text.path, one)
                 if len(said) >= MOST_WARNINGS or turn.was_missed:
                     break
-                if waiting is not None and waiting.left_s <= 0:
-                    return [*said, *warnings_of("the selectors after it", NOT_JUDGED)]
         return said[:MOST_WARNINGS]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
@@ -98,7 +97,7 @@ class FleetLinter:
 
     def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: Patience) -> tuple[Said, ...]:
         key = _key(kind, text)
-        known = self._recall(key)
+        known = self._recall(key) if waiting.left_s > 0 else None
         if known is not None:
             return known
         if not turn.wait(waiting):

@@ -1,7 +1,7 @@
 """Patience of a review: until when it is worked on, and whether anybody still waits for it.
 
-In: the moment when it came, and the caller's socket. Out: a check for `selectors.patience`, which stops the work when the
-time is over or the caller is gone. Looking at the clock is cheap; the socket is looked at now and then.
+In: the moment when it came, and the caller's socket. Out: a check for `selectors.patience`, which stops the work when
+the time is over or the caller is gone. Looking at the clock is cheap; the socket is looked at now and then.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Linter(Protocol):
 def judge_configs(review: Any, driver: str) -> Wire:
     """Answer whether the configs for this driver are right. Raises: InputError("input.review")."""
     request = _request(review)
-    kind, obj = _subject(request)
+    kind, _ = _subject(request)
     if _is_settled(request):
         return _answer(request["uid"])
     faults = _faults(kind, request, driver)

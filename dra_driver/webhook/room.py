@@ -1,8 +1,8 @@
 """Room: how much of what callers send is in memory at a time, and how many reviews are worked on.
 
 In: the length of a body. Out: leave to read it, or to decode and judge it, when its turn comes. A small body needs no
-leave to be read: there are no more of them than connections. A large one counts with all its bytes, and is decoded alone,
-for as values it takes ten times as much.
+leave to be read: there are no more of them than connections. A large one counts with all its bytes, and is decoded
+alone, for as values it takes ten times as much.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ Judge = Callable[[Any, Patience], Wire]
 
 
 class ReviewServer:
-    """Answers reviews. `judges` by path, `unread` for reviews that hold too much, by their UID; `readiness` gives the
+    """Answers reviews.
+
+    `judges` by path; `unread` answers, by their UID, reviews that hold too much to be read; `readiness` returns the
     reasons why it is not ready.
     """
 
@@ -49,9 +51,7 @@ class ReviewServer:
     ) -> None:
         callers = callers or Callers()
         callers.prepare(context)
-        answering = Answering(
-            judges, unread or {}, readiness, metrics, answered, callers.refusal, Room(tuple(judges))
-        )
+        answering = Answering(judges, unread or {}, readiness, metrics, answered, callers.refusal, Room(tuple(judges)))
         self.connections = Connections()
         try:
             self._server = _Server(address, handler_of(answering), context, self.connections)

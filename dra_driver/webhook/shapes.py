@@ -1,8 +1,8 @@
 """Shapes: what of a device can matter to a selector, and how many devices of a slice have each.
 
 Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, attributes, capacities and whether
-it may be allocated many times. Attributes that tell devices of one kind apart (UUID, PCI address, serial) count by their
-type alone, so that a thousand equal nodes have the shapes of one; the values of one of them stand for all. Taints,
+it may be allocated many times. Attributes that tell devices of one kind apart (UUID, PCI address, serial) count by
+their type alone, so that a thousand equal nodes have the shapes of one; the values of one device stand for all. Taints,
 counters and where a device is are not seen by selectors, and never kept.
 """
 

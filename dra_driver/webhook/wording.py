@@ -54,7 +54,8 @@ def warnings_of(path: str, said: Said) -> Iterator[str]:
 
 def refusal(kind: str, driver: str, name: str, faults: Iterable[Fault]) -> Wire:
     """Return the status of a refusal. Of faults beyond the most that are told none is looked for."""
-    told, room, is_more = [], _FAULT_BYTES, False
+    told: list[tuple[str, str]] = []
+    room, is_more = _FAULT_BYTES, False
     for fault in faults:
         path, message = shortened(fault.path, _PATH_CHARACTERS), shortened(fault.message, _MESSAGE_CHARACTERS)
         room -= len(path.encode()) + len(message.encode())
