@@ -17,6 +17,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from benchmarks.figures import Report
 from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
@@ -35,9 +37,27 @@ from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.webhook.certificates import make_pair
 
+NODES = 10_000
 NAME = "localhost"
 _NODE = "node-of-the-fleet"
 _LONGEST_SECONDS = 1800.0
+
+
+def run(report: Report) -> None:
+    """Read the list of the fleet, and follow a rollout that changes every slice."""
+    attribute = f'device.attributes["{NVIDIA_DRIVER}"]'
+    nothing = f'{attribute}.productName == "nothing"'
+    older = f'{attribute}.driverVersion.compareTo(semver("581.0.0")) < 0'  # before the rollout
+    with webhook(NODES) as running:
+        seconds = running.until_it_knows(f"none of the {running.devices} devices", review_of(nothing))
+        fleet = f"{NODES} nodes cut on demand, {running.devices} devices"
+        peak = running.mib("VmHWM")
+        report.add(f"webhook: list of {fleet}", seconds, "s")
+        report.add(f"webhook: list of {fleet}, work", running.cpu_seconds(), "s CPU", budget=200.0)
+        report.add(f"webhook: list of {fleet}, peak of memory", peak, "MiB", budget=96.0)
+        running.change_all()
+        running.until_it_knows(f"none of the {running.devices} devices", review_of(older))
+        report.add("webhook: every slice changed, growth of the peak", running.mib("VmHWM") - peak, "MiB", budget=4.0)
 
 
 class Fleet:
@@ -74,7 +94,7 @@ class Fleet:
 
 def serve(process: Connection, nodes: int) -> None:
     """Be the API server. Every message makes all slices change once more."""
-    fleet, state = Fleet(nodes), {"version": 1, "asked": 0}
+    fleet, state = Fleet(nodes), {"version": 1}
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,8 +147,6 @@ def serve(process: Connection, nodes: int) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     process.send((server.server_address[1], fleet.devices))
-    import threading  # noqa: PLC0415
-
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while process.recv():
         state["version"] += 1

@@ -1,8 +1,8 @@
 """Connections: who is connected, until when each may take its time, and who must go when there is no more room.
 
 In: TLS sockets, and what each is about. Out: sockets that are shut down when their time is over, whatever the other
-side sends meanwhile. A newcomer takes the place of the one that has been waited for longest; one whose review is worked on
-stays. It reads and writes nothing.
+side sends meanwhile. A newcomer takes the place of the one that has been waited for longest; one whose review is being
+worked on stays. It reads and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Linting at admission: a selector on the shapes of the fleet, as sentences for whoever wrote it.
 
-In: selectors with their paths, and the patience of whoever asks. Out: warnings, or nothing for objects that have nothing
-to do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names what was
-not judged by then. What was said of an expression is kept until the fleet changes, so that a thousand equal claims cost
-one evaluation.
+In: selectors with their paths, and the patience of whoever asks. Out: warnings, or nothing for objects that have
+nothing to do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names
+what was not judged by then. What was said of an expression is kept until the fleet changes, so that a thousand equal
+claims cost one evaluation.
 """
 
 from __future__ import annotations
