@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from dra_driver.model.wire import ClassWire, SliceWire
 from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.telemetry.logs import fields
+from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.shapes import ShapedDevice, shapes_of
 
 log = logging.getLogger(__name__)
@@ -197,5 +198,4 @@ class _Census:
 
 
 def _expressions(wire: ClassWire) -> tuple[str, ...]:
-    entries = (wire.get("spec") or {}).get("selectors") or ()
-    return tuple(entry["cel"]["expression"] for entry in entries if entry.get("cel"))
+    return tuple(one.expression for one in selectors("DeviceClass", wire))
