@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks import webhook_attack, webhook_fleet
 from benchmarks.figures import Report, percentiles
 from dra_driver.cli.inputs_devices import fleet_of_profile
 from dra_driver.model.names import NVIDIA_DRIVER
@@ -32,6 +33,7 @@ from dra_driver.webhook.fleet import Fleet
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import judges
+from dra_driver.webhook.patience import Patience
 from dra_driver.webhook.server import Judge, ReviewServer
 
 NODES, GPUS = 1000, 8
@@ -41,6 +43,13 @@ _NAME = "localhost"
 
 
 def run(report: Report) -> None:
+    """Measure reviews, then the process under attack, and on a large fleet."""
+    _reviews(report)
+    webhook_attack.run(report)
+    webhook_fleet.run(report)
+
+
+def _reviews(report: Report) -> None:
     """Measure both paths: one client for the time of a review, several for the rate; then the process's memory."""
     forked = multiprocessing.get_context("spawn")
     ours, theirs = forked.Pipe()
@@ -123,7 +132,7 @@ def _serve(process: Connection) -> None:
     """Be the server, on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     began = time.perf_counter()
-    fleet = Fleet()
+    fleet = Fleet(NVIDIA_DRIVER)
     fleet.replace_classes(tuple(_classes()))
     fleet.replace_slices(())
     for one in _slices():
@@ -147,10 +156,10 @@ def _serve(process: Connection) -> None:
 def _timed(judge: Judge, taken: list[float]) -> Judge:
     """Note what each judgement takes of its thread's own time."""
 
-    def run(review: Any) -> Wire:
+    def run(review: Any, waiting: Patience) -> Wire:
         began = time.thread_time()
         try:
-            return judge(review)
+            return judge(review, waiting)
         finally:
             taken.append(time.thread_time() - began)
 

@@ -33,6 +33,7 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tim
 
 MIB = 1 << 20
 LIMIT_MIN = Quantity.parse("1Mi")
+LIMIT_MAX = Quantity.of(2**63 - 1)  # what the API server keeps of an amount of bytes
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 _OWN = "dra_driver"  # the type of faults whose message is complete
@@ -52,6 +53,8 @@ def _memory_limit(value: Any) -> int:
         raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
     if limit < LIMIT_MIN:
         raise _fault(f"must be at least {LIMIT_MIN}, is {value}")
+    if limit > LIMIT_MAX:  # before it is written out: "1e999999999" is short
+        raise _fault(f"must be at most {LIMIT_MAX}, is {value}")
     return int(limit.value) // MIB * MIB
 
 

@@ -33,6 +33,22 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
     help="ValidatingWebhookConfiguration whose caBundle is kept.",
 )  # fmt: skip
 @click.option(
+    "--client-ca",
+    "client_authorities",
+    metavar="FILE",
+    default=None,
+    envvar="CLIENT_CA",
+    help="Answer reviews only to callers with a client certificate signed by these authorities.",
+)
+@click.option(
+    "--client-name",
+    "client_names",
+    metavar="NAME",
+    multiple=True,
+    envvar="CLIENT_NAMES",
+    help="With --client-ca: the common name or DNS name that such a certificate must have; repeatable. Default: any.",
+)
+@click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, envvar="LOG_FORMAT"
 )
 def command(  # noqa: PLR0917 - click's parameters
@@ -44,6 +60,8 @@ def command(  # noqa: PLR0917 - click's parameters
     service: str,
     secret: str,
     configuration: str,
+    client_authorities: str | None,
+    client_names: tuple[str, ...],
     log_format: str,
 ) -> int:
     """Judge opaque configs at admission, and warn of selectors that will hurt.
@@ -61,6 +79,10 @@ def command(  # noqa: PLR0917 - click's parameters
         raise UsageError(
             "namespace", "--namespace is needed where certificates are made here", hint="or give --tls-dir"
         )
+    if client_names and client_authorities is None:
+        raise UsageError(
+            "client-name", "--client-name is of use with --client-ca only", hint="give the authorities, too"
+        )
     logs.set_up(log_format)
     serve(
         Settings(
@@ -72,6 +94,8 @@ def command(  # noqa: PLR0917 - click's parameters
             service=service,
             secret=secret,
             configuration=configuration,
+            client_authorities=Path(client_authorities) if client_authorities else None,
+            client_names=client_names,
         )
     )
     return ExitCode.OK

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.patience import ask
 from dra_driver.selectors.values import (
     COST_EXCEEDED,
     CelAbort,
@@ -131,6 +132,7 @@ def _equal_maps(left: Any, right: Any) -> bool:
 
 def _count(elements: int) -> None:
     Work.done += elements + 1
+    ask()
     if Work.done > _MOST_COMPARISONS:
         raise CelAbort(COST_EXCEEDED)
 

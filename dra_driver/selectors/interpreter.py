@@ -35,6 +35,7 @@ from dra_driver.selectors.nodes import (
     Node,
     Select,
 )
+from dra_driver.selectors.patience import STEPS, held
 from dra_driver.selectors.program import Program, member_key
 from dra_driver.selectors.values import COST_EXCEEDED, CelAbort, CelError, CelMap, Optional
 
@@ -68,7 +69,18 @@ class Interpreter:
     budget then still bounds the work.
     """
 
-    __slots__ = ("_budget", "_constants", "_device", "_program", "_record", "_scope", "cost", "trace")
+    __slots__ = (
+        "_budget",
+        "_check",
+        "_constants",
+        "_device",
+        "_program",
+        "_record",
+        "_scope",
+        "_steps",
+        "cost",
+        "trace",
+    )
 
     def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
         self._program = program
@@ -76,6 +88,7 @@ class Interpreter:
         self._device = device
         self._scope: dict[str, _Lazy] = {}
         self._budget = budget
+        self._check, self._steps = held(), 0
         self.cost = 0
         self._record = record
         self.trace: dict[Node, Any] = {}
@@ -108,6 +121,10 @@ class Interpreter:
         return value
 
     def _eval(self, node: Node) -> Any:
+        if self._check is not None:
+            self._steps += 1
+            if self._steps % STEPS == 0:
+                self._check()
         kind = type(node)
         if kind is Call:
             return self._call(node)  # type: ignore[arg-type]

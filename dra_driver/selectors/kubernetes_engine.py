@@ -22,6 +22,7 @@ from dra_driver.selectors.equality import Work
 from dra_driver.selectors.interpreter import Interpreter
 from dra_driver.selectors.nodes import Node, height
 from dra_driver.selectors.parser import parse
+from dra_driver.selectors.patience import QUICK_COST, ask, held
 from dra_driver.selectors.program import BadProgram, Program, construct
 from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.source import Fault, Source
@@ -123,7 +124,9 @@ class KubernetesSelector:
         """
         self.check_view(view)
         evaluate = self._evaluate
-        if evaluate is None:
+        if self.max_cost > QUICK_COST and held() is not None:
+            evaluate = self.evaluate_carefully
+        elif evaluate is None:
             evaluate = self._evaluate = self._choose()
         Work.done = 0
         try:
@@ -211,6 +214,7 @@ class KubernetesEngine:
         Raises:
             SelectorCompileError: The expression is not accepted.
         """
+        ask()
         declarations = self._declarations[environment]
         with room_for(_frames(expression)):
             root = _checked(expression, declarations)
@@ -235,6 +239,7 @@ def _checked(expression: str, declarations: Declarations) -> Node:
     """Parse, check and validate."""
     root, faults = parse(expression, declarations.macros)
     if root is not None:
+        ask()
         faults = check(root, declarations)
         if not faults:
             faults = validate(root)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.patience import ask
 
 RULES: dict[str, str] = {
     "unguarded-attribute": "an attribute is read that some device lacks: scheduling aborts there",
@@ -69,6 +70,7 @@ def outcomes(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[
 
 def outcome(selector: KubernetesSelector, view: DeviceView) -> Outcome:
     """Evaluate on one view."""
+    ask()
     try:
         return selector.matches_view(view)
     except SelectorRuntimeError as error:

@@ -18,6 +18,7 @@ from dra_driver.selectors.lint_findings import Finding, Subject, outcomes
 from dra_driver.selectors.lint_fleet import keeps, recompiled
 from dra_driver.selectors.lint_guards import every, leaves, replaced, text_of
 from dra_driver.selectors.nodes import Call, Ident, Literal, Node, Select
+from dra_driver.selectors.patience import ask
 
 CLOSE_TO_LIMIT = MAX_COST // 2
 _OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
@@ -95,14 +96,40 @@ def _is_device(node: Node) -> bool:
 
 
 def _comparisons(subject: Subject) -> Iterator[Finding]:
-    for node in every(subject.selector.program.root):
-        if type(node) is Call and node.function in _OPERATORS and hasattr(node, "start"):
-            left, right = node.args
-            if node.function in _EQUALITY and "kubernetes.Quantity" in {left.type.long(), right.type.long()}:
-                yield from _quantities(subject, node, left, right)
-            for value, literal in ((left, right), (right, left)):
-                if type(literal) is Literal and type(literal.value) is str:
-                    yield from _version_text(subject, node, value, literal)
+    found = [
+        node
+        for node in every(subject.selector.program.root)
+        if type(node) is Call and node.function in _OPERATORS and hasattr(node, "start")
+    ]
+    texts = [(node, value, literal) for node in found for value, literal in _beside_texts(node)]
+    versions = _versions(subject, [value for _, value, _ in texts])
+    for node in found:
+        left, right = node.args
+        if node.function in _EQUALITY and "kubernetes.Quantity" in {left.type.long(), right.type.long()}:
+            yield from _quantities(subject, node, left, right)
+        for value, literal in _beside_texts(node):
+            yield from _version_text(subject, node, value, literal, is_version=value in versions)
+
+
+def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
+    """Return what is compared with a literal text, and the literal."""
+    for value, literal in (node.args, node.args[::-1]):
+        if type(literal) is Literal and type(literal.value) is str:
+            yield value, literal
+
+
+def _versions(subject: Subject, nodes: list[Node]) -> set[Node]:
+    """Return the parts that are versions on every device where they have a value. Each device is traced once."""
+    found: set[Node] = set()
+    others: set[Node] = set()
+    for view in subject.views if nodes else ():
+        ask()
+        trace = subject.selector.trace(view)
+        for node in nodes:
+            value = trace.get(node)
+            if value is not None and not isinstance(value, Exception):
+                (found if isinstance(value, Semver) else others).add(node)
+    return found - others
 
 
 def _quantities(subject: Subject, node: Call, left: Node, right: Node) -> Iterator[Finding]:
@@ -118,11 +145,11 @@ def _quantities(subject: Subject, node: Call, left: Node, right: Node) -> Iterat
     yield Finding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
 
 
-def _version_text(subject: Subject, node: Call, value: Node, literal: Literal) -> Iterator[Finding]:
+def _version_text(
+    subject: Subject, node: Call, value: Node, literal: Literal, *, is_version: bool
+) -> Iterator[Finding]:
     """A version attribute beside a text; or version-like texts put in order."""
     expression, operator = subject.selector.expression, _OPERATORS[node.function]
-    held = [trace_value for view in subject.views if (trace_value := _value(subject, view, value)) is not None]
-    is_version = bool(held) and all(isinstance(one, Semver) for one in held)
     looks_so = _VERSION.fullmatch(literal.value) is not None
     clause = text_of(node, expression)
     if is_version:
@@ -140,12 +167,6 @@ def _version_text(subject: Subject, node: Call, value: Node, literal: Literal) -
     elif looks_so and node.function not in _EQUALITY:
         message = 'texts are ordered letter by letter ("10.0" < "9.0"): compare versions with semver()'
         yield Finding("string-version", message, clause)
-
-
-def _value(subject: Subject, view: object, node: Node) -> object:
-    """Give the value of a part on one device; None where it has none."""
-    found = subject.selector.trace(view).get(node)  # type: ignore[arg-type]
-    return None if isinstance(found, Exception) else found
 
 
 def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expression: str) -> str | None:

@@ -1,23 +1,31 @@
 """Linting at admission: a selector on the shapes of the fleet, as sentences for whoever wrote it.
 
-In: selectors with their paths. Out: warnings, or nothing for objects that have nothing to do with this driver. What was
-said of an expression is kept until the fleet changes, so that a thousand equal claims cost one evaluation.
+In: selectors with their paths, and the patience of whoever asks. Out: warnings, or nothing for objects that have
+nothing to do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names
+what was not judged by then. What was said of an expression is kept until the fleet changes, so that a thousand equal
+claims cost one evaluation.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
 
 from dra_driver.model.errors import DriverError
 from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.library_regex import compile_pattern
 from dra_driver.selectors.lint import lint
 from dra_driver.selectors.lint_findings import Finding, Subject, outcomes
-from dra_driver.webhook.fleet import IDENTITIES, Fleet
+from dra_driver.selectors.patience import OutOfPatienceError, patience
+from dra_driver.webhook.fleet import Fleet
 from dra_driver.webhook.objects import SelectorText
-from dra_driver.webhook.review import WARNING_CHARACTERS
+from dra_driver.webhook.patience import CallerGoneError, Patience
+from dra_driver.webhook.shapes import is_identity
+from dra_driver.webhook.wording import MOST_WARNINGS, Said, said_of, warnings_of
 
 # What a person should hear while writing a manifest; the rest is for `dra-driver cel lint`.
 SAID = frozenset(
@@ -36,8 +44,20 @@ SAID = frozenset(
 )
 _MOST_KNOWN = 1024
 _ABOUT_VALUES = frozenset({"always-false", "always-true"})
+_ABOUT_ALL = frozenset({*_ABOUT_VALUES, "unknown-name"})  # not to be said of devices that are known in part
 _GUARDS = frozenset({"unguarded-attribute"})
-_MOST_DEVICES = 512  # shapes: beyond this a review would take too long
+_WAIT_SECONDS = 0.3  # for another review to end
+_FAIR_SECONDS = 0.5  # what took longer than this is not tried again until the fleet changes
+NOT_JUDGED = Said("not judged: to evaluate it takes too long", "", "not-judged")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reaching:
+    """The devices that a class lets through, and whether these are all."""
+
+    views: tuple[DeviceView, ...]
+    counts: tuple[int, ...]
+    is_whole: bool
 
 
 class FleetLinter:
@@ -46,61 +66,117 @@ class FleetLinter:
     def __init__(self, fleet: Fleet, driver: str, *, kubernetes: str) -> None:
         self._fleet, self._driver = fleet, driver
         self._engine = KubernetesEngine(kubernetes)
+        self._turn = threading.Lock()  # held by the review that is worked on
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str, str, bool, bool], tuple[_Said, ...]] = {}
+        self._known: dict[bytes, tuple[Said, ...]] = {}
+        self._reaching: dict[tuple[int, str], _Reaching] = {}
         self._version = -1
 
-    def warnings(self, kind: str, found: Iterable[SelectorText]) -> list[str]:
-        """Say what will hurt; nothing while the fleet is not known."""
+    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
+        """Return what will hurt, a sentence each; nothing while the fleet is not known. Raises: CallerGoneError."""
         if not self._fleet.is_known:
             return []
-        texts = [one for one in found if self._is_ours(kind, one)]
-        return [words for one in texts for said in self._said(kind, one) for words in _warnings(one.path, said)]
+        said: list[str] = []
+        waiting = waiting or Patience()
+        with _Turn(self._turn) as turn:
+            for text in found:
+                if self._is_ours(kind, text):
+                    for one in self._said(kind, text, turn, waiting):
+                        said += warnings_of(text.path, one)
+                if len(said) >= MOST_WARNINGS or turn.was_missed:
+                    break
+        return said[:MOST_WARNINGS]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
-        """Say whether a selector names this driver, or is asked of a class that does."""
+        """Whether a selector names this driver, or is asked of a class that does."""
         if self._driver in text.expression:
             return True
         if kind == "DeviceClass":
             return False
         return any(self._driver in one for one in self._fleet.selectors_of(text.class_name) or ())
 
-    def _said(self, kind: str, text: SelectorText) -> tuple[_Said, ...]:
-        key = (kind, text.class_name, text.expression, text.is_first, text.is_last)
+    def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: Patience) -> tuple[Said, ...]:
+        key = _key(kind, text)
+        known = self._recall(key) if waiting.left_s > 0 else None
+        if known is not None:
+            return known
+        if not turn.wait(waiting):
+            return (NOT_JUDGED,)
+        return self._judge(key, kind, text, waiting)
+
+    def _judge(self, key: bytes, kind: str, text: SelectorText, waiting: Patience) -> tuple[Said, ...]:
+        """Lint for as long as the patience lasts, and remember what came of it. Raises: CallerGoneError."""
+        version, began_s = self._fleet.version, waiting.left_s
+        try:
+            with patience(waiting.check):
+                said = tuple(map(said_of, self._lint(kind, text)[:MOST_WARNINGS]))
+        except CallerGoneError:
+            raise
+        except OutOfPatienceError:
+            said = (NOT_JUDGED,)
+            if began_s < _FAIR_SECONDS:
+                return said  # others before it took the time
+        with self._lock:
+            if self._version == version:
+                self._known[key] = said
+        return said
+
+    def _recall(self, key: bytes) -> tuple[Said, ...] | None:
         with self._lock:
             if self._version != self._fleet.version or len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
+                self._reaching.clear()
                 self._version = self._fleet.version
-            if key in self._known:
-                return self._known[key]
-        said = tuple(map(_said_of, self._lint(kind, text)))
-        with self._lock:
-            self._known[key] = said
-        return said
+            return self._known.get(key)
 
     def _lint(self, kind: str, text: SelectorText) -> list[Finding]:
         try:
             selector = self._engine.compile(text.expression)
-            views, counts = self._reaching("" if kind == "DeviceClass" else text.class_name)
+            reaching = self._devices_of("" if kind == "DeviceClass" else text.class_name)
             subject = Subject(
-                selector, self._engine, views, counts,
+                selector, self._engine, reaching.views, reaching.counts,
                 in_class=kind == "DeviceClass", is_first=text.is_first, is_last=text.is_last,
             )  # fmt: skip
             found = lint(subject)
-        except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError):
+            return [one for one in found if one.rule in SAID - _spared(selector, found, reaching)]
+        except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError, MemoryError):
             return []  # the API server's own judgement says it better
-        spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
-        # Nobody should guard a name that does not exist.
-        is_misspelt = any(one.rule == "unknown-name" for one in found) and len(views) > 0
-        spared |= _GUARDS if is_misspelt and _fails_everywhere(selector, views) else frozenset()
-        return [one for one in found if one.rule in SAID - spared]
 
-    def _reaching(self, class_name: str) -> tuple[list[DeviceView], list[int]]:
-        """Give the shapes that a class lets through, and how many devices each stands for."""
-        shapes = self._fleet.shapes()[:_MOST_DEVICES]
-        class_selectors = [self._engine.compile(one) for one in self._fleet.selectors_of(class_name) or ()]
-        kept = [one for one in shapes if _passes(class_selectors, one.view)]
-        return [one.view for one in kept], [one.count for one in kept]
+    def _devices_of(self, class_name: str) -> _Reaching:
+        """Return the shapes that a class lets through, and how many devices each stands for."""
+        expressions = self._fleet.selectors_of(class_name) or ()
+        key = self._fleet.version, class_name if expressions else ""
+        known = self._reaching.get(key)
+        if known is not None:
+            return known
+        selectors = [self._engine.compile(one) for one in expressions]
+        kept = [one for one in self._fleet.shapes() if _passes(selectors, one.view)]
+        is_whole = not any(map(self._fleet.is_partly_known, {one.view.driver for one in kept}))
+        made = _Reaching(tuple(one.view for one in kept), tuple(one.count for one in kept), is_whole)
+        self._reaching[key] = made
+        return made
+
+
+class _Turn:
+    """The turn of one review to work; `was_missed` once it had to wait for too long."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock, self._is_mine, self.was_missed = lock, False, False
+
+    def wait(self, waiting: Patience) -> bool:
+        """Wait for it, the first time; return whether it came and there is still time to work."""
+        if not self._is_mine:
+            self._is_mine = self._lock.acquire(timeout=min(_WAIT_SECONDS, waiting.left_s))
+        self.was_missed = not self._is_mine or waiting.left_s <= 0
+        return not self.was_missed
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_mine:
+            compile_pattern.cache_clear()  # a strange pattern takes megabytes
+            self._lock.release()
 
 
 def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
@@ -110,29 +186,24 @@ def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
         return False
 
 
-def _fails_everywhere(selector: KubernetesSelector, views: list[DeviceView]) -> bool:
-    return all(isinstance(one, str) for one in outcomes(selector, views))
+def _spared(selector: KubernetesSelector, found: list[Finding], reaching: _Reaching) -> frozenset[str]:
+    """Return the rules that must not be applied: what they say holds of the shapes, but maybe not of the devices."""
+    spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
+    if not reaching.is_whole:
+        spared |= _ABOUT_ALL
+    # Nobody should guard a name that does not exist.
+    is_misspelt = any(one.rule == "unknown-name" for one in found) and len(reaching.views) > 0
+    is_hopeless = is_misspelt and all(isinstance(one, str) for one in outcomes(selector, reaching.views))
+    return spared | _GUARDS if is_hopeless else spared
 
 
 def _reads_identities(selector: KubernetesSelector) -> bool:
-    return any(name in selector.expression for name in IDENTITIES)
+    """Whether an expression reads what tells devices of one shape apart, by its name or with all attributes."""
+    reads = [read for read in selector.read_set.reads if read.field == "attributes"]
+    return any(read.name is None or is_identity(read.name) for read in reads)
 
 
-_Said = tuple[str, str, str]  # message, what to write instead, rule
-
-
-def _said_of(finding: Finding) -> _Said:
-    return finding.message, finding.fix if finding.fix and finding.is_safe else "", finding.rule
-
-
-def _warnings(path: str, said: _Said) -> list[str]:
-    """Write a warning; what to write instead in one of its own where there is no room, and never a part of it."""
-    message, better, rule = said
-    alone = f"{path}: {message} [{rule}]"
-    if not better:
-        return [alone]
-    whole = f"{path}: {message}; better: {better} [{rule}]"
-    rest = f"{path}: better: {better}"
-    if len(whole) <= WARNING_CHARACTERS:
-        return [whole]
-    return [alone, rest] if len(rest) <= WARNING_CHARACTERS else [alone]
+def _key(kind: str, text: SelectorText) -> bytes:
+    """Name what is asked. The text itself would take 10 KiB a selector."""
+    said = repr((kind, text.class_name, text.expression, text.is_first, text.is_last))
+    return blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import signal
+import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
@@ -16,17 +16,22 @@ from dra_driver.claims.config import validate
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
-from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
-from dra_driver.webhook.fleet import Fleet, FleetWatch
+from dra_driver.webhook.callers import Callers
+from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.identity import Identity, Mounted, SelfMade, Source
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.review import judge_configs, judge_selectors
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.webhook.review import allow_unread, judge_configs, judge_selectors, refuse_unread
+from dra_driver.webhook.server import Judge, ReviewServer
 
 log = logging.getLogger(__name__)
 
 _OLDEST, _NEWEST = 34, 37  # minors whose rules the selector engine has
+_M_ARENA_MAX = -8  # Source: malloc.h of glibc
+# How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
+_SWITCH_SECONDS = 0.001
+UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Settings:
     service: str
     secret: str
     configuration: str
+    client_authorities: Path | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,7 +60,7 @@ class Webhook:
 
     def __init__(self, settings: Settings) -> None:
         api = KubeApi(load(settings.kubeconfig))
-        self._fleet = Fleet()
+        self._fleet = Fleet(settings.driver)
         self._watch = FleetWatch(api, self._fleet)
         linter = FleetLinter(self._fleet, settings.driver, kubernetes=_engine_version(api))
         self.identity = Identity(_source(api, settings))
@@ -65,9 +72,11 @@ class Webhook:
             settings.address,
             self.identity.context,
             judges=judges(settings.driver, linter),
+            unread=UNREAD,
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
             answered=lambda path, outcome: reviews.labels(path, outcome).inc(),
+            callers=Callers(settings.client_authorities, settings.client_names),
         )
 
     def start(self) -> None:
@@ -92,6 +101,7 @@ def serve(settings: Settings) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    settle()
     webhook = Webhook(settings)
     webhook.start()
     stop.wait()
@@ -99,12 +109,20 @@ def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def judges(driver: str, linter: FleetLinter) -> dict[str, Callable[[Any], Wire]]:
-    """Give who answers each path."""
+def settle() -> None:
+    """Set the process up for many threads: they share two heaps, for each keeps what it freed, and take short turns."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 2)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def judges(driver: str, linter: FleetLinter) -> dict[str, Judge]:
+    """Return who answers each path."""
     validate({})  # loads the models, so that the first review does not wait for them
     return {
-        "/configs": lambda review: judge_configs(review, driver),
-        "/selectors": lambda review: judge_selectors(review, linter),
+        "/configs": lambda review, _waiting: judge_configs(review, driver),
+        "/selectors": lambda review, waiting: judge_selectors(review, linter, waiting),
     }
 
 

@@ -7,67 +7,112 @@ Source: Kubernetes API admission.k8s.io/v1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Protocol
 
-from dra_driver.claims.config import validate
+from dra_driver.claims.config import Fault, validate
 from dra_driver.model.errors import InputError
+from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire
-from dra_driver.webhook.objects import KINDS, SelectorText, opaque_configs, selectors
+from dra_driver.webhook.objects import KINDS, OpaqueConfig, SelectorText, opaque_configs, selectors
+from dra_driver.webhook.patience import Patience
+from dra_driver.webhook.wording import MOST_WARNINGS, WARNING_CHARACTERS, refusal, shortened
 
 API_VERSION = "admission.k8s.io/v1"
-MOST_WARNINGS = 10
-# The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.
-WARNING_CHARACTERS = 256
+_MOST_CONFIGS = 32  # of an object. Source: Kubernetes API resource/v1 DeviceConfigMaxSize
+_MOST_UID_CHARACTERS = 256  # the API server's have 36
 
 
 class Linter(Protocol):
     """What is asked about selectors."""
 
-    def warnings(self, kind: str, found: Iterable[SelectorText]) -> list[str]:
-        """Say what will hurt, in a sentence each; empty while too little is known."""
+    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
+        """Return what will hurt, in a sentence each; empty while too little is known."""
 
 
 def judge_configs(review: Any, driver: str) -> Wire:
     """Answer whether the configs for this driver are right. Raises: InputError("input.review")."""
     request = _request(review)
-    kind, obj = _subject(request)
+    kind, _ = _subject(request)
     if _is_settled(request):
         return _answer(request["uid"])
-    # What is stored already must not hold up another change of its object.
-    stored = [one.parameters for one in opaque_configs(kind, request.get("oldObject")) if one.driver == driver]
-    faults = [
-        fault
-        for config in opaque_configs(kind, obj)
-        if config.driver == driver and config.parameters not in stored
-        for fault in validate(config.parameters, config.path)
-    ]
-    if not faults:
+    faults = _faults(kind, request, driver)
+    first = next(faults, None)
+    if first is None:
         return _answer(request["uid"])
-    text = f"{driver} can't use this {kind}: {'; '.join(map(str, faults))}"
-    # With details kubectl shows a line for each field, as it does for the API server's own validation.
-    causes = [{"reason": "FieldValueInvalid", "field": one.path, "message": one.message} for one in faults]
-    details = {"name": _name_of(request), "group": "resource.k8s.io", "kind": kind, "causes": causes}
-    status = {"status": "Failure", "code": 422, "reason": "Invalid", "message": text, "details": details}
+    status = refusal(kind, driver, _name_of(request), chain((first,), faults))
     return _answer(request["uid"], allowed=False, status=status)
 
 
-def judge_selectors(review: Any, linter: Linter) -> Wire:
-    """Answer with warnings about selectors; always allowed. Raises: InputError("input.review")."""
+def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None) -> Wire:
+    """Answer with warnings about selectors; always allowed.
+
+    Raises: InputError("input.review"); CallerGoneError when nobody waits for the answer any more.
+    """
     request = _request(review)
     kind, obj = _subject(request)
     if _is_settled(request):
         return _answer(request["uid"])
-    found = linter.warnings(kind, selectors(kind, obj))[:MOST_WARNINGS]
-    return _answer(request["uid"], warnings=[_shortened(one) for one in found])
+    found = linter.warnings(kind, selectors(kind, obj), waiting)[:MOST_WARNINGS]
+    return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
+
+
+def refuse_unread(uid: str) -> Wire:
+    """Refuse an object that holds too much to be read. Whoever could hide a config like that would."""
+    status = refusal("object", "the webhook", "", (Fault("object", "holds more values than any that is valid"),))
+    return _answer(uid, allowed=False, status=status)
+
+
+def allow_unread(uid: str) -> Wire:
+    """Let such an object through, with a warning."""
+    return _answer(uid, warnings=["the object holds more values than any that is valid: its selectors are not judged"])
+
+
+def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[Fault]:
+    """Return the faults of configs, one after the other: whoever has heard enough need not hear them all."""
+    # What is stored already must not hold up another change of its object.
+    before = islice(opaque_configs(kind, request.get("oldObject")), _MOST_CONFIGS)
+    stored = [one.parameters for one in before if one.driver == driver]
+    for index, config in enumerate(opaque_configs(kind, request.get("object"))):
+        if index == _MOST_CONFIGS:
+            yield Fault(config.path, f"must be one of at most {_MOST_CONFIGS} configs")
+            return
+        if config.driver == driver and config.parameters not in stored:
+            yield from _faults_of(config)
+
+
+def _faults_of(config: OpaqueConfig) -> list[Fault]:
+    if _least_bytes(config.parameters) > OPAQUE_PARAMETERS_BYTES:
+        return [Fault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]
+    return validate(config.parameters, config.path)
+
+
+def _least_bytes(value: Any) -> int:
+    """Count how many bytes a value takes at least, however it is written; no further than the most it may take."""
+    count, pending = 0, [value]
+    while pending and count <= OPAQUE_PARAMETERS_BYTES:
+        one = pending.pop()
+        if isinstance(one, str):
+            count += len(one) + 2
+            continue
+        count += 1
+        if isinstance(one, dict):
+            count += sum(len(key) + 3 for key in one)
+            pending.extend(one.values())
+        elif isinstance(one, list):
+            pending.extend(one)
+    return count
 
 
 def _request(review: Any) -> Mapping[str, Any]:
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
         raise InputError("review", "not an AdmissionReview: request.uid is missing")
+    if len(request["uid"]) > _MOST_UID_CHARACTERS:
+        raise InputError("review", "not an AdmissionReview: request.uid is too long")
     if review.get("apiVersion") != API_VERSION:
-        raise InputError("review", f"AdmissionReview of {API_VERSION} expected, is {review.get('apiVersion')!r}")
+        raise InputError("review", f"AdmissionReview of {API_VERSION} expected")
     return request
 
 
@@ -99,7 +144,3 @@ def _is_settled(request: Mapping[str, Any]) -> bool:
 def _answer(uid: str, *, allowed: bool = True, **more: Any) -> Wire:
     response = {"uid": uid, "allowed": allowed, **{key: value for key, value in more.items() if value}}
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= WARNING_CHARACTERS else f"{text[: WARNING_CHARACTERS - 1]}…"

@@ -196,6 +196,24 @@ JSON = st.recursive(
 )
 
 
+TOO_LARGE = ("1e999999999", "1E99", "9" * 4000, "9223372036854775808", 2**63, 10**4000)
+
+
+@pytest.mark.parametrize("amount", TOO_LARGE, ids=lambda amount: str(amount)[:12])
+@pytest.mark.parametrize("kind", ["GpuConfig", "MigDeviceConfig"])
+def test_an_amount_that_no_device_has_is_a_fault_not_an_error(kind: str, amount: Any) -> None:
+    limits = {"defaultPinnedDeviceMemoryLimit": amount, "defaultPerDevicePinnedMemoryLimit": {"0": amount}}
+    faults = validate({"apiVersion": API_VERSION, "kind": kind, "sharing": {"strategy": "MPS", "mpsConfig": limits}})
+    assert len(faults) == 2
+    assert all("must be at most" in fault.message for fault in faults)
+
+
+@pytest.mark.parametrize("amount", ["1e-999999999", "1e99999999999999999999", "-1e999999999", "9" * 5000, ".", "1e"])
+def test_an_amount_that_is_none_or_too_small_is_a_fault_too(amount: str) -> None:
+    mps = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": amount}}
+    assert validate({"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": mps})
+
+
 @given(JSON, JSON)
 def test_no_json_breaks_the_decoder(whole: Any, sharing: Any) -> None:
     for wire in (whole, parameters(sharing=sharing), parameters(sharing={"strategy": "MPS", "mpsConfig": sharing})):

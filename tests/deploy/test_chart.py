@@ -55,6 +55,9 @@ CASES = {
     "webhook": [
         "webhook.enabled=true",
         "webhook.failurePolicy=Fail",
+        "webhook.callers.configMap=api-servers",
+        "webhook.callers.names={kube-apiserver-1,kube-apiserver-2}",
+        "webhook.callers.networks={10.0.0.0/28,fd00::/64}",
         "networkPolicy.enabled=true",
         "configPolicy.enabled=true",
     ],
@@ -114,6 +117,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "deviceClasses.extendedResources.migProfiles={big}",
         "agent.kubeletDir=relative",
         "webhook.failurePolicy=Perhaps",
+        "webhook.callers.networks={everywhere}",
         "agent.kubeletDir=/var/lib: x",
         "driverManager.label=two words",
         "agent.mig=null",

@@ -8,9 +8,11 @@ from dra_driver.embedded.apiserver import EmbeddedApi
 from dra_driver.embedded.kinds import CLASSES, SLICES
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
-from dra_driver.webhook.fleet import Fleet, FleetWatch
+from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
+from dra_driver.webhook.patience import CallerGoneError, Patience
 from tests.support.embedded_client import slice_wire
 from tests.support.waiting import until
 from tests.webhook.reviews import DRIVER, claim, device_class, request
@@ -115,6 +117,55 @@ def test_an_expression_that_names_the_driver_is_ours_whatever_its_class(linter):
 
 def test_what_does_not_compile_is_left_to_the_api_server(linter):
     assert said(linter, "device.nope(") == []
+
+
+TEN = "[1,2,3,4,5,6,7,8,9,10]"
+ENDLESS = f'device.driver == "{DRIVER}" && ' + f"{TEN}.all(a,{TEN}.all(b,{TEN}.all(c,{TEN}.all(d,a+b+c+d>0))))"
+GOOD = f'device.attributes["{DRIVER}"].productName == "H300"'
+
+
+def found(*expressions):
+    return selectors("ResourceClaim", claim(requests=[request(*expressions)]))
+
+
+def test_what_takes_too_long_is_said_to_be_not_judged_and_not_tried_again(linter):
+    [first] = linter.warnings("ResourceClaim", found(ENDLESS), Patience(0.51))
+    assert "not judged" in first
+    assert "[not-judged]" in first
+    assert linter.warnings("ResourceClaim", found(ENDLESS), Patience(0.51)) == [first]
+    clock = iter(range(10**9))
+    assert linter.warnings("ResourceClaim", found(ENDLESS), Patience(10**8, clock=lambda: next(clock))) == [first]
+
+
+def test_what_came_after_something_long_is_tried_again(linter):
+    assert any("not judged" in one for one in linter.warnings("ResourceClaim", found(ENDLESS, GOOD), Patience(0.51)))
+    assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD), Patience(60)))
+
+
+def test_a_review_that_is_worked_on_holds_up_others_for_a_moment_only(linter):
+    is_told = linter.warnings("ResourceClaim", found(GOOD), Patience(60))
+    with linter._turn:
+        assert "not judged" in str(linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), Patience(0.1)))
+        assert linter.warnings("ResourceClaim", found(GOOD), Patience(60)) == is_told
+    assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), Patience(60)))
+
+
+def test_the_work_ends_when_nobody_waits_any_more(linter):
+    waiting = Patience(600, is_gone=lambda: True)
+    with pytest.raises(CallerGoneError):
+        linter.warnings("ResourceClaim", found(*[ENDLESS.replace("> 0", f"> -{n}") for n in range(32)]), waiting)
+    assert not linter._turn.locked()
+
+
+def test_a_class_whose_selectors_take_long_is_not_judged_either(fleet, linter):
+    fleet.put_class(device_class(expressions=[ENDLESS], name="slow"))
+    assert "not judged" in str(
+        linter.warnings(
+            "ResourceClaim",
+            selectors("ResourceClaim", claim(requests=[request(GOOD, class_name="slow")])),
+            Patience(0.3),
+        )
+    )
 
 
 def test_a_class_is_linted_too(linter):

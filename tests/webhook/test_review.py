@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dra_driver.claims.config import validate
 from dra_driver.model.errors import InputError
-from dra_driver.webhook.review import WARNING_CHARACTERS, judge_configs, judge_selectors
+from dra_driver.webhook.review import judge_configs, judge_selectors
+from dra_driver.webhook.wording import WARNING_CHARACTERS
 from tests.webhook.reviews import DRIVER, claim, config, device_class, request, review, template
 
 WRONG = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Forever"}, extra=1)
@@ -23,7 +24,7 @@ MAKERS = {
 class Repeater:
     """Warns of every selector."""
 
-    def warnings(self, kind, found):
+    def warnings(self, kind, found, _waiting=None):
         return [f"{kind} {one.path}: {one.expression}" for one in found]
 
 

@@ -12,10 +12,13 @@ from datetime import UTC, datetime
 import pytest
 
 from dra_driver.model.errors import NodeError
+from dra_driver.webhook import handler
 from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.decoding import MOST_VALUES
+from dra_driver.webhook.handler import MOST_BYTES
 from dra_driver.webhook.identity import load_pair
-from dra_driver.webhook.review import judge_configs
-from dra_driver.webhook.server import MOST_BYTES, ReviewServer
+from dra_driver.webhook.review import judge_configs, refuse_unread
+from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.reviews import DRIVER, claim, config, review
 
@@ -23,7 +26,7 @@ NAME = "localhost"
 PAIR = make_pair((NAME,), datetime.now(UTC))
 
 
-def broken(_review):
+def broken(_review, _waiting):
     raise RuntimeError("a fault of ours")
 
 
@@ -34,16 +37,27 @@ class Serving:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(self.context, PAIR)
         self.reasons = ()
+        self.begun = threading.Event()
         self.answered = []
         self.server = ReviewServer(
             ("127.0.0.1", 0),
             self.context,
-            judges={"/configs": lambda it: judge_configs(it, DRIVER), "/broken": broken},
+            judges={
+                "/configs": lambda it, _waiting: judge_configs(it, DRIVER),
+                "/broken": broken,
+                "/endless": self.endless,
+            },
+            unread={"/configs": refuse_unread},
             readiness=lambda: self.reasons,
             metrics=lambda: b"reviews 1\n",
             answered=lambda path, outcome: self.answered.append((path, outcome)),
         )
         self.server.start()
+
+    def endless(self, _review, waiting):
+        self.begun.set()
+        while True:
+            waiting.check()
 
     def connect(self, authorities=PAIR.authorities):
         trust = ssl.create_default_context(cadata=authorities)
@@ -85,6 +99,7 @@ def test_reviews_are_answered_on_one_connection_that_stays(serving):
         b"null",
         b"[" * 100_000,
         b"\xff\xfe",
+        b'{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "%s"}}' % (b"u" * 100_000),
         b'{"request": {"uid": 1}}',
     ],
 )
@@ -159,29 +174,79 @@ def test_clients_that_stop_half_way_hold_up_nobody(serving):
     assert ask(serving.connect())[0] == 200
 
 
-def test_connections_beyond_the_limit_are_closed_and_there_is_room_again(serving, monkeypatch):
-    room = serving.server._server._room
-    until(lambda: room._value == room._initial_value)  # what the fixture asked is over
-    limited = threading.BoundedSemaphore(2)
-    monkeypatch.setattr(serving.server._server, "_room", limited)
-    kept = [serving.connect() for _ in range(2)]
-    assert [ask(one)[0] for one in kept] == [200, 200]
-    with pytest.raises(OSError):
-        ask(serving.connect())
-    kept[0].close()
+def test_connections_beyond_the_limit_take_the_place_of_idle_ones(serving, monkeypatch):
+    monkeypatch.setattr(serving.server.connections, "_most", 3)
+    idle = [serving.connect() for _ in range(5)]
+    for one in idle:
+        assert ask(one)[0] == 200
+    assert ask(idle[-1])[0] == 200
+    with pytest.raises((OSError, http.client.HTTPException)):
+        ask(idle[0])
+    for one in idle:
+        one.close()
 
-    def has_room():
-        connection = serving.connect()
+
+def test_a_head_without_end_is_not_read(serving):
+    connection = serving.connect()
+    connection.putrequest("POST", "/configs")
+    for number in range(20):
+        connection.putheader(f"X-{number}", "y" * 1000)
+    connection.endheaders()
+    assert connection.getresponse().status == 431
+    connection.close()
+    with pytest.raises((OSError, http.client.HTTPException)):
+        ask(serving.connect(), "/" + "x" * 20_000)
+    assert ask(serving.connect())[0] == 200
+
+
+def test_a_body_that_comes_byte_by_byte_has_its_time_as_a_whole(serving, monkeypatch):
+    monkeypatch.setattr(handler, "READ_SECONDS", 0.5)
+    connection = serving.connect()
+    connection.putrequest("POST", "/configs")
+    connection.putheader("Content-Length", "1000000")
+    connection.endheaders(b'{"api')
+    connection.sock.settimeout(30)
+
+    def is_over():
         try:
-            return ask(connection)[0] == 200
+            connection.sock.sendall(b"x")
         except OSError:
-            return False
-        finally:
-            connection.close()
+            return True
+        return False
 
-    until(has_room)
-    kept[1].close()
-    until(lambda: limited._value == 2)  # before the server has its own again
+    until(is_over)
+    connection.close()
+    assert ask(serving.connect())[0] == 200
+
+
+def test_a_review_ends_when_its_caller_has_gone(serving):
+    connection = serving.connect()
+    connection.request("POST", "/endless", json.dumps(review(claim())).encode())
+    assert serving.begun.wait(30)
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    until(lambda: ("/endless", "gone") in serving.answered)
+
+
+def test_an_object_with_too_many_values_is_refused_not_passed_by(serving):
+    obj = claim()
+    obj["metadata"]["finalizers"] = [""] * MOST_VALUES
+    body = json.dumps(review(obj)).encode()
+    status, text = ask(serving.connect(), body=body)
+    answer = json.loads(text)["response"]
+    assert (status, answer["uid"], answer["allowed"]) == (200, "u-1", False)
+    assert ask(serving.connect(), "/broken", body=body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "parameters", ['{"a":' * 3000 + "1" + "}" * 3000, "[" * 20_000 + "]" * 20_000, "9" * 9_000, "NaN"]
+)
+def test_parameters_that_json_can_hold_are_judged_whatever_they_are(serving, parameters):
+    obj = claim({"opaque": {"driver": DRIVER, "parameters": "HERE"}})
+    body = json.dumps(review(obj)).replace('"HERE"', parameters).encode()
+    status, text = ask(serving.connect(), body=body)
+    assert status == 200
+    assert json.loads(text)["response"]["allowed"] is False
 
 
 def test_a_renewed_certificate_is_served_to_new_connections(serving):

@@ -1,0 +1,51 @@
+"""Callers: who may ask for reviews, where the cluster's API servers can prove who they are.
+
+In: a file with the authorities of client certificates, and the names that are let in. Out: a TLS context that asks for
+such certificates, and why a caller is refused. Without a file everybody may ask: most API servers send no certificate.
+Probes and metrics need none: kubelets and Prometheus have none.
+Source: Kubernetes, "Authenticate apiservers" (AdmissionConfiguration, kubeConfigFile).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dra_driver.model.errors import NodeError
+
+
+class Callers:
+    """Whom reviews are answered."""
+
+    def __init__(self, authorities: Path | None = None, names: tuple[str, ...] = ()) -> None:
+        self._authorities, self._names = authorities, names
+
+    def prepare(self, context: ssl.SSLContext) -> None:
+        """Ask for certificates. Raises: NodeError("node.client-authorities")."""
+        if self._authorities is None:
+            return
+        try:
+            context.load_verify_locations(self._authorities)
+        except (OSError, ssl.SSLError) as error:
+            raise NodeError(
+                "client-authorities", f"the authorities in {self._authorities} can't be used: {error}",
+                hint="PEM certificates of those that sign client certificates for API servers are expected",
+            ) from error  # fmt: skip
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
+        """Say why a caller is refused; empty for one that may ask. What is given was verified in the handshake."""
+        if self._authorities is None:
+            return ""
+        if not certificate:
+            return "a client certificate is needed"
+        if not self._names or _names_of(certificate) & set(self._names):
+            return ""
+        return "the client certificate is of nobody who may ask"
+
+
+def _names_of(certificate: Mapping[str, Any]) -> set[str]:
+    common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}

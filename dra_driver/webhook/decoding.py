@@ -1,0 +1,85 @@
+"""Decoding: the bytes of a review as plain values, within bounds of depth and number.
+
+Pure. In: a body that is not too long. Out: what json makes of it; where that would go too deep, with a text in place of
+what is too deep (no config nests like that: what stands there is refused for being a text). Nothing that an API server
+passes on is refused for how it is written: numbers of any length, halves of surrogate pairs, names given twice, NaN.
+Source: Kubernetes, sigs.k8s.io/json (10,000 levels; the last of equal names counts); RawExtension keeps bytes as they
+are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from dra_driver.model.errors import InputError
+
+MOST_VALUES = 200_000  # a valid claim has some ten thousands
+MOST_LEVELS = 100
+TOO_DEEP = "(nested too deeply)"
+_MOST_DIGITS = 4096  # more are no integer to Python; quantities end there too
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
+_UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,256})"')
+_UID_WITHIN = 2048  # bytes: API servers begin with it
+_OPENING, _CLOSING = b"[{", b"]}"
+
+
+class TooManyValuesError(InputError):
+    """The review holds more values than any object that is valid. `uid` is its own, as far as it can be told."""
+
+    def __init__(self, uid: str) -> None:
+        super().__init__("review", f"the review holds more than {MOST_VALUES} values")
+        self.uid = uid
+
+
+def decode(body: bytes) -> Any:
+    """Decode a body. Raises: InputError("input.review"); TooManyValuesError."""
+    if _marks(body, b"[", b"{") > MOST_LEVELS or _marks(body, b",", b"[", b"{") > MOST_VALUES:
+        body = _flattened(body)
+    try:
+        return json.loads(body.decode(), parse_int=_int)
+    except (ValueError, RecursionError) as error:
+        raise InputError("review", f"not an AdmissionReview: {error}") from error
+
+
+def _marks(body: bytes, *marks: bytes) -> int:
+    """Count some characters wherever they stand, in texts too: never too few, and quick."""
+    return sum(map(body.count, marks))
+
+
+def _flattened(body: bytes) -> bytes:
+    """Count what really are values, and cut out what is too deep."""
+    pieces: list[bytes] = []
+    depth = values = 0
+    kept_to, cut_at = 0, -1  # up to where the body is kept; where the deep part under way began
+    for token in _TOKENS.finditer(body):
+        start = token.start()
+        mark = body[start : start + 1]
+        if mark == b'"':
+            continue
+        if mark in _CLOSING:
+            if depth > MOST_LEVELS and depth - 1 == MOST_LEVELS and cut_at >= 0:
+                pieces += (body[kept_to:cut_at], b'"', TOO_DEEP.encode(), b'"')
+                kept_to, cut_at = token.end(), -1
+            depth -= 1
+            continue
+        values += 1
+        if values > MOST_VALUES:
+            raise TooManyValuesError(_uid_of(body))
+        if mark in _OPENING:
+            depth += 1
+            if depth == MOST_LEVELS + 1:
+                cut_at = start
+    if cut_at >= 0:
+        raise InputError("review", "not an AdmissionReview: it has no end")
+    return b"".join(pieces) + body[kept_to:] if pieces else body
+
+
+def _uid_of(body: bytes) -> str:
+    found = _UID.search(body[:_UID_WITHIN])
+    return found[1].decode() if found else ""
+
+
+def _int(text: str) -> int | float:
+    return int(text) if len(text) <= _MOST_DIGITS else float(text)

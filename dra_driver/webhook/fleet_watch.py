@@ -1,0 +1,64 @@
+"""FleetWatch: keeps a fleet up to date by two watches, whose lists are read in small pages.
+
+In: the API server's ResourceSlices and DeviceClasses. Out: a `Fleet` that knows of them. Never more than one page of
+slices is in memory, at the start and whenever the server has forgotten the history.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.watch import Changed, Deleted, Listed, Watch
+from dra_driver.model.wire import Wire
+from dra_driver.webhook.fleet import Fleet
+
+SLICES_A_PAGE = 25  # of up to 128 devices: as wire objects these take some 15 MiB
+CLASSES_A_PAGE = 50
+_SLICES, _CLASSES = "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k8s.io/v1/deviceclasses"
+
+
+class FleetWatch:
+    """Keeps a fleet up to date, in two threads."""
+
+    def __init__(self, api: KubeApi, fleet: Fleet) -> None:
+        slices = Watch(api, _SLICES, page_size=SLICES_A_PAGE)
+        classes = Watch(api, _CLASSES, page_size=CLASSES_A_PAGE)
+        self._watches = (slices, classes)
+        self._threads = (
+            _thread(
+                slices, fleet.replace_slices, fleet.put_slice, lambda wire: fleet.drop_slice(wire["metadata"]["uid"])
+            ),
+            _thread(
+                classes, fleet.replace_classes, fleet.put_class, lambda wire: fleet.drop_class(wire["metadata"]["name"])
+            ),
+        )
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End both threads."""
+        for watch in self._watches:
+            watch.stop()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+
+def _thread(
+    watch: Watch, replace: Callable[..., None], put: Callable[[Wire], None], drop: Callable[[Wire], None]
+) -> threading.Thread:
+    def follow() -> None:
+        for event in watch.events():
+            if isinstance(event, Listed):
+                replace(event.objects, is_first=event.is_first, is_last=event.is_last)
+            elif isinstance(event, Changed):
+                put(event.wire)
+            elif isinstance(event, Deleted):
+                drop(event.wire)
+            del event  # or else a page would stay while the next one is read
+
+    return threading.Thread(target=follow, name="fleet", daemon=True)

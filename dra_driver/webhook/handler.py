@@ -1,0 +1,220 @@
+"""Handler: one connection's requests, from the first byte of a head to the last of an answer.
+
+In: bytes of anybody who reaches the port. Out: answers. Heads and bodies are bounded in size before they are read, and
+in time as a whole. The work ends when the caller has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+from dra_driver.webhook.connections import Connection
+from dra_driver.webhook.decoding import TooManyValuesError, decode
+from dra_driver.webhook.patience import CallerGoneError, Patience, has_left
+from dra_driver.webhook.room import NoRoomError, Room
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 3 << 20  # what an API server takes itself. Source: k8s.io/apiserver, MaxRequestBodyBytes
+MOST_HEAD_BYTES = 16 * 1024
+HANDSHAKE_SECONDS = 5.0
+IDLE_SECONDS = 90.0
+READ_SECONDS = 5.0  # for head and body
+WRITE_SECONDS = 5.0
+_ROOM_SECONDS = 3.0  # until there is room for a large body, or for one more review
+_ERROR_CHARACTERS = 200
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What all connections share."""
+
+    judges: Mapping[str, Callable[[Any, Patience], Wire]]
+    unread: Mapping[str, Callable[[str], Wire]]
+    readiness: Callable[[], tuple[str, ...]]
+    metrics: Callable[[], bytes]
+    answered: Callable[[str, str], None]
+    refusal: Callable[[Mapping[str, Any] | None], str]
+    room: Room
+
+
+class _Head:
+    """A connection's file, of which no more lines are read than a head may have."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, MOST_HEAD_BYTES
+        self.read, self.close, self.peek = file.read, file.close, file.peek
+
+    def begin(self) -> None:
+        """Begin to count: the next line is the first of a head."""
+        self._left = MOST_HEAD_BYTES
+
+    def readline(self, most: int = -1) -> bytes:
+        """Read a line. Raises: LineTooLong when the head is too large."""
+        line: bytes = self._file.readline(self._left + 1 if most < 0 else min(most, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("head")
+        return line
+
+
+def handler_of(answering: Answering) -> type[BaseHTTPRequestHandler]:
+    """Return the class of handlers of one server."""
+    return type("Handler", (_Handler,), {"answering": answering})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+    wbufsize = -1  # one write for headers and body
+    answering: Answering
+
+    def __init__(self, request: tuple[Any, Connection], client_address: Any, server: Any) -> None:
+        sock, self._connection = request
+        super().__init__(sock, client_address, server)
+
+    def setup(self) -> None:
+        super().setup()
+        self._head = _Head(self.rfile)
+        self.rfile = self._head  # type: ignore[assignment]
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, read it in time, and answer it."""
+        self._connection.wait(IDLE_SECONDS)
+        self.close_connection = True
+        if not self._head.peek(1):
+            return
+        self._connection.wait(READ_SECONDS)
+        self._head.begin()
+        try:
+            super().handle_one_request()
+        except LineTooLong:  # even the first line
+            self.close_connection = True
+
+    def do_POST(self) -> None:
+        path, answered = self.path.partition("?")[0], self.answering.answered
+        if path not in self.answering.judges:
+            self._refuse(404, "no such webhook")
+            return
+        if why := self.answering.refusal(self.connection.getpeercert()):
+            answered(path, "stranger")
+            self._refuse(403, why)
+            return
+        length = self._length()
+        if length is None:
+            answered(path, "bad-review")
+            return
+        try:
+            with self.answering.room.for_body(length, _ROOM_SECONDS):
+                self._review(path, length)
+        except NoRoomError:
+            answered(path, "no-room")
+            self._refuse(503, "too many reviews at a time")
+        except CallerGoneError:
+            answered(path, "gone")
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            self._answer(200, b"ok\n")
+        elif self.path == "/readyz":
+            reasons = self.answering.readiness()
+            self._answer(503 if reasons else 200, ("\n".join(reasons) or "ok").encode() + b"\n")
+        elif self.path == "/metrics":
+            self._answer(200, self.answering.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+        else:
+            self._answer(404, b"try /healthz, /readyz or /metrics\n")
+
+    def _length(self) -> int | None:
+        """Return the length of a body that is to be read; answers itself and returns None for any other."""
+        length = self.headers.get("Content-Length", "")
+        kind = self.headers.get_content_type() if "Content-Type" in self.headers else _JSON
+        if re.fullmatch("[0-9]+", length) is None:
+            self._refuse(411, "Content-Length is needed")
+        elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
+            self._refuse(413, f"a review has at most {MOST_BYTES} bytes")
+        elif kind != _JSON:
+            self._refuse(415, f"{_JSON} is expected")
+        else:
+            return int(length)
+        return None
+
+    def _review(self, path: str, length: int) -> None:
+        """Read a review and answer it. Raises: NoRoomError, CallerGoneError."""
+        self._connection.wait(READ_SECONDS)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            self.answering.answered(path, "bad-review")
+            return
+        self._connection.work()
+        waiting = Patience(is_gone=lambda: has_left(self.connection))
+        with self.answering.room.for_judging(path, length, _ROOM_SECONDS):
+            if has_left(self.connection):
+                raise CallerGoneError
+            status, reply, outcome = self._judged(path, body, waiting)
+        self.answering.answered(path, outcome)
+        self._answer(status, reply, _JSON if status == 200 else "text/plain; charset=utf-8")
+
+    def _judged(self, path: str, body: bytes, waiting: Patience) -> tuple[int, bytes, str]:
+        """Return status, body and outcome. Raises: CallerGoneError."""
+        try:
+            reply = self._reply(path, body, waiting)
+        except InputError as error:
+            return 400, f"{error.message[:_ERROR_CHARACTERS]}\n".encode("utf-8", "replace"), "bad-review"
+        except CallerGoneError:
+            raise
+        except Exception:
+            log.exception("review failed", extra=fields(path=path))
+            return 500, b"internal error\n", "bug"
+        return (
+            200,
+            json.dumps(reply, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"),
+            _outcome(reply),
+        )
+
+    def _reply(self, path: str, body: bytes, waiting: Patience) -> Wire:
+        try:
+            return self.answering.judges[path](decode(body), waiting)
+        except TooManyValuesError as error:
+            unread = self.answering.unread.get(path)
+            if unread is None or not error.uid:
+                raise
+            return unread(error.uid)
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Answer without having read the body: the next request could not be found."""
+        self.close_connection = True
+        self._answer(status, f"{why}\n".encode())
+
+    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self._connection.wait(WRITE_SECONDS)
+        self.send_response_only(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep reviews out of the log."""
+
+
+def _outcome(reply: Wire) -> str:
+    response = reply["response"]
+    if not response["allowed"]:
+        return "refused"
+    return "warned" if response.get("warnings") else "allowed"

@@ -1,0 +1,80 @@
+"""Shapes: what of a device can matter to a selector, and how many devices of a slice have each.
+
+Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, attributes, capacities and whether
+it may be allocated many times. Attributes that tell devices of one kind apart (UUID, PCI address, serial) count by
+their type alone, so that a thousand equal nodes have the shapes of one; the values of one device stand for all. Taints,
+counters and where a device is are not seen by selectors, and never kept.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from dra_driver.model.wire import DeviceWire, SliceWire
+
+# Attributes that tell devices of one shape apart: whoever asks for their values is not told that nothing matches.
+IDENTITIES = frozenset(
+    {"uuid", "parentUUID", "serial", "pciBusID", "pcieRoot", "minor", "index", "nvlinkDomain", "numaNode"}
+)
+_DIGEST_BYTES = 16
+_PLAIN_MARSHAL = 2  # the newest version that writes equal values equally: later ones refer to objects
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedDevice:
+    """A device of a slice, the name of its shape, and how many of the slice have that shape."""
+
+    key: bytes
+    driver: str
+    device: DeviceWire
+    count: int
+
+
+def shapes_of(wire: SliceWire) -> list[ShapedDevice]:
+    """Return one device of each shape in a slice; what is not shaped as it should be is passed over."""
+    spec = _mapping(wire.get("spec"))
+    driver = str(spec.get("driver"))
+    found: dict[bytes, tuple[DeviceWire, int]] = {}
+    for device in _devices(spec):
+        key = _shape_of(device, driver)
+        first, count = found.get(key, (device, 0))
+        found[key] = first, count + 1
+    return [ShapedDevice(key, driver, device, count) for key, (device, count) in found.items()]
+
+
+def is_identity(name: str) -> bool:
+    """Whether an attribute, with or without its domain, tells devices of one shape apart."""
+    return name.rpartition("/")[2] in IDENTITIES
+
+
+def _devices(spec: Mapping[str, Any]) -> Iterator[DeviceWire]:
+    """Return what selectors see of the devices."""
+    devices = spec.get("devices")
+    for device in map(_mapping, devices if isinstance(devices, list) else ()):
+        said = _mapping(device.get("basic")) or device  # v1beta1
+        yield {
+            "attributes": _mapping(said.get("attributes")),
+            "capacity": _mapping(said.get("capacity")),
+            "allowMultipleAllocations": said.get("allowMultipleAllocations") is True,
+        }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _shape_of(device: DeviceWire, driver: str) -> bytes:
+    attributes = [
+        (name, sorted(value) if is_identity(name) and isinstance(value, dict) else value)
+        for name, value in sorted(device["attributes"].items())
+    ]
+    capacity = [
+        (name, amount.get("value") if isinstance(amount, dict) else amount)
+        for name, amount in sorted(device["capacity"].items())
+    ]
+    said = [driver, attributes, capacity, device["allowMultipleAllocations"]]
+    return blake2b(marshal.dumps(said, _PLAIN_MARSHAL), digest_size=_DIGEST_BYTES).digest()

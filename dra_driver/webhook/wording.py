@@ -1,0 +1,78 @@
+"""Wording: what a review says, cut to what people read and API servers pass on.
+
+Pure. In: findings about selectors, faults of configs. Out: warnings, and the status of a refusal; whatever a tenant
+wrote, an answer is of a few KiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.claims.config import Fault
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.lint_findings import Finding
+
+MOST_WARNINGS = 10
+# The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.
+WARNING_CHARACTERS = 256
+MOST_FAULTS = 20
+_PATH_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
+_NAME_CHARACTERS = 253  # of an object. Source: Kubernetes, DNS subdomain names
+_FAULT_BYTES = 4096  # of all faults together: 20 of plain text fit
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of a selector: the message, what to write instead, the rule."""
+
+    message: str
+    better: str
+    rule: str
+
+
+def said_of(finding: Finding) -> Said:
+    """Return what to say of a finding. What is too long to be passed on is not kept."""
+    fix = finding.fix if finding.fix and finding.is_safe else ""
+    better = fix if len(fix) < WARNING_CHARACTERS else ""
+    return Said(shortened(finding.message, WARNING_CHARACTERS), better, finding.rule)
+
+
+def warnings_of(path: str, said: Said) -> Iterator[str]:
+    """Write a warning; what to write instead in one of its own where there is no room, and never a part of it."""
+    alone = f"{path}: {said.message} [{said.rule}]"
+    whole = f"{path}: {said.message}; better: {said.better} [{said.rule}]"
+    rest = f"{path}: better: {said.better}"
+    if said.better and len(whole) <= WARNING_CHARACTERS:
+        yield shortened(whole, WARNING_CHARACTERS)
+        return
+    yield shortened(alone, WARNING_CHARACTERS)
+    if said.better and len(rest) <= WARNING_CHARACTERS:
+        yield shortened(rest, WARNING_CHARACTERS)
+
+
+def refusal(kind: str, driver: str, name: str, faults: Iterable[Fault]) -> Wire:
+    """Return the status of a refusal. Of faults beyond the most that are told none is looked for."""
+    told: list[tuple[str, str]] = []
+    room, is_more = _FAULT_BYTES, False
+    for fault in faults:
+        path, message = shortened(fault.path, _PATH_CHARACTERS), shortened(fault.message, _MESSAGE_CHARACTERS)
+        room -= len(path.encode()) + len(message.encode())
+        if told and (len(told) == MOST_FAULTS or room < 0):
+            is_more = True
+            break
+        told.append((path, message))
+    more = "; and more" if is_more else ""
+    text = f"{driver} can't use this {kind}: {'; '.join(f'{path}: {message}' for path, message in told)}{more}"
+    # With details kubectl shows a line for each field, as it does for the API server's own validation.
+    causes = [{"reason": "FieldValueInvalid", "field": path, "message": message} for path, message in told]
+    named = shortened(name, _NAME_CHARACTERS)
+    details = {"name": named, "group": "resource.k8s.io", "kind": kind, "causes": causes}
+    return {"status": "Failure", "code": 422, "reason": "Invalid", "message": text, "details": details}
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text; half of a surrogate pair, which is no character, becomes a question mark."""
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut if cut.isprintable() else cut.encode("utf-8", "replace").decode()

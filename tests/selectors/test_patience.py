@@ -1,0 +1,76 @@
+"""Work on selectors ends when whoever waits has waited enough; verdicts stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.lint import lint
+from dra_driver.selectors.lint_findings import Subject
+from dra_driver.selectors.patience import QUICK_COST, OutOfPatienceError, patience
+
+DRIVER = "gpu.nvidia.com"
+TEN = "[1,2,3,4,5,6,7,8,9,10]"
+FOLD = f"{TEN}.all(a,{TEN}.all(b,{TEN}.all(c,{TEN}.all(d,a+b+c+d>0))))"
+NEST = "[1,1,1,1,1,1,1,1]"
+for name in "abcde":
+    NEST = f"cel.bind({name}, {NEST}, [{', '.join([name] * 8)}])"
+COMPARE = f"cel.bind(f, {NEST}, f == [f][0])"
+VIEW = prepare_device({"attributes": {"model": {"string": "x"}}}, DRIVER)
+
+
+class Enough(OutOfPatienceError):
+    pass
+
+
+class Counted:
+    """A check that stops the work when it is asked for the n-th time."""
+
+    def __init__(self, most):
+        self.asked, self._most = 0, most
+
+    def __call__(self):
+        self.asked += 1
+        if self.asked >= self._most:
+            raise Enough
+
+
+@pytest.fixture
+def engine():
+    return KubernetesEngine("1.35")
+
+
+@pytest.mark.parametrize("expression", [FOLD, COMPARE])
+def test_an_evaluation_that_takes_long_is_stopped(engine, expression):
+    selector = engine.compile(expression)
+    with patience(Counted(20)), pytest.raises(Enough):
+        selector.matches_view(VIEW)
+
+
+def test_linting_is_stopped_between_devices(engine):
+    selector = engine.compile(f'device.attributes["{DRIVER}"].model == "x"')
+    check = Counted(30)
+    with patience(check), pytest.raises(Enough):
+        lint(Subject(selector, engine, [VIEW] * 100, [1] * 100))
+
+
+def test_tracing_is_stopped_too(engine):
+    selector = engine.compile(FOLD)
+    with patience(Counted(20)), pytest.raises(Enough):
+        selector.trace(VIEW)
+
+
+@pytest.mark.parametrize("expression", [FOLD, "true", f'device.attributes["{DRIVER}"].model == "y"'])
+def test_patience_changes_no_verdict(engine, expression):
+    selector = engine.compile(expression)
+    quick = selector.matches_view(VIEW)
+    with patience(lambda: None):
+        assert selector.matches_view(VIEW) is quick
+    assert engine.compile(FOLD).max_cost > QUICK_COST
+
+
+def test_patience_ends_with_its_block_and_is_of_its_thread(engine):
+    with pytest.raises(Enough), patience(Counted(1)):
+        engine.compile("true")
+    assert engine.compile("true").matches_view(VIEW)
