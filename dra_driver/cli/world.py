@@ -87,21 +87,19 @@ def world_of_files(paths: Sequence[str]) -> World:
 
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
     """Add simulated nodes, given as NAME or NAME=COUNT. Raises: InputError, UsageError."""
-    from dra_driver.cli.inputs_devices import fleet_of_profile
+    from dra_driver.allocation.replicas import Replica
+    from dra_driver.cli.profile_nodes import ProfileNodes, read_count
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
-        name, _, count = given.partition("=")
-        if count and not (count.isascii() and count.isdigit()):
-            raise UsageError("count", f"{given!r} is not PROFILE or PROFILE=COUNT")
-        for number in range(1, int(count or 1) + 1):
-            fleet = fleet_of_profile(name, number)
-            for driver in fleet.drivers:
-                devices = [device for device in fleet.devices if device.driver == driver]
-                node = _free_name(devices[0].node, taken)
-                world.objects["ResourceSlice"].append(_slice(node, driver, [device.wire for device in devices]))
-                if node not in {n["metadata"]["name"] for n in world.objects["Node"]}:
-                    world.objects["Node"].append(bare_node(node))
+        name, count = read_count(given)
+        simulated = ProfileNodes(name)
+        for number in range(1, count + 1):
+            node = _free_name(simulated.name_of(number), taken)
+            taken.add(node)
+            world.objects["Node"].append(bare_node(node))
+            for shape in simulated.shapes:
+                world.objects["ResourceSlice"].append(_slice(node, shape.driver, Replica(shape, node)))
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -112,7 +110,7 @@ def _free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def _slice(node: str, driver: str, devices: list[Wire]) -> Wire:
+def _slice(node: str, driver: str, devices: Sequence[Wire]) -> Wire:
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
     return {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
