@@ -70,6 +70,7 @@ def explain(
     *,
     pod: Wire | None = None,
     newer: Allocator | None = None,
+    folds: bool = False,
     names_holders: bool = True,
 ) -> Explanation:
     """Explain one pod's claims on all nodes.
@@ -80,7 +81,8 @@ def explain(
         nodes: in their order.
         pod: what may keep it from nodes, where it is one.
         newer: a later Kubernetes, to say where it decides otherwise.
-        names_holders: whether nodes differ when their devices are held by other claims; else what is said of the first
+        folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
+        names_holders: whether they differ when their devices are held by other claims; else what is said of the first
             may name other holders than those of nodes like it.
     """
     asked = allocator.for_claims(claims)
@@ -89,7 +91,7 @@ def explain(
     kinds = [NodeKinds(one, owners, names_holders=names_holders) for one in (asked, other) if one is not None]
     explained = tuple(
         replace(_explain_node(asked, other, first, skipped), like=tuple(names))
-        for first, skipped, names in _kinds(kinds, nodes, pod)
+        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod)
     )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
     rules = allocator.rules
@@ -97,11 +99,16 @@ def explain(
 
 
 def _kinds(kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None) -> Iterable[tuple[Wire, str, list[str]]]:
-    """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others."""
+    """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others.
+
+    Without `kinds` each node stands for itself.
+    """
     found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
     for node in nodes:
         skipped = why_not_on(pod, node) if pod is not None else ""
-        key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
+        key: Hashable = len(found)
+        if kinds:
+            key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
         known = found.get(key)
         if known is None:
             found[key] = node, skipped, []

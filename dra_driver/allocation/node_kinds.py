@@ -20,13 +20,13 @@ from dra_driver.allocation.devices import PoolId, SliceRecord
 from dra_driver.allocation.held import Held
 from dra_driver.allocation.outcome import Refusal
 from dra_driver.allocation.pools import Pool, PoolIndex, reaches_device
-from dra_driver.allocation.replicas import Replica, Shape
+from dra_driver.allocation.replicas import Replica, Shape, but_for_attributes
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.readset import Read, ReadSet
 
+FEW_NODES = 24  # up to here a reader is shown each node by itself
 _PLAIN_SPEC = frozenset({"driver", "nodeName", "pool", "devices"})
-_JUDGED_APART = frozenset({"name", "attributes"})
 
 
 class NodeKinds:
@@ -85,7 +85,7 @@ class NodeKinds:
         make = self._makers.get(record.driver)
         if make is None:
             make = self._makers[record.driver] = key_maker(self.reads, record.driver)
-        return tuple([(wire["name"], make(wire), _rest(wire)) for wire in wires])
+        return tuple([(wire["name"], make(wire), but_for_attributes(wire)) for wire in wires])
 
     def _varies(self, shape: Shape) -> bool:
         known = self._plain.get(id(shape))
@@ -151,11 +151,6 @@ def _reach(record: SliceRecord, node: Wire) -> Hashable:
         return tuple(reaches_device(wire, node) for wire in record.wires)
     except Refusal as refusal:
         return refusal.text, node["metadata"]["name"]
-
-
-def _rest(wire: DeviceWire) -> str:
-    """Write down a device but for its name and attributes."""
-    return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
 
 
 def _taken(held: Held, pool: PoolId, *, names: bool) -> Hashable:

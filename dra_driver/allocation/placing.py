@@ -58,7 +58,7 @@ class Placer:
         key = repr(([claim.get("spec") for claim in claims], _placement(pod)))
         said = self._whys.get(key)
         if said is None:
-            explanation = explain(self._allocator, claims, self._nodes, pod=pod, names_holders=False)
+            explanation = explain(self._allocator, claims, self._nodes, pod=pod, folds=True, names_holders=False)
             said = explanation.sentence
             if not explanation.aborts:  # an error names its claim
                 self._whys[key] = said

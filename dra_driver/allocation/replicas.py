@@ -14,6 +14,8 @@ from typing import Any, overload
 from dra_driver.model.wire import DeviceWire
 from dra_driver.selectors.readset import Read
 
+_JUDGED_APART = frozenset({"name", "attributes"})
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceListFacts:
@@ -91,6 +93,16 @@ class Replica(Sequence[DeviceWire]):
     def __getitem__(self, index: slice) -> Sequence[DeviceWire]: ...
     def __getitem__(self, index: Any) -> Any:
         return self.shape.on(self.node)[index]
+
+
+def names_of(wires: Sequence[DeviceWire]) -> list[str]:
+    """Return the names of some devices, which replicas have in common."""
+    return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
+
+
+def but_for_attributes(wire: DeviceWire) -> str:
+    """Write down all of a device but its name and attributes, to compare it with others."""
+    return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
 
 
 def _touches(read: Read, name: str) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.model.errors import InputError, UsageError
+from dra_driver.cli.progress import Progress
+from dra_driver.documents.shared_values import SharedValues
+from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
@@ -124,21 +126,31 @@ def world_of_cluster(kubeconfig: str | None) -> World:
     api = KubeApi(load(kubeconfig))
     try:
         version = api.server_version()
-        return World({kind: _list(api, path) for kind, path in _PATHS.items()}, f"{version.major}.{version.minor}")
+        return World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
     finally:
         api.close()
 
 
-def _list(api: Any, path: str) -> list[Wire]:
+def _list(api: Any, kind: str) -> list[Wire]:
+    """List all objects of a kind, page by page; what their devices have in common is kept once."""
     found: list[Wire] = []
     token = ""
-    while True:
-        query = {"limit": _PAGE, **({"continue": token} if token else {})}
-        answer = api.request("GET", path, query=query, timeout_s=30.0)
-        found += answer.get("items") or []
-        token = (answer.get("metadata") or {}).get("continue") or ""
-        if not token:
-            return found
+    line, values = Progress(f"{kind}s read"), SharedValues()
+    try:
+        while True:
+            query = {"limit": _PAGE, **({"continue": token} if token else {})}
+            answer = api.request("GET", _PATHS[kind], query=query, timeout_s=30.0)
+            items = answer.get("items") or []
+            if kind == "ResourceSlice":
+                for wire in items:
+                    values.share(wire)
+            found += items
+            line.tell(len(found))
+            token = (answer.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return found
+    finally:
+        line.close()
 
 
 def pod_claims(world: World, pod: Wire) -> list[Wire]:
