@@ -101,7 +101,8 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
             taken.add(node)
             world.objects["Node"].append(bare_node(node))
             for shape in simulated.shapes:
-                world.objects["ResourceSlice"].append(_slice(node, shape.driver, Replica(shape, node)))
+                devices = Replica(shape, node) if count > 1 else list(shape.on(node))
+                world.objects["ResourceSlice"].append(_slice(node, shape.driver, devices))
 
 
 def _free_name(name: str, taken: set[str]) -> str:
