@@ -88,7 +88,9 @@ def explain(
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
     owners = owners_of(allocator.index)
-    kinds = [NodeKinds(one, owners, names_holders=names_holders) for one in (asked, other) if one is not None]
+    kinds = [NodeKinds(asked, owners, names_holders=names_holders)]
+    if other is not None:
+        kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
     explained = tuple(
         replace(_explain_node(asked, other, first, skipped), like=tuple(names))
         for first, skipped, names in _kinds(kinds if folds else [], nodes, pod)

@@ -36,9 +36,12 @@ class NodeKinds:
         asked: the claims, with the state of the cluster.
         owners: whose the pools are (`owners_of`).
         names_holders: whether nodes differ when their devices are held by other claims; else only by which are held.
+        like: another one for the same slices; what it learnt of devices is used if the same is read.
     """
 
-    def __init__(self, asked: PodAllocator, owners: dict[str, str], *, names_holders: bool) -> None:
+    def __init__(
+        self, asked: PodAllocator, owners: dict[str, str], *, names_holders: bool, like: NodeKinds | None = None
+    ) -> None:
         self._asked = asked
         self._index: PoolIndex = asked.allocator.index
         self._owners = owners
@@ -46,6 +49,9 @@ class NodeKinds:
         self.reads, self._compared = read_by(asked)
         self._makers: dict[str, Callable[[DeviceWire], Hashable]] = {}
         self._plain: dict[int, bool] = {}  # by shape
+        known = like is not None and like.reads == self.reads
+        self._looks: dict[int, Hashable] = like._looks if like is not None and known else {}  # by list of devices
+        self._same: dict[Hashable, Hashable] = {}
 
     def key(self, node: Wire) -> Hashable:
         """Return the key of a node."""
@@ -82,10 +88,14 @@ class NodeKinds:
         wires = record.wires
         if isinstance(wires, Replica) and not self._varies(wires.shape):
             return id(wires.shape)
-        make = self._makers.get(record.driver)
-        if make is None:
-            make = self._makers[record.driver] = key_maker(self.reads, record.driver)
-        return tuple([(wire["name"], make(wire), but_for_attributes(wire)) for wire in wires])
+        known = self._looks.get(id(wires))
+        if known is None:
+            make = self._makers.get(record.driver)
+            if make is None:
+                make = self._makers[record.driver] = key_maker(self.reads, record.driver)
+            look = tuple([(wire["name"], make(wire), but_for_attributes(wire)) for wire in wires])
+            known = self._looks[id(wires)] = self._same.setdefault(look, look)
+        return known
 
     def _varies(self, shape: Shape) -> bool:
         known = self._plain.get(id(shape))

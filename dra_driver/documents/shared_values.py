@@ -10,6 +10,8 @@ import sys
 from typing import Any
 
 _MOST_KNOWN = 65_536
+_FLAT = frozenset({str, int, bool})
+_WHOLE = ("capacity", "consumesCounters", "taints")
 
 
 class SharedValues:
@@ -27,17 +29,23 @@ class SharedValues:
                 continue
             attributes = device.get("attributes")
             if isinstance(attributes, dict):
-                device["attributes"] = {sys.intern(k): self._value(v) for k, v in attributes.items()}
-            for name in ("capacity", "consumesCounters", "taints"):
+                device["attributes"] = self._attributes(attributes)
+            for name in _WHOLE:
                 if name in device:
                     device[name] = self._kept(repr(device[name]), device[name])
 
-    def _value(self, value: Any) -> Any:
-        if type(value) is dict and len(value) == 1:
-            for kind, inner in value.items():
-                if type(inner) in {str, int, bool}:
-                    return self._kept((kind, type(inner), inner), value)
-        return value
+    def _attributes(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        known, made = self._known, {}
+        for key, value in attributes.items():
+            name = sys.intern(key) if type(key) is str else key
+            if type(value) is dict and len(value) == 1:
+                ((kind, inner),) = value.items()
+                if type(inner) in _FLAT:
+                    known_by = kind, inner, type(inner)
+                    made[name] = known.get(known_by) or self._kept(known_by, value)
+                    continue
+            made[name] = value
+        return made
 
     def _kept(self, key: Any, value: Any) -> Any:
         known = self._known.get(key)
