@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from dra_driver.allocation.attempt import Attempt, Context
 from dra_driver.allocation.counters import Accounts
+from dra_driver.allocation.devices import PoolId
 from dra_driver.allocation.held import Held, held_by
 from dra_driver.allocation.matching import Matchers
 from dra_driver.allocation.outcome import Category, Outcome, Refusal
@@ -52,6 +53,11 @@ class Allocator:
     def for_claims(self, claims: Sequence[ClaimWire]) -> PodAllocator:
         """Read the claims of one pod, to be allocated together."""
         return PodAllocator(self, claims)
+
+    def hold(self, claim: ClaimWire) -> set[PoolId]:
+        """Take the devices of one more claim away; give the pools that they are in. It is not undone."""
+        self._accounts.forget()
+        return self.held.add(claim, shares=self.features.consumable_capacity)
 
     def context(self, plan: Plan) -> Context:
         """Give what the attempts for one pod share."""

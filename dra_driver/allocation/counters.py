@@ -39,6 +39,10 @@ class Accounts:
         self._open: dict[Hashable, Account] = {}
         self._takes: dict[DeviceId, tuple[DeviceRecord, tuple[tuple[Counter, Amount], ...]]] = {}
 
+    def forget(self) -> None:
+        """Close all accounts: what is held has changed."""
+        self._open.clear()
+
     def key(self, pool: Pool, device: DeviceRecord) -> Hashable:
         """Tell which account a device draws on."""
         match self._rules.counters_of:

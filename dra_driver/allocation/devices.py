@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.allocation.capacity import Amount, Capacity, parse, read_capacities
+from dra_driver.allocation.replicas import facts_of
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 
 DeviceId = tuple[str, str, str]  # driver, pool, device
@@ -88,18 +89,15 @@ class SliceRecord:
         self.sets: Sequence[Wire] = spec.get("sharedCounters") or ()
         self.wires: Sequence[DeviceWire] = spec.get("devices") or ()
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
-        self.has_binding = False
-        self.consumes = False
-        for device in self.wires:
-            if "bindingConditions" in device or "consumesCounters" in device:
-                self.has_binding = self.has_binding or device.get("bindingConditions") is not None
-                self.consumes = self.consumes or bool(device.get("consumesCounters"))
-        self.has_duplicates = len({device["name"] for device in self.wires}) < len(self.wires)
-        self._made: list[DeviceRecord | None] = [None] * len(self.wires)
+        facts = facts_of(self.wires)
+        self.has_binding = facts.has_binding
+        self.consumes = facts.consumes
+        self.has_duplicates = facts.has_duplicates
+        self._made: dict[int, DeviceRecord] = {}
 
     def device(self, index: int) -> DeviceRecord:
         """Give one device by its place, made when it is first asked for."""
-        made = self._made[index]
+        made = self._made.get(index)
         if made is None:
             made = self._made[index] = DeviceRecord(self.wires[index], self)
         return made
@@ -107,7 +105,7 @@ class SliceRecord:
     @property
     def devices(self) -> list[DeviceRecord]:
         """The devices, in the slice's order of preference."""
-        return [self.device(index) for index in range(len(self._made))]
+        return [self.device(index) for index in range(len(self.wires))]
 
 
 def counter_value(counter: Wire) -> Amount:

@@ -6,11 +6,12 @@ the whole: verdict, sentence, funnels, what would mend it. It adds nothing to th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
+from dra_driver.allocation.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, Category, Outcome, Refusal
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.allocation.pools import Pool
@@ -19,7 +20,10 @@ from dra_driver.model.wire import ClaimWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """One node. `skipped` says why the device check is never reached; then there is no outcome."""
+    """One node, and those for which the same holds with their own names (`like`).
+
+    `skipped` says why the device check is never reached; then there is no outcome.
+    """
 
     node: str
     sentence: str
@@ -27,16 +31,25 @@ class NodeExplanation:
     funnels: tuple[Funnel, ...] = ()
     notes: tuple[str, ...] = ()
     skipped: str = ""
+    like: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether the claims fit here."""
         return self.outcome is not None and self.outcome.ok
 
+    @property
+    def count(self) -> int:
+        """How many nodes this is said of."""
+        return 1 + len(self.like)
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All nodes. `sentence` is the one that matters; `aborts` says that an error ends the pod's scheduling."""
+    """All nodes, equal ones together, in the order of their first.
+
+    `sentence` is the one that matters; `aborts` says that an error ends the pod's scheduling.
+    """
 
     sentence: str
     nodes: tuple[NodeExplanation, ...]
@@ -53,23 +66,61 @@ class Explanation:
 def explain(
     allocator: Allocator,
     claims: Sequence[ClaimWire],
-    nodes: Sequence[Wire],
+    nodes: Iterable[Wire],
     *,
     pod: Wire | None = None,
     newer: Allocator | None = None,
+    folds: bool = False,
+    names_holders: bool = True,
 ) -> Explanation:
-    """Explain one pod's claims on all nodes. `newer` is a later Kubernetes, to say where it decides otherwise."""
+    """Explain one pod's claims on all nodes.
+
+    Args:
+        allocator: the state of the cluster.
+        claims: of the pod.
+        nodes: in their order.
+        pod: what may keep it from nodes, where it is one.
+        newer: a later Kubernetes, to say where it decides otherwise.
+        folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
+        names_holders: whether they differ when their devices are held by other claims; else what is said of the first
+            may name other holders than those of nodes like it.
+    """
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
-    explained = tuple(_explain_node(asked, other, node, pod) for node in nodes)
+    owners = owners_of(allocator.index)
+    kinds = [NodeKinds(asked, owners, names_holders=names_holders)]
+    if other is not None:
+        kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
+    explained = tuple(
+        replace(_explain_node(asked, other, first, skipped), like=tuple(names))
+        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod)
+    )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
     rules = allocator.rules
     return Explanation(_overall(explained, errors), explained, bool(errors), rules.kubernetes, rules.exact)
 
 
-def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, pod: Wire | None) -> NodeExplanation:
+def _kinds(kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None) -> Iterable[tuple[Wire, str, list[str]]]:
+    """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others.
+
+    Without `kinds` each node stands for itself.
+    """
+    found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
+    for node in nodes:
+        skipped = why_not_on(pod, node) if pod is not None else ""
+        key: Hashable = len(found)
+        if kinds:
+            key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
+        known = found.get(key)
+        if known is None:
+            found[key] = node, skipped, []
+        else:
+            known[2].append(node["metadata"]["name"])
+    return found.values()
+
+
+def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, skipped: str) -> NodeExplanation:
     name = node["metadata"]["name"]
-    skipped = why_not_on(pod, node) if pod is not None else ""
     if skipped:
         return NodeExplanation(name, f"not considered: {skipped}", None, skipped=skipped)
     outcome = asked.allocate(node)
@@ -177,12 +228,17 @@ def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome:
 
 def _overall(nodes: Sequence[NodeExplanation], errors: Sequence[NodeExplanation]) -> str:
     fitting = [node for node in nodes if node.ok]
+    total = _count(nodes)
     if errors:
-        word = "is" if len(errors) == len([n for n in nodes if not n.skipped]) else "may be"
+        word = "is" if _count(errors) == _count([n for n in nodes if not n.skipped]) else "may be"
         return f"scheduling {word} blocked: {errors[0].node}: {errors[0].sentence}"
     if fitting:
-        return f"fits on {len(fitting)} of {len(nodes)} nodes; {fitting[0].node}: {fitting[0].sentence}"
+        return f"fits on {_count(fitting)} of {total} nodes; {fitting[0].node}: {fitting[0].sentence}"
     if not nodes:
         return "there are no nodes to look at"
     best = max(nodes, key=lambda n: (n.outcome is not None, sum(f.fits for f in n.funnels)))
-    return f"fits on none of {len(nodes)} nodes; nearest is {best.node}: {best.sentence}"
+    return f"fits on none of {total} nodes; nearest is {best.node}: {best.sentence}"
+
+
+def _count(nodes: Sequence[NodeExplanation]) -> int:
+    return sum(node.count for node in nodes)

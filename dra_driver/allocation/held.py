@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dra_driver.allocation.capacity import Amount, parse
-from dra_driver.allocation.devices import DeviceId
+from dra_driver.allocation.devices import DeviceId, PoolId
 from dra_driver.model.wire import ClaimWire
 
 
@@ -23,15 +23,19 @@ class Held:
     devices: dict[DeviceId, str] = field(default_factory=dict)
     shares: dict[DeviceId, list[str]] = field(default_factory=dict)
     capacity: dict[DeviceId, dict[str, Amount]] = field(default_factory=dict)
+    by_pool: dict[PoolId, set[DeviceId]] = field(default_factory=dict)
 
-    def add(self, claim: ClaimWire, *, shares: bool) -> None:
-        """Add what one claim holds."""
+    def add(self, claim: ClaimWire, *, shares: bool) -> set[PoolId]:
+        """Add what one claim holds; give the pools that it is in."""
+        pools: set[PoolId] = set()
         allocation = (claim.get("status") or {}).get("allocation") or {}
         holder = claim_name(claim)
         for result in (allocation.get("devices") or {}).get("results") or []:
             if result.get("adminAccess"):
                 continue
             device = (result["driver"], result["pool"], result["device"])
+            pools.add(device[:2])
+            self.by_pool.setdefault(device[:2], set()).add(device)
             if not shares or result.get("shareID") is None:
                 self.devices[device] = holder
                 continue
@@ -41,6 +45,7 @@ class Held:
                 held = self.capacity.setdefault(device, {})
                 for name, text in consumed.items():
                     held[name] = held.get(name, 0) + parse(text).value
+        return pools
 
 
 def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> Held:

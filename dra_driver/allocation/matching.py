@@ -41,12 +41,12 @@ class Step:
 class Matcher:
     """A chain of selectors with all its verdicts so far."""
 
-    __slots__ = ("_by_device", "_by_key", "_keys", "_reads", "steps")
+    __slots__ = ("_by_device", "_by_key", "_keys", "reads", "steps")
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
         read_sets = [step.selector.read_set for step in steps if isinstance(step.selector, KubernetesSelector)]
-        self._reads = ReadSet(
+        self.reads = ReadSet(
             frozenset(read for one in read_sets for read in one.reads),
             frozenset(read for one in read_sets for read in one.guarded),
         )
@@ -60,7 +60,7 @@ class Matcher:
         if verdict is None:
             make = self._keys.get(device.driver)
             if make is None:
-                make = self._keys[device.driver] = key_maker(self._reads, device.driver)
+                make = self._keys[device.driver] = key_maker(self.reads, device.driver)
             key = make(device.wire)
             verdict = self._by_key.get(key)
             if verdict is None:

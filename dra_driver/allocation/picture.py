@@ -6,7 +6,7 @@ is shared, and flags: what a reader should worry about. Pure; it decides nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,16 @@ from dra_driver.allocation.capacity import Amount, parse
 from dra_driver.allocation.counters import flat_takes
 from dra_driver.allocation.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.node_kinds import FEW_NODES
+from dra_driver.allocation.replicas import Replica, but_for_attributes, names_of
 from dra_driver.allocation.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+from dra_driver.selectors.readset import Read
 
 _PART = "-mig-"
+_SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
+_DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
 
 
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None where pods are not known
@@ -26,7 +31,10 @@ Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None wher
 
 @dataclass(slots=True)
 class Branch:
-    """One line of the tree. `kind` is node, pool, set, device, claim or pod."""
+    """One line of the tree. `kind` is node, pool, set, device, claim or pod.
+
+    `like` are nodes below which everything is the same, but for their own names.
+    """
 
     kind: str
     name: str
@@ -34,6 +42,7 @@ class Branch:
     fill: float | None = None
     flags: tuple[str, ...] = ()
     children: list[Branch] = field(default_factory=list)
+    like: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,39 @@ def picture_of_slices(
     for order, wire in enumerate(slices):
         record = SliceRecord(wire, order)
         pools.setdefault(record.pool_id, []).append(record)
-    nodes: dict[str, Branch] = {}
+    nodes: dict[str, list[list[SliceRecord]]] = {}
     for _, records in sorted(pools.items()):
-        where = records[0].spec.get("nodeName") or "(several nodes)"
-        branch = nodes.setdefault(where, Branch("node", where))
-        branch.children.append(_pool(records, held, known))
-    return [nodes[name] for name in sorted(nodes)]
+        nodes.setdefault(records[0].spec.get("nodeName") or _SEVERAL, []).append(records)
+    busy = {key[:2] for key in held}
+    branches = []
+    for names in _alike({name: nodes[name] for name in sorted(nodes)}, busy):
+        branch = Branch("node", names[0], like=tuple(names[1:]))
+        branch.children = [_pool(records, held, known) for records in nodes[names[0]]]
+        branches.append(branch)
+    return branches
+
+
+def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
+    """Put nodes together of which nothing is held and which look the same."""
+    found: dict[Hashable, list[str]] = {}
+    for name, pools in nodes.items():
+        is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
+        key: Hashable = name if is_apart else tuple(_look(records, name) for records in pools)
+        found.setdefault(key, []).append(name)
+    return found.values()
+
+
+def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
+    """Give all that is drawn of a pool, but for its name."""
+    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
+    return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
+
+
+def _looks(record: SliceRecord) -> Hashable:
+    wires = record.wires
+    if isinstance(wires, Replica) and not wires.shape.varies_in(_DRAWN):
+        return id(wires.shape)
+    return tuple([(wire["name"], _product(wire), but_for_attributes(wire)) for wire in wires])
 
 
 def picture_of_claims(
@@ -77,9 +113,9 @@ def picture_of_claims(
 ) -> list[Branch]:
     """Draw claims with their devices and pods."""
     published = {
-        (s["spec"]["driver"], s["spec"]["pool"]["name"], d["name"])
+        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
         for s in slices
-        for d in s["spec"].get("devices") or ()
+        for name in names_of(s["spec"].get("devices") or ())
     }
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     branches = []
@@ -160,15 +196,18 @@ def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, f
 
 
 def _device(device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
-    attributes = device.wire.get("attributes") or {}
-    words = [str(next(iter(attributes[key].values()))) for key in _PRODUCT if key in attributes]
     flags = tuple(f"taint {taint_text(taint)}" for taint in device.wire.get("taints") or ())
-    branch = Branch("device", device.id[2], " ".join(words), flags=flags)
+    branch = Branch("device", device.id[2], _product(device.wire), flags=flags)
     holders = held.get(device.id, [])
     if device.is_shared and device.capacities:
         branch.fill = _shared(device, holders)
     branch.children = [_claim(one.claim, pods, one.result) for one in holders]
     return branch
+
+
+def _product(wire: Wire) -> str:
+    attributes = wire.get("attributes") or {}
+    return " ".join(str(next(iter(attributes[key].values()))) for key in _PRODUCT if key in attributes)
 
 
 def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.explanation import explain
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.allocation.placing import Placer
 from dra_driver.allocation.usage import Usage, usage_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
@@ -83,7 +82,7 @@ class Timeline:
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
-    _known: Allocator | None = None  # of the present state
+    _known: Placer | None = None  # of the present state
 
     def happen(self, event: Event) -> Moment:
         """Let one thing happen, then try everybody who waits.
@@ -93,12 +92,14 @@ class Timeline:
         """
         evicted = self._apply(event)
         self._known = None
-        placed = []
-        for job in list(self.queue):
+        placed, queue = [], []
+        for job in self.queue:
             found = self._try(job)
-            if found is not None:
-                self.queue.remove(job)
+            if found is None:
+                queue.append(job)
+            else:
                 placed.append(found)
+        self.queue = queue
         waiting = tuple(Waiting(job.name, self._why(job)) for job in self.queue)
         label = event.label or f"{event.kind} {event.target}"
         usage = usage_of(self.slices, self._allocated())
@@ -146,7 +147,7 @@ class Timeline:
                 continue
             for device in spec.get("devices") or ():
                 if device["name"] == name:
-                    spec["devices"] = [other for other in spec["devices"] if other is not device]
+                    spec["devices"] = [other for other in spec["devices"] if other["name"] != name]
                     self.lost[pool, name] = device
                     return self._evict(self._holders(spec["driver"], spec["pool"]["name"], {name}))
         raise InputError("event", f"lose {target}: there is no such device", hint="name it NODE/DEVICE")
@@ -194,41 +195,32 @@ class Timeline:
     def _allocated(self) -> list[ClaimWire]:
         return [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
 
-    def _allocator(self) -> Allocator:
+    def _placer(self) -> Placer:
         if self._known is None:
-            self._known = Allocator(
+            allocator = Allocator(
                 slices=self.slices,
                 classes=self.classes,
                 allocated=self._allocated(),
                 kubernetes=self.kubernetes,
                 gates=self.gates,
             )
+            self._known = Placer(allocator, self.nodes)
         return self._known
 
     def _try(self, job: Job) -> Placed | None:
-        asked = self._allocator().for_claims(job.claims)
-        for node in self.nodes:
-            if why_not_on(job.pod or {}, node):
-                continue
-            outcome = asked.allocate(node)
-            if outcome.results is not None:
-                claims = [
-                    {**claim, "status": {"allocation": result}}
-                    for claim, result in zip(job.claims, outcome.results, strict=True)
-                ]
-                name = node["metadata"]["name"]
-                self.running[job.name] = (job, name, claims)
-                self._known = None
-                devices = [
-                    one["device"] for result in outcome.results for one in result["devices"].get("results") or ()
-                ]
-                return Placed(job.name, name, tuple(devices))
-            if not outcome.category.is_node_local:
-                return None  # the scheduler tries no other node
-        return None
+        found = self._placer().place(job.claims, job.pod or {})
+        if found is None:
+            return None
+        node, results = found
+        claims = [
+            {**claim, "status": {"allocation": result}} for claim, result in zip(job.claims, results, strict=True)
+        ]
+        self.running[job.name] = (job, node, claims)
+        self._placer().hold(claims)
+        return Placed(job.name, node, tuple(one["device"] for r in results for one in r["devices"].get("results") or ()))
 
     def _why(self, job: Job) -> str:
-        return explain(self._allocator(), job.claims, self.nodes, pod=job.pod or {}).sentence
+        return self._placer().why_not(job.claims, job.pod or {})
 
 
 def jobs_of_claims(claims: Sequence[ClaimWire]) -> tuple[Job, ...]:

@@ -6,11 +6,11 @@ In: slices and allocated claims as wire dicts. Out: `Usage`. A unit is a device 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dra_driver.allocation.devices import DeviceRecord, SliceRecord, counter_value
+from dra_driver.allocation.devices import DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.held import Held, held_by
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
@@ -30,34 +30,52 @@ class Usage:
 
 
 def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usage:
-    """Measure a cluster."""
+    """Measure a cluster. Only pools of which something is held are looked at device by device."""
     held = held_by(allocated, shares=True)
+    pools: dict[PoolId, list[SliceRecord]] = {}
+    for order, wire in enumerate(slices):
+        record = SliceRecord(wire, order)
+        pools.setdefault(record.pool_id, []).append(record)
     free: dict[str, Fraction] = {}
     units, used = 0, Fraction(0)
-    for node, part in _parts([SliceRecord(wire, order) for order, wire in enumerate(slices)], held):
-        units += 1
-        used += part
-        free[node] = free.get(node, Fraction(0)) + 1 - part
+    for pool, records in pools.items():
+        for node, count, part in _held_parts(records, held) if pool in held.by_pool else _free_parts(records):
+            units += count
+            used += part
+            free[node] = free.get(node, Fraction(0)) + count - part
     total = sum(free.values(), Fraction(0))
     scattered = 1 - max(free.values()) / total if total else Fraction(0)
     return Usage(units, float(used), float(scattered))
 
 
-def _parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, Fraction]]:
-    """Give, for each unit, its node and the part of it that is held."""
-    parts: list[tuple[str, Fraction]] = []
-    sets: dict[tuple[str, str, str], tuple[str, Wire, dict[str, Fraction]]] = {}
+def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Fraction]]:
+    """Give node and number of units for each slice of a pool of which nothing is held."""
+    sets: dict[str, str] = {}
+    for record in records:
+        sets.update((one["name"], _node(record)) for one in record.sets)
+        alone = len(record.wires)
+        if record.consumes:
+            alone -= sum(bool(wire.get("consumesCounters")) for wire in record.wires)
+        yield _node(record), alone, Fraction(0)
+    for node in sets.values():
+        yield node, 1, Fraction(0)
+
+
+def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, int, Fraction]]:
+    """Give, for each unit of a pool, its node and the part of it that is held."""
+    parts: list[tuple[str, int, Fraction]] = []
+    sets: dict[str, tuple[str, Wire, dict[str, Fraction]]] = {}
     for record in records:
         for one in record.sets:
-            sets[(*record.pool_id, one["name"])] = (_node(record), one, {})
+            sets[one["name"]] = (_node(record), one, {})
     for record in records:
         for device in record.devices:
             is_held = device.id in held.devices or device.id in held.shares
             if not device.takes:
-                parts.append((_node(record), _part(device, held)))
+                parts.append((_node(record), 1, _part(device, held)))
                 continue
             for name, counters in device.takes if is_held else ():
-                entry = sets.get((*record.pool_id, name))
+                entry = sets.get(name)
                 for counter, amount in counters if entry else ():
                     entry[2][counter] = entry[2].get(counter, Fraction(0)) + Fraction(amount)  # type: ignore[index]
     for node, one, taken in sets.values():
@@ -67,7 +85,7 @@ def _parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, Fracti
             if (value := counter_value(wire))
         ]
         mean = sum(shares, Fraction(0)) / len(shares) if shares else Fraction(0)
-        parts.append((node, min(mean, Fraction(1))))
+        parts.append((node, 1, min(mean, Fraction(1))))
     return parts
 
 

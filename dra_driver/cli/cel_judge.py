@@ -10,8 +10,8 @@ Source: Kubernetes' scheduler (dynamicresources: class selectors, then request s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dra_driver.cli.inputs_devices import Fleet, FleetDevice
 from dra_driver.cli.inputs_selectors import Query, Written
@@ -55,11 +55,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One query on one fleet. `groups` is empty where an expression does not compile."""
+    """One query on one fleet. `groups` is empty where an expression does not compile.
+
+    A node in `like` stands for those that are named there too: the same is true of their devices.
+    """
 
     query: Query
     compiled: tuple[Compiled, ...]
     groups: tuple[Group, ...]
+    like: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def compiles(self) -> bool:
@@ -68,7 +72,13 @@ class Judged:
 
     def count(self, kind: str) -> int:
         """Count devices of one verdict."""
-        return sum(len(group.devices) for group in self.groups if group.verdict.kind == kind)
+        return sum(self.size(group) for group in self.groups if group.verdict.kind == kind)
+
+    def size(self, group: Group) -> int:
+        """Count the devices of a group."""
+        if not self.like:
+            return len(group.devices)
+        return sum(1 + len(self.like.get(device.node, ())) for device in group.devices)
 
     def by_node(self) -> dict[str, dict[str, list[FleetDevice]]]:
         """Give devices by node and verdict."""
@@ -78,6 +88,11 @@ class Judged:
                 held = found.setdefault(device.node, {MATCH: [], NO_MATCH: [], ABORT: []})
                 held[group.verdict.kind].append(device)
         return found
+
+    def errors(self) -> dict[int, tuple[str | None, int | None]]:
+        """Give what aborts scheduling, by the identity of the device: the error and the number of the selector."""
+        aborting = (group for group in self.groups if group.verdict.kind == ABORT)
+        return {id(one): (group.verdict.error, group.verdict.step) for group in aborting for one in group.devices}
 
 
 def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: Environment) -> list[Judged]:
@@ -91,8 +106,11 @@ def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: E
                 known[written.expression] = compile_written(written, engine, environment)
             one = known[written.expression]
             compiled.append(Compiled(written, one.selector, one.error, one.refusal))
-        groups = () if any(one.error for one in compiled) else _groups(compiled, fleet)
-        found.append(Judged(query, tuple(compiled), tuple(groups)))
+        if any(one.error for one in compiled):
+            found.append(Judged(query, tuple(compiled), ()))
+            continue
+        looked_at = fleet if _can_be_folded(compiled, fleet) else fleet.unfolded()
+        found.append(Judged(query, tuple(compiled), tuple(_groups(compiled, looked_at)), looked_at.like))
     return found
 
 
@@ -136,6 +154,16 @@ def refusal_of(selector: object, engine: Engine) -> str:
 def number(value: int) -> str:
     """Write a number for people: with separators, huge ones in powers of ten."""
     return f"{value:,}" if abs(value) < 10**9 else f"{float(value):.1e}"
+
+
+def _can_be_folded(compiled: Sequence[Compiled], fleet: Fleet) -> bool:
+    """Whether nothing is read in which the nodes of a profile differ."""
+    shapes = [shape for repeat in fleet.repeats for shape in repeat.shapes]
+    selectors = [one.selector for one in compiled]
+    return all(
+        isinstance(selector, KubernetesSelector) and not any(s.varies_in(selector.read_set.reads) for s in shapes)
+        for selector in selectors
+    )
 
 
 def _groups(compiled: Sequence[Compiled], fleet: Fleet) -> list[Group]:

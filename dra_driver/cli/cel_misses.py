@@ -36,14 +36,14 @@ class Miss:
 def misses(judged: Judged) -> list[Miss]:
     """Find the nearest misses."""
     selectors = [one.selector for one in judged.compiled if isinstance(one.selector, KubernetesSelector)]
-    total = sum(len(group.devices) for group in judged.groups)
+    total = sum(judged.size(group) for group in judged.groups)
     outside = [group for group in judged.groups if group.verdict.kind != MATCH]
     found: list[Miss] = []
     for step, selector in enumerate(selectors):
         others = selectors[:step] + selectors[step + 1 :]
         near = [group for group in outside if all(_holds(other, group) for other in others)]
         for miss in nearest_misses(selector, [group.view for group in near]):
-            count = sum(len(near[position].devices) for position in miss.devices)
+            count = sum(judged.size(near[position]) for position in miss.devices)
             found.append(Miss(judged.compiled[step].written.label, miss.clause, miss.reason, count, total))
     return sorted(found, key=lambda miss: -miss.devices)[:_MOST]
 

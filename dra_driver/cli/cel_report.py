@@ -6,6 +6,7 @@ In: judged queries. Out: lines on a console, or plain dicts for --output json an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from dra_driver.cli.cel_judge import ABORT, MATCH, NO_MATCH, Compiled, Judged, number
@@ -14,6 +15,7 @@ from dra_driver.cli.inputs_options import Given
 from dra_driver.cli.output import say
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.declarations import declare
+from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
 
@@ -28,7 +30,7 @@ def say_heading(out: Any, given: Given, *, engine: str = "", caveat: str | None 
     fleet = given.fleet
     held = ""
     if fleet.sources:
-        devices, nodes = plural(len(fleet.devices), "device"), plural(len(fleet.nodes), "node")
+        devices, nodes = plural(fleet.size, "device"), plural(fleet.node_count, "node")
         held = f"{devices} on {nodes} from {', '.join(fleet.sources)}; "
     say(out, f"{held}{f'engine {engine}' if engine else f'rules of {rules}'}", style="dim")
     if caveat:
@@ -76,15 +78,23 @@ def unknowns(one: Compiled, given: Given) -> list[Unknown]:
     if one.error is not None:
         return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
     if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:
-        return unknown_names(one.selector.read_set, views_of(given.fleet))
+        return unknown_names(one.selector.read_set, _views_by_names(given.fleet))
     return []
 
 
-def views_of(fleet: Fleet) -> list[Any]:
+def views_of(fleet: Fleet) -> list[DeviceView]:
     """Convert all devices."""
-    from dra_driver.selectors.device_view import prepare_device
-
     return [prepare_device(device.wire, device.driver) for device in fleet.devices]
+
+
+def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
+    """Convert one device of all those whose attributes and capacities have the same names."""
+    known: dict[Any, DeviceView] = {}
+    for device in fleet.devices:
+        key = device.driver, *(tuple(device.wire.get(field) or ()) for field in ("attributes", "capacity"))
+        if key not in known or known[key].problem is not None:
+            known[key] = prepare_device(device.wire, device.driver)
+    return known.values()
 
 
 def sentence(unknown: Unknown) -> str:
@@ -118,8 +128,8 @@ def given_document(given: Given) -> Wire:
         "verdicts": given.verdicts,
         "gates": given.gates,
         "environment": given.environment,
-        "devices": len(given.fleet.devices),
-        "nodes": len(given.fleet.nodes),
+        "devices": given.fleet.size,
+        "nodes": given.fleet.node_count,
         "sources": list(given.fleet.sources),
         "notes": list(given.fleet.notes),
     }

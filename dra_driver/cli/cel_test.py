@@ -10,16 +10,18 @@ from typing import Any
 
 import click
 
+from dra_driver.allocation.node_kinds import FEW_NODES
 from dra_driver.cli.cel_judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
 from dra_driver.cli.cel_report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
 from dra_driver.cli.inputs_devices import FleetDevice
 from dra_driver.cli.inputs_options import Given, gather, input_options, output_option
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import Engine
 
 _LEAST_NAMES, _MOST_NAMES = 24, 120  # columns for the names of matching devices
 _MOST_ERRORS = 5
+_MOST_ROWS = 200
 
 
 @click.command(name="test")
@@ -45,6 +47,9 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
       dra-driver cel test deployment.yaml --fleet dgx-h100 --fleet l40s
       kubectl get resourceslices -o yaml | dra-driver cel test claim.yaml
 
+    Of more than 24 nodes, those that are alike are shown together: in -o json the first of them is in `node`, the
+    names of the others in `like`.
+
     Without a source of devices, standard input is read if something is piped in; else this node's hardware.
 
     \b
@@ -53,7 +58,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
       1  nothing matches a request                  4  a device would abort scheduling (beats 0 and 1)
       2  the command line is wrong                  5  the cluster or the hardware does not answer
     """  # noqa: D301
-    given = gather(options)
+    given = gather(options, folds=not by_device)
     engine = _engine(engine_name, given)
     judged = judge(given.queries, given.fleet, engine, given.environment)
     if output == "table":
@@ -98,13 +103,13 @@ def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
 
 
 def _show_nodes(out: Any, judged: Judged) -> None:
-    nodes = judged.by_node()
-    room = out.width - max(map(len, nodes)) - len("match   no match   aborts") - 12
+    found = rows_of(judged)
+    room = out.width - max(len(folded(names)) for names, _ in found) - len("match   no match   aborts") - 12
     rows = []
-    for node, held in nodes.items():
+    for nodes, held in found:
         counts = [len(held[MATCH]), len(held[NO_MATCH]), len(held[ABORT])]
         names = _names([device.name for device in held[MATCH]], min(max(room, _LEAST_NAMES), _MOST_NAMES))
-        rows.append((node, *map(str, counts), names))
+        rows.append((folded(nodes), *map(str, counts), names))
     columns = (
         Column("node"),
         Column("match", is_number=True),
@@ -112,7 +117,25 @@ def _show_nodes(out: Any, judged: Judged) -> None:
         Column("aborts", is_number=True),
         Column("matching devices", 1),
     )
-    show_table(out, "", columns, rows)
+    show_table(out, "", columns, rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        say(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
+
+
+def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
+    """Give nodes with their devices by verdict. More nodes than a reader looks at are put together where alike."""
+    nodes = judged.by_node()
+    if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
+        return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]
+    found: dict[Any, tuple[list[str], dict[str, list[FleetDevice]]]] = {}
+    errors = judged.errors()
+    for node, held in nodes.items():
+        key = tuple(
+            tuple((one.driver, one.pool == node or one.pool, one.name, errors.get(id(one))) for one in held[kind])
+            for kind in (MATCH, NO_MATCH, ABORT)
+        )
+        found.setdefault(key, ([], held))[0].extend((node, *judged.like.get(node, ())))
+    return list(found.values())
 
 
 def _show_devices(out: Any, judged: Judged) -> None:
@@ -150,13 +173,13 @@ def _show_sum(out: Any, judged: Judged) -> None:
     for kind, words in counts:
         if count := judged.count(kind):
             parts.append(f"{', ' if len(parts) > 2 else ''}{count:,} {words}", style=COLOURS[kind])
-    parts.append(f", of {plural(sum(len(g.devices) for g in judged.groups), 'device')}")
+    parts.append(f", of {plural(sum(map(judged.size, judged.groups)), 'device')}")
     out.print(parts)
     errors: Counter[str] = Counter()
     first: dict[str, FleetDevice] = {}
     for group in judged.groups:
         if group.verdict.error is not None:
-            errors[group.verdict.error] += len(group.devices)
+            errors[group.verdict.error] += judged.size(group)
             first.setdefault(group.verdict.error, group.devices[0])
     for text, count in errors.most_common(_MOST_ERRORS):
         named = f"{first[text].node}/{first[text].name}{f' and {count - 1} more' if count > 1 else ''}"
@@ -168,17 +191,13 @@ def _show_sum(out: Any, judged: Judged) -> None:
 
 
 def _document(judged: Judged, given: Given) -> Wire:
-    errors = {
-        (d.node, d.pool, d.name): (g.verdict.error, g.verdict.step)
-        for g in judged.groups
-        for d in g.devices
-        if g.verdict.kind == ABORT
-    }
+    errors = judged.errors()
 
-    def named(device: FleetDevice) -> Wire:
-        found: Wire = {"driver": device.driver, "pool": device.pool, "device": device.name}
-        if (device.node, device.pool, device.name) in errors:
-            found["error"], found["selector"] = errors[device.node, device.pool, device.name]
+    def named(device: FleetDevice, node: str) -> Wire:
+        pool = node if device.pool == device.node else device.pool
+        found: Wire = {"driver": device.driver, "pool": pool, "device": device.name}
+        if id(device) in errors:
+            found["error"], found["selector"] = errors[id(device)]
         return found
 
     return {
@@ -187,7 +206,11 @@ def _document(judged: Judged, given: Given) -> Wire:
         "selectors": [compiled_document(one, given) for one in judged.compiled],
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
         "nodes": [
-            {"node": node, **{kind: [named(device) for device in held[kind]] for kind in (MATCH, NO_MATCH, ABORT)}}
-            for node, held in judged.by_node().items()
+            {
+                "node": names[0],
+                "like": names[1:],
+                **{kind: [named(device, names[0]) for device in held[kind]] for kind in (MATCH, NO_MATCH, ABORT)},
+            }
+            for names, held in rows_of(judged)
         ],
     }

@@ -5,12 +5,13 @@ In: objects of a live cluster, or of files. Out: one sentence, then a funnel per
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
+from dra_driver.cli.progress import progress
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VERSION = "1.35"
 MOST_NODES = 8  # shown in full
+MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 
 
 @click.command(name="explain")
@@ -43,10 +45,14 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
     dra-driver explain claim big -f claim.yaml --fleet dgx-h100=4
 
+    Of more than 24 nodes, those that are alike are judged once and shown together: in -o json the first of them is in
+    `node`, the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
+
     Exit status 1: it fits nowhere; 4: a selector fails on a device, or another error ends the pod's scheduling.
     """  # noqa: D301
     from dra_driver.allocation.allocator import Allocator
     from dra_driver.allocation.explanation import explain
+    from dra_driver.allocation.node_kinds import FEW_NODES
 
     world = _world(given)
     pod, claims = _asked(world, kind, namespace, name)
@@ -62,11 +68,11 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     if allocator.rules.kubernetes == "1.35":
         newer = Allocator(**state, kubernetes="1.36", features=allocator.features)
     nodes = [n for n in world.of("Node") if not given["only"] or n["metadata"]["name"] in given["only"]]
-    explanation = explain(allocator, claims, nodes, pod=pod, newer=newer)
+    explanation = explain(allocator, claims, progress(nodes, "nodes"), pod=pod, newer=newer, folds=len(nodes) > FEW_NODES)
     if output == "table":
         _show(explanation)
     else:
-        write_document({"ok": explanation.ok, **asdict(explanation)}, output)
+        write_document(_document(explanation), output)
     if explanation.aborts:
         return ExitCode.ABORTS_SCHEDULING
     return ExitCode.OK if explanation.ok else ExitCode.NO_MATCH
@@ -113,6 +119,22 @@ def read_gates(rows: tuple[str, ...]) -> dict[str, bool]:
     return gates
 
 
+def _document(explanation: Explanation) -> Wire:
+    """Write down all kinds of nodes, the first of them with all their devices."""
+    nodes = [
+        asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
+        for place, node in enumerate(explanation.nodes)
+    ]
+    return {
+        "ok": explanation.ok,
+        "sentence": explanation.sentence,
+        "nodes": nodes,
+        "aborts": explanation.aborts,
+        "kubernetes": explanation.kubernetes,
+        "exact": explanation.exact,
+    }
+
+
 def _show(explanation: Explanation) -> None:
     out = console()
     verdicts = "" if explanation.exact else ", derived from its source"
@@ -122,9 +144,9 @@ def _show(explanation: Explanation) -> None:
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)
     for nodes in list(alike.values())[:MOST_NODES]:
-        names = ", ".join(node.node for node in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()
-        say(out, f"{names}: {nodes[0].sentence}", style="bold")
+        say(out, f"{folded(names)}: {nodes[0].sentence}", style="bold")
         for note in nodes[0].notes:
             say(out, note, indent=2, style="yellow")
         if not nodes[0].ok:

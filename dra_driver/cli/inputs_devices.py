@@ -8,14 +8,14 @@ Source: Kubernetes API resource/v1 ResourceSliceSpec, Device; v1beta1 devices ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.allocation.replicas import Shape
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError
-from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import DeviceWire, SliceWire
 
 ALL_NODES = "(all nodes)"
@@ -38,19 +38,66 @@ class FleetDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """Further nodes of the shapes of one that is in the fleet (`node`)."""
+
+    node: str
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
-    """All devices at hand, and where they came from. `notes` are things that a reader should know."""
+    """All devices at hand, and where they came from. `notes` are things that a reader should know.
+
+    Nodes that stand in `repeats` are not among the devices.
+    """
 
     devices: tuple[FleetDevice, ...] = ()
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
 
     def __add__(self, other: Fleet) -> Fleet:
-        return Fleet(self.devices + other.devices, self.sources + other.sources, self.notes + other.notes)
+        return Fleet(
+            self.devices + other.devices,
+            self.sources + other.sources,
+            self.notes + other.notes,
+            self.repeats + other.repeats,
+        )
+
+    @property
+    def like(self) -> dict[str, tuple[str, ...]]:
+        """The names of further nodes, by the node that they are like."""
+        return {repeat.node: repeat.names for repeat in self.repeats}
+
+    @property
+    def size(self) -> int:
+        """How many devices there are, those of repeated nodes included."""
+        return len(self.devices) + sum(
+            len(repeat.names) * len(shape.wires) for repeat in self.repeats for shape in repeat.shapes
+        )
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are."""
+        return len(self.nodes) + sum(len(repeat.names) for repeat in self.repeats)
+
+    def unfolded(self) -> Fleet:
+        """Return the same fleet with all devices of all nodes."""
+        if not self.repeats:
+            return self
+        rows: dict[str, list[FleetDevice]] = {}
+        for device in self.devices:
+            rows.setdefault(device.node, []).append(device)
+        for repeat in self.repeats:
+            rows[repeat.node] += [one for name in repeat.names for one in _replicas(repeat.shapes, name)]
+        devices = tuple(device for row in rows.values() for device in row)
+        return Fleet(devices, self.sources, self.notes)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes, in the order of their devices."""
+        """All nodes that have devices here, in the order of their devices."""
         return tuple(dict.fromkeys(device.node for device in self.devices))
 
     @property
@@ -120,17 +167,25 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
     return value
 
 
-def fleet_of_profile(name_or_path: str, number: int = 1) -> Fleet:
-    """Give what the node of a profile would publish, other drivers' devices included. Raises: InputError."""
-    from dra_driver.hardware.port import Roots
-    from dra_driver.hardware.simulated import SimulatedHardware, load_profile
+def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
+    """Give what nodes of a profile would publish, other drivers' devices included; the first of them in full.
 
-    profile = load_profile(name_or_path)
-    node = profile.node_name_of(number)
-    hardware = SimulatedHardware(name_or_path, Roots(), node_name=node)
-    fleet = fleet_of_hardware(hardware, node, NVIDIA_DRIVER, f"profile {name_or_path}")
-    foreign = [FleetDevice(node, row.driver, node, device) for row in profile.foreign for device in row.devices]
-    return Fleet(fleet.devices + tuple(foreign), fleet.sources, fleet.notes)
+    Raises: InputError.
+    """
+    from dra_driver.cli.profile_nodes import ProfileNodes
+
+    simulated = ProfileNodes(name_or_path)
+    first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))
+    devices = tuple(_replicas(simulated.shapes, first)) if count else ()
+    repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()
+    times = f"{count:,} × " if count > 1 else ""
+    return Fleet(devices, (f"{times}profile {name_or_path}",), simulated.notes, repeats)
+
+
+def _replicas(shapes: Iterable[Shape], node: str) -> Iterator[FleetDevice]:
+    for shape in shapes:
+        for wire in shape.on(node):
+            yield FleetDevice(node, shape.driver, node, wire)
 
 
 def fleet_of_hardware(

@@ -1,27 +1,34 @@
 """Documents: Kubernetes objects from files and standard input, as people and kubectl write them.
 
-In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are opened. What may
-be nested deeply is read by YAML's pure loader: the one in C ends the process then. Never runs tags.
+In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are opened. What the
+devices of many ResourceSlices have in common is kept once. Never runs tags.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.shared_values import SharedValues
+from dra_driver.documents.yaml_values import NESTING_MAX, Each, TooDeepError, load_yaml
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 STDIN = "-"
-SIZE_MAX = 256 << 20  # bytes; a fleet's ResourceSlices are some hundred kB a node
-NESTING_MAX = 200  # levels; the loader needs several frames for each
+SIZE_MAX = 256 << 20  # bytes of a text
+STREAM_MAX = 1 << 30  # bytes of an object in JSON, of which only a part is in memory as text
 SILENT_SECONDS = 5.0
 _LISTS_MAX = 4  # levels of Lists in Lists
 
@@ -56,10 +63,39 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml", "input.not-an-object").
     """
     found: list[Document] = []
+    values = SharedValues()
     for path in paths:
         for origin in files_of(path):
-            found.extend(parse_documents(read_text(origin), origin))
+            with _without_collection():
+                for number, loaded in enumerate(_load_file(origin, values.share)):
+                    if loaded is not None:  # an empty document: a file that begins or ends with ---
+                        found.extend(_objects(loaded, origin, number, ()))
     return found
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keep the garbage collector from going through millions of new values again and again: they hold no cycles."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _load_file(origin: str, each: Each) -> list[Any]:
+    """Read the documents of a file: an object in JSON piece by piece, all else as a text."""
+    if origin != STDIN:
+        try:
+            with Path(origin).open("rb") as file:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
+                    return [load_json(file, each)]
+        except RecursionError as fault:
+            raise _nested(origin) from fault
+        except (OSError, ValueError):
+            pass  # no such file, or not one JSON object: the reader of texts says what is wrong
+    return load_text(read_text(origin), origin, each)
 
 
 def read_text(path: str) -> str:
@@ -147,80 +183,40 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
         yield from _objects(entry, origin, number, (*path, position))
 
 
-def load_text(text: str, origin: str) -> list[Any]:
+def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
     """Read the documents of a text as plain values. Raises: InputError."""
     stripped = text.lstrip()
     if stripped[:1] in {"{", "["}:
         try:
-            return [json.loads(text)]
+            return [_shallow(json.loads(text), origin)]
         except RecursionError as fault:
             raise _nested(origin) from fault
         except ValueError:
             pass  # YAML's flow style, or several JSON documents after each other: the YAML reader says what is wrong
-    return _load_yaml(text, origin)
-
-
-def _load_yaml(text: str, origin: str) -> list[Any]:
-    import yaml
-
-    quick = getattr(yaml, "CSafeLoader", None) if _is_shallow(text) else None
-    chosen: Any = quick or _guarded_loader()
-
-    class Loader(chosen):  # type: ignore[misc]
-        """Without YAML's dates, which JSON does not have."""
-
-    Loader.yaml_implicit_resolvers = {
-        first: [one for one in rows if one[0] != "tag:yaml.org,2002:timestamp"]
-        for first, rows in chosen.yaml_implicit_resolvers.items()
-    }
     try:
-        return list(yaml.load_all(text, Loader=Loader))
-    except RecursionError as fault:
+        return list(load_yaml(text, each))
+    except TooDeepError as fault:
         raise _nested(origin) from fault
-    except (yaml.YAMLError, ValueError, TypeError) as fault:
+    except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         reason = str(getattr(fault, "problem", None) or " ".join(str(fault).split()))
         raise InputError("not-yaml", f"{shown(origin)}{where} is neither YAML nor JSON: {reason}") from fault
 
 
-def _guarded_loader() -> Any:
-    """Give the pure loader with a bound on nesting."""
-    import yaml
-
-    class Guarded(yaml.SafeLoader):
-        """Counts levels."""
-
-        level = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            self.level += 1
-            if self.level > NESTING_MAX:
-                raise RecursionError
-            try:
-                return super().compose_node(parent, index)
-            finally:
-                self.level -= 1
-
-    return Guarded
-
-
-def _is_shallow(text: str) -> bool:
-    """Tell whether a text can't nest deeply, whatever its quotes mean: then the loader in C, 10 times quicker, is safe.
-
-    Flow levels need an opening bracket each; block levels a column or an indicator each, twice at most for sequences
-    that stand in the column of their key.
-    """
-    brackets = text.replace("{}", "").replace("[]", "")
-    if brackets.count("{") + brackets.count("[") > NESTING_MAX // 2:
-        return False
-    deepest = 0
-    for line in text.split("\n"):
-        bound = len(line) - len(line.lstrip())
-        if bound + len(line) // 2 > deepest:
-            bound += line.count("- ") + line.count("-\t") + line.count("? ") + line.count(": ")
-            deepest = max(deepest, bound)
-    return deepest <= NESTING_MAX // 4
+def _shallow(value: Any, origin: str) -> Any:
+    """Check how deeply JSON is nested: what reads it afterwards may recurse."""
+    level = [value]
+    for _ in range(NESTING_MAX):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if type(one) is dict else one if type(one) is list else ())
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return value
+    raise _nested(origin)
 
 
 def _nested(origin: str) -> InputError:

@@ -7,6 +7,7 @@ that has selectors or leads to them is a selector.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from dra_driver.cli.inputs_cluster import Cluster, default_kubeconfig
 from dra_driver.cli.inputs_devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
 from dra_driver.cli.inputs_documents import STDIN, Document, read_documents, shown, stdin_has_something
 from dra_driver.cli.inputs_selectors import SELECTOR_KINDS, SLICE, Query, queries_of
+from dra_driver.cli.profile_nodes import read_count
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
 from dra_driver.selectors.declarations import VERSIONS, declare
 from dra_driver.selectors.engine import Environment
@@ -63,8 +65,8 @@ _OPTIONS = (
         "--fleet",
         "profiles",
         multiple=True,
-        metavar="PROFILE",
-        help="a simulated node: a shipped profile's name or a file; again for more nodes",
+        metavar="PROFILE[=N]",
+        help="a simulated node: a shipped profile's name or a file; N of them; again for other nodes",
     ),
     click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
@@ -99,9 +101,17 @@ output_option = click.option(
 
 
 def gather(
-    given: dict[str, Any], *, needs_devices: bool = True, needs_selectors: bool = True, uses_stdin: bool = True
+    given: dict[str, Any],
+    *,
+    needs_devices: bool = True,
+    needs_selectors: bool = True,
+    uses_stdin: bool = True,
+    folds: bool = False,
 ) -> Given:
-    """Read all inputs. Raises: UsageError, InputError, ApiError, HardwareError, NodeError."""
+    """Read all inputs. With `folds`, nodes of a profile may be left folded (`Fleet.repeats`).
+
+    Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
+    """
     documents = _documents(given, uses_stdin=uses_stdin)
     cluster = _cluster(given)
     try:
@@ -122,7 +132,7 @@ def gather(
             "no-selector", "there is no selector to work on", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    return Given(fleet, queries, kubernetes, read_gates(given["gates"], kubernetes), environment)
+    return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment)
 
 
 def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
@@ -187,8 +197,10 @@ def _fleet(
     if slices:
         origins = ", ".join(dict.fromkeys(shown(one.origin) for one in documents if one.kind == SLICE))
         fleet += fleet_of_slices(slices, origins)
-    for position, profile in enumerate(given["profiles"]):
-        fleet += fleet_of_profile(profile, 1 + given["profiles"][:position].count(profile))
+    made: Counter[str] = Counter()
+    for profile, count in map(read_count, given["profiles"]):
+        fleet += fleet_of_profile(profile, 1 + made[profile], count)
+        made[profile] += count
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])
     if cluster:

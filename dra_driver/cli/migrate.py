@@ -175,6 +175,7 @@ def _classes_in(one: Migrated) -> list[Document]:
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Gather the devices; None where none were named. Raises: InputError, UsageError, ApiError."""
     from dra_driver.cli.inputs_devices import Fleet, fleet_of_profile, fleet_of_slices
+    from dra_driver.cli.profile_nodes import read_count
 
     fleet = Fleet()
     slices = [
@@ -184,12 +185,8 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
-    for text in given["profiles"]:
-        name, _, count = text.partition("=")
-        if count and not (count.isascii() and count.isdigit()):
-            raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT")
-        for number in range(1, int(count or 1) + 1):
-            fleet += fleet_of_profile(name, number)
+    for name, count in map(read_count, given["profiles"]):
+        fleet += fleet_of_profile(name, count=count).unfolded()
     if cluster is not None:
         fleet += cluster.fleet()
     return fleet if fleet.sources else None

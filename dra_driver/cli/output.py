@@ -73,6 +73,15 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
     out.print(Padding.indent(Text(text, style=style, overflow="fold"), indent))
 
 
+def folded(names: Sequence[str]) -> str:
+    """Name nodes that are alike.
+
+    >>> folded(["a", "b"]), folded(["a", "b", "c", "d"])
+    ('a, b', 'a and 3 nodes like a')
+    """
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1:,} nodes like {names[0]}"
+
+
 def write_document(document: Any, form: str) -> None:
     """Write a document as "json" or "yaml" to standard output."""
     if form == "json":

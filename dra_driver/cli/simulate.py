@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.progress import progress
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
@@ -99,12 +100,8 @@ def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
         held=world.allocated(),
     )
     events = [Event("drain", node) for node in given["drained"]] + list(scenario.events)
-    for number, event in enumerate(events, 1):
-        if sys.stderr.isatty() and len(events) > 1:
-            print(f"\r{number}/{len(events)}", end="", file=sys.stderr)
+    for event in progress(events, "events"):
         yield timeline.happen(event)
-    if sys.stderr.isatty() and len(events) > 1:
-        print("\r", end="", file=sys.stderr)
 
 
 def _show(moment: Moment) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.output import console, write_document
+from dra_driver.cli.output import console, folded, write_document
 from dra_driver.model.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _write(branches: Sequence[Branch], title: str, form: str) -> None:
 def _grow(parent: Any, branch: Branch) -> None:
     from rich.text import Text
 
-    line = Text(f"{branch.name} ", style="bold" if branch.kind in {"node", "pool"} else "")
+    line = Text(f"{folded([branch.name, *branch.like])} ", style="bold" if branch.kind in {"node", "pool"} else "")
     if branch.fill is not None:
         full = round(max(0.0, min(branch.fill, 1.0)) * _BAR)
         line.append(f"[{'#' * full}{'.' * (_BAR - full)}] {branch.fill:.0%} ", style="cyan")
@@ -115,7 +115,7 @@ def page(branches: Sequence[Branch], title: str) -> str:
 
 
 def _html(branch: Branch) -> str:
-    line = f'<span class="kind">{branch.kind}</span> {escape(branch.name)}'
+    line = f'<span class="kind">{branch.kind}</span> {escape(folded([branch.name, *branch.like]))}'
     if branch.fill is not None:
         line += f' <meter value="{max(0.0, min(branch.fill, 1.0)):.3f}"></meter> {branch.fill:.0%}'
     line += f" {escape(branch.text)}"

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.model.errors import InputError, UsageError
+from dra_driver.cli.progress import Progress
+from dra_driver.documents.shared_values import SharedValues
+from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
@@ -87,21 +89,20 @@ def world_of_files(paths: Sequence[str]) -> World:
 
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
     """Add simulated nodes, given as NAME or NAME=COUNT. Raises: InputError, UsageError."""
-    from dra_driver.cli.inputs_devices import fleet_of_profile
+    from dra_driver.allocation.replicas import Replica
+    from dra_driver.cli.profile_nodes import ProfileNodes, read_count
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
-        name, _, count = given.partition("=")
-        if count and not (count.isascii() and count.isdigit()):
-            raise UsageError("count", f"{given!r} is not PROFILE or PROFILE=COUNT")
-        for number in range(1, int(count or 1) + 1):
-            fleet = fleet_of_profile(name, number)
-            for driver in fleet.drivers:
-                devices = [device for device in fleet.devices if device.driver == driver]
-                node = _free_name(devices[0].node, taken)
-                world.objects["ResourceSlice"].append(_slice(node, driver, [device.wire for device in devices]))
-                if node not in {n["metadata"]["name"] for n in world.objects["Node"]}:
-                    world.objects["Node"].append(bare_node(node))
+        name, count = read_count(given)
+        simulated = ProfileNodes(name)
+        for number in range(1, count + 1):
+            node = _free_name(simulated.name_of(number), taken)
+            taken.add(node)
+            world.objects["Node"].append(bare_node(node))
+            for shape in simulated.shapes:
+                devices = Replica(shape, node) if count > 1 else list(shape.on(node))
+                world.objects["ResourceSlice"].append(_slice(node, shape.driver, devices))
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -112,7 +113,7 @@ def _free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def _slice(node: str, driver: str, devices: list[Wire]) -> Wire:
+def _slice(node: str, driver: str, devices: Sequence[Wire]) -> Wire:
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
     return {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
@@ -126,21 +127,31 @@ def world_of_cluster(kubeconfig: str | None) -> World:
     api = KubeApi(load(kubeconfig))
     try:
         version = api.server_version()
-        return World({kind: _list(api, path) for kind, path in _PATHS.items()}, f"{version.major}.{version.minor}")
+        return World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
     finally:
         api.close()
 
 
-def _list(api: Any, path: str) -> list[Wire]:
+def _list(api: Any, kind: str) -> list[Wire]:
+    """List all objects of a kind, page by page; what their devices have in common is kept once."""
     found: list[Wire] = []
     token = ""
-    while True:
-        query = {"limit": _PAGE, **({"continue": token} if token else {})}
-        answer = api.request("GET", path, query=query, timeout_s=30.0)
-        found += answer.get("items") or []
-        token = (answer.get("metadata") or {}).get("continue") or ""
-        if not token:
-            return found
+    line, values = Progress(f"{kind}s read"), SharedValues()
+    try:
+        while True:
+            query = {"limit": _PAGE, **({"continue": token} if token else {})}
+            answer = api.request("GET", _PATHS[kind], query=query, timeout_s=30.0)
+            items = answer.get("items") or []
+            if kind == "ResourceSlice":
+                for wire in items:
+                    values.share(wire)
+            found += items
+            line.tell(len(found))
+            token = (answer.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return found
+    finally:
+        line.close()
 
 
 def pod_claims(world: World, pod: Wire) -> list[Wire]:

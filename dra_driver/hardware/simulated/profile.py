@@ -55,7 +55,8 @@ class Profile:
     """One node's worth of hardware.
 
     `invented` says what of it was not looked up. `waiting_for` is what keeps the hardware from answering ("" when it
-    does). `node_name` is a template for fleets: `{n}` stands for the number of the node.
+    does). `node_name` is a template for fleets: `{n}` stands for the number of the node; a name without it is the first
+    node's, and further ones have their number appended.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Profile:
 
     def node_name_of(self, number: int) -> str:
         """Name the n-th node of a fleet of such nodes."""
+        if number > 1 and "{n}" not in self.node_name:
+            return f"{self.node_name}-{number}"
         return self.node_name.replace("{n}", str(number))
 
 

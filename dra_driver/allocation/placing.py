@@ -1,0 +1,116 @@
+"""Placing: which node a job gets, with the devices, while the cluster fills up.
+
+In: nodes, slices and what is held; then one job after the other. Out: the first node, in their order, on which a job's
+claims fit. What was learnt of the nodes stays known from job to job: only a node whose devices were given out is looked
+at anew, and of nodes that a job can't tell apart only the first is asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+
+from dra_driver.allocation.allocator import Allocator, PodAllocator
+from dra_driver.allocation.explanation import explain
+from dra_driver.allocation.node_kinds import NodeKinds, owners_of, read_by
+from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.model.wire import ClaimWire, Wire
+
+_MOST_ORDERS = 16  # kinds of jobs whose view of the nodes is kept
+
+
+class Placer:
+    """The state of a cluster. It changes with what it is told to hold."""
+
+    def __init__(self, allocator: Allocator, nodes: Sequence[Wire]) -> None:
+        self._allocator = allocator
+        self._nodes = nodes
+        self._owners = owners_of(allocator.index)
+        self._places: dict[str, list[int]] = {}
+        for place, node in enumerate(nodes):
+            self._places.setdefault(node["metadata"]["name"], []).append(place)
+        self._orders: dict[Hashable, _Order] = {}
+        self._whys: dict[Hashable, str] = {}
+
+    def place(self, claims: Sequence[ClaimWire], pod: Wire) -> tuple[str, list[Wire]] | None:
+        """Find the first node on which claims fit; give its name and a result for each claim."""
+        asked = self._allocator.for_claims(claims)
+        for place in self._order(asked, pod).firsts():
+            node = self._nodes[place]
+            outcome = asked.allocate(node)
+            if outcome.results is not None:
+                return node["metadata"]["name"], outcome.results
+            if not outcome.category.is_node_local:
+                return None  # the scheduler tries no other node
+        return None
+
+    def hold(self, claims: Sequence[ClaimWire]) -> None:
+        """Take the devices of allocated claims away."""
+        pools = {pool for claim in claims for pool in self._allocator.hold(claim)}
+        touched = {place for pool in pools for place in self._places.get(self._owners.get(pool[1], ""), ())}
+        for order in self._orders.values():
+            for place in touched:
+                order.look_again(place)
+        self._whys.clear()
+
+    def why_not(self, claims: Sequence[ClaimWire], pod: Wire) -> str:
+        """Say why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
+        key = repr(([claim.get("spec") for claim in claims], _placement(pod)))
+        said = self._whys.get(key)
+        if said is None:
+            explanation = explain(self._allocator, claims, self._nodes, pod=pod, folds=True, names_holders=False)
+            said = explanation.sentence
+            if not explanation.aborts:  # an error names its claim
+                self._whys[key] = said
+        return said
+
+    def _order(self, asked: PodAllocator, pod: Wire) -> _Order:
+        reads, compared = read_by(asked)
+        key = (reads, compared, _placement(pod))
+        order = self._orders.get(key)
+        if order is None:
+            while len(self._orders) >= _MOST_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            kinds = NodeKinds(asked, self._owners, names_holders=False)
+            order = self._orders[key] = _Order(kinds, self._nodes, pod)
+        return order
+
+
+class _Order:
+    """The nodes that a job may go to, by kind, each kind in the order of the nodes."""
+
+    def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire) -> None:
+        self._kinds = kinds
+        self._nodes = nodes
+        self._key_of: dict[int, Hashable] = {}
+        self._members: dict[Hashable, list[int]] = {}
+        for place, node in enumerate(nodes):
+            if not why_not_on(pod, node):
+                key = self._key_of[place] = kinds.key(node)
+                self._members.setdefault(key, []).append(place)  # rising, hence a heap
+
+    def firsts(self) -> list[int]:
+        """Give the first node of each kind, in order. Nodes that changed their kind are let go of on the way."""
+        found = []
+        for key, members in list(self._members.items()):
+            while members and self._key_of[members[0]] != key:
+                heapq.heappop(members)
+            if members:
+                found.append(members[0])
+            else:
+                del self._members[key]
+        return sorted(found)
+
+    def look_again(self, place: int) -> None:
+        """Find out anew of what kind a node is."""
+        if place in self._key_of:
+            key = self._kinds.key(self._nodes[place])
+            if key != self._key_of[place]:
+                self._key_of[place] = key
+                heapq.heappush(self._members.setdefault(key, []), place)
+
+
+def _placement(pod: Wire) -> str:
+    """Write down what decides to which nodes a pod may go."""
+    spec = pod.get("spec") or {}
+    return repr([spec.get(name) for name in ("nodeName", "tolerations", "nodeSelector", "affinity")])

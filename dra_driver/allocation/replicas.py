@@ -1,0 +1,110 @@
+"""Replicas: the devices of nodes that are alike, kept once.
+
+In: the devices of one node, and how to make those of another. Out: a `Replica` for each node, which stands in
+`spec.devices` like any list and makes its devices when somebody looks at them. What many nodes have in common (their
+`Shape`) is asked once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from dra_driver.model.wire import DeviceWire
+from dra_driver.selectors.readset import Read
+
+_JUDGED_APART = frozenset({"name", "attributes"})
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceListFacts:
+    """What the allocator must know of a list of devices before it looks at any of them."""
+
+    has_binding: bool
+    consumes: bool
+    has_duplicates: bool
+
+
+def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
+    """Look through a list of devices; through equal ones once."""
+    if isinstance(wires, Replica):
+        return wires.shape.facts
+    has_binding = consumes = False
+    for device in wires:
+        if "bindingConditions" in device or "consumesCounters" in device:
+            has_binding = has_binding or device.get("bindingConditions") is not None
+            consumes = consumes or bool(device.get("consumesCounters"))
+    has_duplicates = len({device["name"] for device in wires}) < len(wires)
+    return DeviceListFacts(has_binding, consumes, has_duplicates)
+
+
+class Shape:
+    """The devices of one driver on nodes that are alike.
+
+    Args:
+        wires: the devices of one of these nodes.
+        varying: names of the attributes whose values differ between the nodes; nothing else does.
+        make: gives the devices of a node by its name.
+    """
+
+    __slots__ = ("_made", "driver", "facts", "make", "varying", "wires")
+
+    def __init__(
+        self,
+        driver: str,
+        wires: Sequence[DeviceWire],
+        varying: Iterable[str],
+        make: Callable[[str], Sequence[DeviceWire]],
+    ) -> None:
+        self.driver = driver
+        self.wires = wires
+        self.varying = frozenset(name if "/" in name else f"{driver}/{name}" for name in varying)
+        self.make = make
+        self.facts = facts_of(wires)
+        self._made: tuple[str, Sequence[DeviceWire]] = ("", ())
+
+    def on(self, node: str) -> Sequence[DeviceWire]:
+        """Return the devices of one node, made anew unless it was the latest."""
+        if self._made[0] != node:
+            self._made = (node, self.make(node))
+        return self._made[1]
+
+    def varies_in(self, reads: Iterable[Read]) -> bool:
+        """Whether something is read that differs from node to node."""
+        return any(_touches(read, name) for read in reads if read.field == "attributes" for name in self.varying)
+
+
+class Replica(Sequence[DeviceWire]):
+    """The devices of one node, of a shape."""
+
+    __slots__ = ("node", "shape")
+
+    def __init__(self, shape: Shape, node: str) -> None:
+        self.shape = shape
+        self.node = node
+
+    def __len__(self) -> int:
+        return len(self.shape.wires)
+
+    @overload
+    def __getitem__(self, index: int) -> DeviceWire: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[DeviceWire]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self.shape.on(self.node)[index]
+
+
+def names_of(wires: Sequence[DeviceWire]) -> list[str]:
+    """Return the names of some devices, which replicas have in common."""
+    return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
+
+
+def but_for_attributes(wire: DeviceWire) -> str:
+    """Write down all of a device but its name and attributes, to compare it with others."""
+    return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
+
+
+def _touches(read: Read, name: str) -> bool:
+    domain, _, short = name.partition("/")
+    return read.domain in {None, domain} and read.name in {None, short}

@@ -1,0 +1,55 @@
+"""Progress: how far a long command is, for who watches it.
+
+In: what is gone through. Out: the same; on the way a line on standard error, drawn again and again, if that is a
+terminal. Nothing is written before half a second is over, and the line is gone in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterator
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_FIRST_SECONDS, _SECONDS = 0.5, 0.2
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """One line about one thing that takes long."""
+
+    def __init__(self, noun: str, total: int = 0) -> None:
+        self._noun = noun
+        self._total = total
+        self._is_seen = sys.stderr is not None and sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._next = self._began + _FIRST_SECONDS
+        self._is_drawn = False
+
+    def tell(self, done: int) -> None:
+        """Draw how many are done, not too often."""
+        if not self._is_seen or (now := time.monotonic()) < self._next:
+            return
+        self._next = now + _SECONDS
+        self._is_drawn = True
+        of = f" of {self._total:,}" if self._total else ""
+        print(f"{_CLEAR}{done:,}{of} {self._noun}, {done / (now - self._began):,.0f}/s", end="", file=sys.stderr)
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_drawn:
+            print(_CLEAR, end="", file=sys.stderr)
+            sys.stderr.flush()
+
+
+def progress(things: Collection[_T], noun: str) -> Iterator[_T]:
+    """Go through things and tell how many are done."""
+    line = Progress(noun, len(things))
+    try:
+        for done, one in enumerate(things):
+            line.tell(done)
+            yield one
+    finally:
+        line.close()
