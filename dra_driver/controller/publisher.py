@@ -82,6 +82,7 @@ class Publisher:
         self._is_writing = False
         self._echoes: dict[str, str] = {}  # slices that changed while we write: perhaps by us; name -> resourceVersion
         self._deleted: set[str] = set()  # UIDs of slices that we delete ourselves
+        self._listed: list[SliceWire] = []  # pages of a list that is not whole yet
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
@@ -216,7 +217,11 @@ class Publisher:
             return
         was_complete = stored.is_complete
         if isinstance(event, Listed):
-            is_news = stored.replace(event.objects, event.resource_version)
+            self._listed = [*([] if event.is_first else self._listed), *event.objects]
+            if not event.is_last:
+                return
+            objects, self._listed = self._listed, []
+            is_news = stored.replace(objects, event.resource_version)
         elif isinstance(event, Changed):
             is_news = stored.changed(event.wire)
         else:

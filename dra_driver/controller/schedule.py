@@ -32,7 +32,10 @@ class Schedule:
     ) -> None:
         self._clock, self._settle_s = clock, settle_s
         self._retries = Backoff(base_s=0.1, most_s=_RETRY_MOST, uniform=uniform)
-        self._patience = Backoff(base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=uniform)
+        # Never at once: each answer shall wait longer than the one before.
+        self._patience = Backoff(
+            base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=lambda _, step: uniform(step / 2, step)
+        )
         self._answer_after_s = settle_s
         self._work_at: float | None = None
         self._answer_at: float | None = None
@@ -62,7 +65,7 @@ class Schedule:
 
     def failed(self, *, least_s: float = 0.0, is_final: bool = False) -> float | None:
         """Ask for another try, later with each failure; a final failure waits for something new. Gives the delay."""
-        delay = max(least_s, self._retries.next_s())
+        delay = self._retries.next_s(least_s=least_s)
         if is_final:
             return None
         self._work_at = self._clock() + delay

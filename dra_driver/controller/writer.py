@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.kube.api import KubeApi
+from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
+from dra_driver.kube.pages import Listing
 from dra_driver.kube.paths import SLICES, slice_path
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import SliceWire, Wire
@@ -22,9 +23,13 @@ class SliceWriter:
         self.counts: Counter[str] = Counter()
 
     def read_all(self, field_selector: str) -> tuple[list[SliceWire], str]:
-        """Give all slices of a selection, and the resourceVersion of the list. Raises: ApiError."""
-        answer = self._api.request("GET", SLICES, query={"fieldSelector": field_selector})
-        return answer.get("items") or [], str(answer.get("metadata", {}).get("resourceVersion", ""))
+        """Return all slices of a selection, and the resourceVersion of the list. Raises: ApiError."""
+        listing = Listing(self._api, SLICES, field_selector=field_selector, timeout_s=REQUEST_SECONDS)
+        found: list[SliceWire] = []
+        while not listing.is_done:
+            page = listing.next_page()
+            found = [*([] if page.is_first else found), *page.objects]
+        return found, page.resource_version
 
     def create(self, wire: SliceWire) -> SliceWire:
         """Create one slice. Raises: ApiError."""

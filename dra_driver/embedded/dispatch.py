@@ -13,11 +13,11 @@ from typing import Any
 
 from dra_driver.embedded.httpd import Request, Response, Stream
 from dra_driver.embedded.kinds import Target, parse_path
+from dra_driver.embedded.paging import Paging
 from dra_driver.embedded.patching import DeviceKey, apply_status, merge_patch
 from dra_driver.embedded.refusals import (
     bad_request,
     conflict,
-    expired,
     method_not_allowed,
     unsupported_media_type,
 )
@@ -38,6 +38,7 @@ class Dispatcher:
 
     def __init__(self, store: Store, registry: Registry, watchers: Watchers, minor: int) -> None:
         self._store = store
+        self._paging = Paging(store)
         self._registry = registry
         self._watchers = watchers
         self._minor = minor
@@ -84,13 +85,12 @@ class Dispatcher:
     def _list(self, target: Target, query: Mapping[str, str]) -> Response:
         kind = target.kind
         selection = _selection(target, query)
-        if query.get("continue"):
-            raise expired(0, self._store.revision)  # lists are whole: a continue token is somebody else's
         with self._store.lock:
-            revision, items = self._store.revision, self._store.all(kind)
-        chosen = b",".join(s.encoded for s in items if selection.matches(s.wire))
+            page = self._paging.page(kind, selection.matches, query)
+        chosen = b",".join(s.encoded for s in page.objects)
         head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version}
-        metadata = json.dumps({"resourceVersion": str(revision)}).encode()
+        more = {"continue": page.token} if page.token else {}
+        metadata = json.dumps({"resourceVersion": str(page.revision), **more}).encode()
         body = json.dumps(head)[:-1].encode() + b',"metadata":%b,"items":[%b]}' % (metadata, chosen)
         return Response(200, body)
 

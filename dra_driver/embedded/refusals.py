@@ -31,9 +31,18 @@ class Refusal(ApiError):
     """An answer of the API server that is not a success. The HTTP border writes `wire()`."""
 
     def __init__(
-        self, status: int, reason: str, message: str, *, details: Wire | None = None, retry_after_s: float = 0.0
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        details: Wire | None = None,
+        retry_after_s: float = 0.0,
+        continue_token: str = "",
     ) -> None:
-        super().__init__(_code(reason), message, status=status, retry_after_s=retry_after_s)
+        super().__init__(
+            _code(reason), message, status=status, retry_after_s=retry_after_s, continue_token=continue_token
+        )
         self.reason = reason
         self.details = details
 
@@ -42,7 +51,7 @@ class Refusal(ApiError):
         answer: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": {"continue": self.continue_token} if self.continue_token else {},
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
@@ -98,6 +107,12 @@ def conflict(resource: str, name: str, why: str = "") -> Refusal:
 def expired(wanted: int, oldest: int) -> Refusal:
     """Say that the history before `oldest` is gone."""
     return Refusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
+
+
+def list_expired(go_on_with: str) -> Refusal:
+    """Refuse a continue token whose moment is gone, and name the one that goes on with things as they are."""
+    message = "The provided continue parameter is too old to display a consistent list result."
+    return Refusal(410, "Expired", message, continue_token=go_on_with)
 
 
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Refusal:

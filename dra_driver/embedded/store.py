@@ -72,6 +72,10 @@ class Store:
         with self.lock:
             return [stored for _, stored in sorted(self._objects[kind].items())]
 
+    def oldest(self, kind: Kind) -> int:
+        """Return the revision before which the history of a kind is forgotten."""
+        return self._oldest[kind]
+
     def put(self, kind: Kind, key: Key, wire: Wire) -> Stored:
         """Store an object (which the store owns from now on) under the next revision."""
         with self.lock:

@@ -33,15 +33,31 @@ _DIGITS = 9
 
 
 def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str) -> Wire:
-    """Give the object of an answer. Raises: ApiError for a status of 400 or more, or a body that is no JSON object."""
-    answer = _json(body)
-    if status >= 400:
+    """Return the object of an answer. Raises: ApiError for any status but success, or a body that is no JSON object."""
+    try:
+        answer = parse(body)
+    except ValueError as err:
+        if status < 300:
+            raise bad_answer(f"{method} {path}: the answer ({status}) is no JSON object: {err}", status) from err
+        answer = None
+    if not 200 <= status < 300:
         raise refusal(status, answer, retry_after, method=method, path=path)
     if not isinstance(answer, dict):
-        raise ApiError(
-            "bad-answer", f"{method} {path}: the answer ({status}) is no JSON object", status=status, retry=Retry.NOW
-        )
+        raise bad_answer(f"{method} {path}: the answer ({status}) is a {_kind(answer)}, not a JSON object", status)
     return answer
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON. Raises: ValueError, also for what is nested too deeply, and for numbers that JSON does not have."""
+    try:
+        return _DECODER.decode(body.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def bad_answer(message: str, status: int = 0) -> ApiError:
+    """Return the error for an answer that is not what the API promises."""
+    return ApiError("bad-answer", message[:_MESSAGE_CHARS], status=status, retry=Retry.NOW)
 
 
 def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: str) -> ApiError:
@@ -61,14 +77,25 @@ def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: st
         hint=hint,
         retry=retry,
         retry_after_s=_seconds(retry_after, body),
+        continue_token=_continue_token(body),
     )
 
 
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _kind(answer: Any) -> str:
+    return "list" if isinstance(answer, list) else type(answer).__name__
+
+
+def _continue_token(body: Wire) -> str:
+    metadata = body.get("metadata")
+    token = metadata.get("continue") if isinstance(metadata, dict) else ""
+    return token if isinstance(token, str) else ""
 
 
 def _seconds(retry_after: str, body: Wire) -> float:

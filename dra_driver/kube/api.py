@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +21,7 @@ from urllib3 import exceptions as http
 
 from dra_driver import __version__
 from dra_driver.kube import answers
+from dra_driver.kube.bounds import MOST_BYTES, TooLargeError, read_body
 from dra_driver.kube.connections import CONNECT_SECONDS, Connections
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
@@ -28,6 +30,7 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
 REQUEST_SECONDS = 10.0
+HEAD_SECONDS = 30.0  # for a stream to begin
 _USER_AGENT = f"dra-driver/{__version__}"
 _NO_RETRIES = urllib3.Retry(total=False, redirect=False)
 _LEADING_DIGITS = re.compile(r"\d*")
@@ -40,6 +43,14 @@ class ServerVersion:
     major: int
     minor: int
     git: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    retry_after: str
+    pool: urllib3.HTTPConnectionPool
 
 
 class KubeApi:
@@ -61,30 +72,36 @@ class KubeApi:
         timeout_s: float = REQUEST_SECONDS,
         content_type: str = "application/json",
     ) -> Wire:
-        """Send one request and give the object that came back.
+        """Send one request and return the object that came back, whole within `timeout_s`.
 
-        Raises: ApiError; `status` is 0 when no answer came ("api.unreachable", "api.timeout", "api.tls").
+        Raises: ApiError; `status` is 0 when no whole answer came ("api.unreachable", "api.timeout", "api.tls",
+        "api.answer-too-large").
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)
         answer = self._send(method, target, encoded, timeout_s, content_type)
         if answer.status == 401 and self._tokens.reread():
             answer = self._send(method, target, encoded, timeout_s, content_type)
-        retry_after = answer.headers.get("Retry-After", "")
-        return answers.decode(answer.status, answer.data, retry_after, method=method, path=path)
+        try:
+            return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path)
+        except ApiError as err:
+            if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
+                self._connections.renew(answer.pool)  # whoever answers so is not asked again on this connection
+            raise
 
-    def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> LineStream:
+    def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
         """Open a GET whose answer comes line by line, on a connection of its own; `LineStream.open` sends it.
 
-        Nothing is sent here, so that the caller holds something to close before the first thing that can hang.
+        Nothing is sent here, so that the caller holds something to close before the first thing that can hang. After
+        `most_s` the stream is over, whatever has come by then.
         """
         target = self._target(path, query)
 
         def connect() -> tuple[Any, str, dict[str, str]]:
-            connection = self._connections.stream_connection(read_timeout_s=read_timeout_s)
+            connection = self._connections.stream_connection(head_s=min(HEAD_SECONDS, most_s))
             return connection, target, self._headers()
 
-        return LineStream(connect, self._tokens.reread, path)
+        return LineStream(connect, self._tokens.reread, path, most_s=most_s)
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
         """Read a ResourceClaim. Raises: ApiError."""
@@ -117,39 +134,50 @@ class KubeApi:
             headers["Authorization"] = authorization
         return headers
 
-    def _send(
-        self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str
-    ) -> urllib3.BaseHTTPResponse:
+    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str) -> _Answer:
         """Send; once more if the request provably had no effect (or is a GET) and a new connection may help."""
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
+        message = {"method": method, "url": target, "body": body, "headers": headers}
         deadline = time.monotonic() + timeout_s
         is_retry = False
         while True:
             pool = self._connections.pool()
-            left = max(0.001, deadline - time.monotonic())
-            timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=left)
             try:
-                return pool.urlopen(
-                    method,
-                    target,
-                    body=body,
-                    headers=headers,
-                    timeout=timeout,
-                    pool_timeout=left,  # type: ignore[arg-type]  # any number, whatever its annotation says
-                    retries=_NO_RETRIES,
-                )
-            except (http.HTTPError, OSError) as err:
+                return self._exchange(pool, message, max(0.001, deadline - time.monotonic()))
+            except (http.HTTPError, HTTPException, OSError, ValueError) as err:  # ValueError: a chunk of -5 bytes
                 if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
                     self._connections.renew(pool)
                 if is_retry or not _may_resend(method, err):
                     raise self._unanswered(method, target, err) from err
                 is_retry = True
 
+    def _exchange(self, pool: urllib3.HTTPConnectionPool, message: dict[str, Any], seconds: float) -> _Answer:
+        """Send, and read the answer to its end. Raises: errors of the HTTP library and of the bounds."""
+        answer: Any = pool.urlopen(
+            **message,
+            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, seconds), total=seconds),
+            pool_timeout=seconds,  # type: ignore[arg-type]  # any number, whatever its annotation says
+            retries=_NO_RETRIES,
+            preload_content=False,
+            decode_content=False,
+        )
+        try:
+            whole = read_body(answer)
+        except BaseException:
+            answer.close()  # and with it the connection: nobody knows where its next answer would begin
+            raise
+        if answer.bounds.has_leftover:
+            self._connections.renew(pool)
+        return _Answer(answer.status, whole, answer.headers.get("Retry-After", ""), pool)
+
     def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
         """Make the error for a request that got no answer."""
         path = target.partition("?")[0]
+        if _is_too_large(err):
+            most = f"more than {MOST_BYTES >> 20} MiB, or compressed"
+            return ApiError("answer-too-large", f"{method} {path}: {self._server} sent {most}", retry=Retry.LATER)
         if isinstance(err, http.SSLError):
             return ApiError(
                 "tls",
@@ -166,7 +194,12 @@ def _may_resend(method: str, err: Exception) -> bool:
     """Say whether sending again can't do anything twice, and is likely to go better."""
     if isinstance(err, (http.ClosedPoolError, http.SSLError)):
         return True  # not sent: the pool was renewed meanwhile, or the certificate was refused before the request
-    return method == "GET" and isinstance(err, http.ProtocolError)
+    return method == "GET" and isinstance(err, http.ProtocolError) and not _is_too_large(err)
+
+
+def _is_too_large(err: Exception) -> bool:
+    """Whether the bounds ended an answer, whatever the HTTP library wrapped around that."""
+    return any(isinstance(one, TooLargeError) for one in (err, *err.args))
 
 
 def _number(text: object) -> int:

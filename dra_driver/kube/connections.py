@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 from urllib3.util import parse_url
 
+from dra_driver.kube.bounds import BoundedHttp, BoundedHttps
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.model.errors import ApiError, Retry
@@ -66,14 +67,16 @@ class Connections:
                 self._look_at = 0.0
         pool.close()
 
-    def stream_connection(self, *, read_timeout_s: float) -> HTTPConnection:
-        """Connect outside the pool. Raises: ApiError("api.tls-files"); urllib3 and OS errors of connecting."""
+    def stream_connection(self, *, head_s: float) -> HTTPConnection:
+        """Connect outside the pool; the answer's head has `head_s` to come.
+
+        Raises: ApiError("api.tls-files"); urllib3 and OS errors of connecting.
+        """
         with self._lock:
             self._refresh()
         connection = self._new_connection()
         connection.connect()
-        connection.timeout = read_timeout_s
-        connection.sock.settimeout(read_timeout_s)
+        connection.timeout = head_s
         return connection
 
     def close(self) -> None:
@@ -107,16 +110,21 @@ class Connections:
 
     def _new_pool(self) -> urllib3.HTTPConnectionPool:
         options: dict[str, Any] = {"maxsize": self._size, "block": True, "socket_options": _SOCKET_OPTIONS}
+        pool: urllib3.HTTPConnectionPool
         if self._tls is None:
-            return urllib3.HTTPConnectionPool(self._host, self._port, **options)
-        return urllib3.HTTPSConnectionPool(self._host, self._port, **options, **self._tls_options())
+            pool = urllib3.HTTPConnectionPool(self._host, self._port, **options)
+            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # a protocol with more than is used
+        else:
+            pool = urllib3.HTTPSConnectionPool(self._host, self._port, **options, **self._tls_options())
+            pool.ConnectionCls = BoundedHttps  # type: ignore[assignment]
+        return pool
 
     def _new_connection(self) -> HTTPConnection:
         options: dict[str, Any] = {"timeout": CONNECT_SECONDS, "socket_options": _SOCKET_OPTIONS}
         host = self._host.strip("[]")
         if self._tls is None:
-            return HTTPConnection(host, self._port, **options)
-        return HTTPSConnection(host, self._port, **options, **self._tls_options())
+            return BoundedHttp(host, self._port, **options)
+        return BoundedHttps(host, self._port, **options, **self._tls_options())
 
 
 def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext:

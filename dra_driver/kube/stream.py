@@ -1,15 +1,16 @@
 """LineStream: an HTTP answer that comes line by line and can be closed from another thread at any moment.
 
 In: how to connect. Out: whole lines as bytes. Closing shuts the socket down, which wakes a reader that waits for the
-next byte; a reader never stays behind.
+next byte; a reader never stays behind. A line has a limit, and a time from its first byte to its last; the whole stream
+has an end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any
@@ -21,6 +22,7 @@ from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
 _REFUSAL_BYTES = 64 * 1024
+LINE_SECONDS = 30.0  # from the first byte of a line to its last
 
 Connect = Callable[[], tuple[Any, str, dict[str, str]]]
 
@@ -28,8 +30,17 @@ Connect = Callable[[], tuple[Any, str, dict[str, str]]]
 class LineStream:
     """One streamed GET. `open` and `lines` belong to one thread, `close` to any."""
 
-    def __init__(self, connect: Connect, reread_token: Callable[[], bool], path: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        reread_token: Callable[[], bool],
+        path: str,
+        *,
+        most_s: float,
+        line_s: float = LINE_SECONDS,
+    ) -> None:
         self._connect, self._reread_token, self._path = connect, reread_token, path
+        self._most_s, self._line_s = most_s, line_s
         self._lock = threading.Lock()
         self._connection: Any = None
         self._socket: Any = None
@@ -42,22 +53,36 @@ class LineStream:
         if self._answer.status == 401 and self._reread_token():
             self._drop()
             self._answer = self._ask()
-        if self._answer.status >= 400:
+        if self._answer.status != 200:
             raise self._refusal()
+        if str(self._answer.headers.get("Content-Encoding") or "identity").lower() != "identity":
+            raise answers.bad_answer(f"GET {self._path}: the answer is compressed, which was not asked for", 200)
 
     def lines(self) -> Iterator[bytes]:
-        """Give each line without its end; ends when the server ends the stream or `close` was called.
+        """Return each line without its end; ends when the server ends the stream or `close` was called.
 
-        Raises: ApiError("api.stream-broken") when the connection fails or falls silent for too long.
+        Raises: ApiError("api.stream-broken") when the connection fails, falls silent for too long, or sends a line
+        that does not end.
         """
-        rest = b""
+        bounds = self._answer.bounds
+        over_at = bounds.until = time.monotonic() + self._most_s
+        line = bytearray()
         while True:
             with self._translated("stream-broken"):
                 piece = self._answer.read1(_PIECE_BYTES)
             if not piece or self._is_closed:
                 return
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from (line for line in whole if line.strip())
+            is_begun = bool(line)
+            *ends, rest = piece.split(b"\n")
+            for end in ends:
+                whole, line = bytes(line + end), bytearray()
+                if whole.strip():
+                    yield whole
+            line += rest
+            if ends:
+                bounds.allow_body()
+            if ends or not is_begun:
+                bounds.until = min(over_at, time.monotonic() + self._line_s) if line else over_at
 
     def close(self) -> None:
         """End the stream now. Safe to call twice, and before `open`."""
@@ -81,14 +106,14 @@ class LineStream:
                 self._connection, self._socket = connection, connection.sock
                 if self._is_closed:
                     raise ConnectionAbortedError("closed")
-            connection.request("GET", target, headers=headers, preload_content=False)
+            connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
             return connection.getresponse()
 
     def _refusal(self) -> ApiError:
         with self._translated("unreachable"):
             body = self._answer.read(_REFUSAL_BYTES)
         try:
-            decoded = json.loads(body)
+            decoded = answers.parse(body)
         except ValueError:
             decoded = None
         retry_after = self._answer.headers.get("Retry-After", "")

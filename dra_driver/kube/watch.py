@@ -1,8 +1,8 @@
 """Watch: list, then follow every change, through restarts, silences and forgotten history.
 
-In: a collection's path and a field selector. Out: events, in the order of the server. `Listed` replaces everything that
-was known; it comes at the start and whenever the server no longer knows the history since our last event. It keeps no
-objects.
+In: a collection's path and a field selector. Out: events, in the order of the server. A list comes at the start and
+whenever the server no longer knows the history since our last event: one `Listed` for each page; from the first to the
+last of them they replace everything that was known. It keeps no objects.
 
 A stream that ends is resumed from the last resourceVersion (bookmarks keep that young). The server is asked to end each
 stream after 4 to 9 minutes; one that stays silent for longer than that is dead, and is replaced.
@@ -12,7 +12,6 @@ Source: Kubernetes API concepts, "Efficient detection of changes", "410 Gone res
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import threading
@@ -20,8 +19,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dra_driver.kube.api import KubeApi
+from dra_driver.kube import answers
+from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.pages import LIMIT, Listing, Page
 from dra_driver.kube.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
@@ -32,15 +33,22 @@ log = logging.getLogger(__name__)
 LIFETIME_SECONDS = (240.0, 540.0)
 SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
 RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been away
+_BUSY = 429
+_HOPELESS = (400, 410)  # what the server says to a continue token that it does not take any more
 _SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Everything that exists, as of `resource_version`."""
+    """A page of everything that exists, as of `resource_version`.
+
+    `is_first`: forget the pages before it. `is_last`: whatever was in none of the pages since the first is gone.
+    """
 
     objects: tuple[Wire, ...]
     resource_version: str
+    is_first: bool = True
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class Watch:
         path: str,
         *,
         field_selector: str = "",
+        page_size: int = LIMIT,
         backoff: Backoff | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
         clock: Callable[[], float] = time.monotonic,
@@ -85,6 +94,8 @@ class Watch:
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
         self._api, self._path = api, path
+        self._field_selector, self._page_size = field_selector, page_size
+        self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MOST_SECONDS)
         self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
@@ -101,9 +112,7 @@ class Watch:
             opened_at = None
             try:
                 if not self._version:
-                    listed = self._list()
-                    self.fault = None
-                    yield listed
+                    yield from self._list()
                 opened_at = self._clock()
                 yield from self._follow()
                 fault = None
@@ -126,23 +135,41 @@ class Watch:
         """Wait before the next try: hardly at all after a stream that had lived, longer and longer otherwise."""
         if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
             self._backoff.reset()
-        delay = self._backoff.next_s()
+        delay = self._backoff.next_s(least_s=fault.retry_after_s if fault else 0.0)
         self.fault = fault
         if fault is not None:
-            delay = max(delay, fault.retry_after_s)
             level = logging.WARNING if self._backoff.attempts > 1 else logging.INFO
             keys = fields(path=self._path, code=fault.code, err=str(fault), attempt=self._backoff.attempts)
             log.log(level, "watch interrupted", extra=keys)
         self._wait(delay)
 
-    def _list(self) -> Listed:
-        answer = self._api.request("GET", self._path, query=self._selector)
-        items = answer.get("items") or []
-        version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
-        if not isinstance(items, list) or not version:
-            raise ApiError("bad-answer", f"GET {self._path}: the answer is no list", retry=Retry.NOW)
-        self._version = version
-        return Listed(tuple(items), version)
+    def _list(self) -> Iterator[Listed]:
+        """Read all pages; a list that was interrupted goes on where it was. Raises: ApiError."""
+        if self._listing is None:
+            self._listing = Listing(
+                self._api,
+                self._path,
+                field_selector=self._field_selector,
+                limit=self._page_size,
+                timeout_s=REQUEST_SECONDS,
+            )
+        while not self._listing.is_done:
+            page = self._next_page(self._listing)
+            self.fault, version = None, page.resource_version
+            yield Listed(page.objects, version, page.is_first, page.is_last)
+            del page  # the next one is read into the same room
+            if self._stopping.is_set():
+                return
+        self._version, self._listing = version, None
+
+    def _next_page(self, listing: Listing) -> Page:
+        """Read a page; a list that can't be gone on with is begun anew at the next try. Raises: ApiError."""
+        try:
+            return listing.next_page()
+        except ApiError as err:
+            if err.status in _HOPELESS or err.retry is not Retry.NOW:
+                self._listing = None
+            raise
 
     def _follow(self) -> Iterator[Event]:
         """Read one stream to its end."""
@@ -154,7 +181,7 @@ class Watch:
             "resourceVersion": self._version,
             "timeoutSeconds": str(int(lifetime_s)),
         }
-        stream = self._api.stream(self._path, query=query, read_timeout_s=lifetime_s + self._silence_s)
+        stream = self._api.stream(self._path, query=query, most_s=lifetime_s + self._silence_s)
         with self._lock:
             self._stream = stream
         try:
@@ -181,20 +208,35 @@ class Watch:
     def _decode(self, line: bytes) -> Event | None:
         """Read one line; a bookmark only moves our place in the history.
 
-        Raises: _HistoryGoneError for an ERROR event or a line that is none: whatever it was, a list puts it right.
+        Raises: _HistoryGoneError for an ERROR event or a line that is none: whatever it was, a list puts it right;
+        ApiError where the server is only busy.
         """
         try:
-            event = json.loads(line)
-            kind, wire = event["type"], event["object"]
-            version = "" if kind == "ERROR" else wire["metadata"]["resourceVersion"]
-        except (ValueError, LookupError, TypeError) as err:
-            log.warning("watch event unreadable", extra=fields(path=self._path, err=repr(err)))
+            kind, wire = _event(answers.parse(line))
+        except ValueError as err:
+            log.warning("watch event unreadable", extra=fields(path=self._path, err=str(err)[:200]))
             raise _HistoryGoneError from err
         if kind == "ERROR":
-            keys = fields(path=self._path, status=wire.get("code", 0), reason=str(wire.get("message", "")))
-            log.info("watch history ended", extra=keys)
+            keys = fields(path=self._path, status=wire.get("code", 0), reason=str(wire.get("message", ""))[:200])
+            log.info("watch ended by an error", extra=keys)
+            if wire.get("code") == _BUSY:
+                raise answers.refusal(_BUSY, wire, "", method="GET", path=self._path)
             raise _HistoryGoneError
-        self._version = version
+        self._version = wire["metadata"]["resourceVersion"]
         if kind in ("ADDED", "MODIFIED"):
             return Changed(wire)
         return Deleted(wire) if kind == "DELETED" else None
+
+
+def _event(event: object) -> tuple[str, Wire]:
+    """Take an event apart. Raises: ValueError for what is none."""
+    if not isinstance(event, dict):
+        raise ValueError("it is no object")  # noqa: TRY004  one kind of error for all that is no event
+    kind, wire = event.get("type"), event.get("object")
+    if not isinstance(kind, str) or not isinstance(wire, dict):
+        raise ValueError("it has no type, or no object")  # noqa: TRY004
+    metadata = wire.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if kind != "ERROR" and not (isinstance(version, str) and version):
+        raise ValueError("its object has no resourceVersion")
+    return kind, wire

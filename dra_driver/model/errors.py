@@ -106,10 +106,12 @@ class ApiError(DriverError):
         hint: str = "",
         retry: Retry = Retry.NEVER,
         retry_after_s: float = 0.0,
+        continue_token: str = "",
     ) -> None:
         super().__init__(code, message, hint=hint, retry=retry)
         self.status = status  # HTTP status; 0 when no answer came
         self.retry_after_s = retry_after_s  # how long the server asked us to wait; 0 when it did not say
+        self.continue_token = continue_token  # where a list can be read on whose own token has expired; often ""
 
 
 class ClaimError(DriverError):

@@ -168,9 +168,13 @@ def _thread(
     drop: Callable[[Wire], None],
 ) -> threading.Thread:
     def follow() -> None:
+        listed: list[Wire] = []
         for event in watch.events():
             if isinstance(event, Listed):
-                replace(event.objects)
+                listed = [*([] if event.is_first else listed), *event.objects]
+                if event.is_last:
+                    replace(tuple(listed))
+                    listed = []
             elif isinstance(event, Changed):
                 put(event.wire)
             elif isinstance(event, Deleted):

@@ -18,8 +18,15 @@ def test_a_success_begins_anew():
 
 
 @given(st.integers(0, 5000))
-def test_any_delay_lies_between_half_and_all_of_its_step(attempts):
+def test_any_delay_lies_between_nothing_and_all_of_its_step(attempts):
     backoff = Backoff(base_s=0.1, most_s=30.0)
     backoff.attempts = attempts
     step = min(30.0, 0.1 * 2.0 ** min(attempts, 32))
-    assert step / 2 <= backoff.next_s() <= step
+    assert 0.0 <= backoff.next_s() <= step
+
+
+@given(st.integers(0, 5000), st.floats(0.0, 300.0))
+def test_what_the_server_asks_for_is_waited_in_full_and_the_jitter_comes_on_top(attempts, wish):
+    backoff = Backoff(base_s=0.1, most_s=30.0)
+    backoff.attempts = attempts
+    assert wish <= backoff.next_s(least_s=wish) <= wish + 30.0

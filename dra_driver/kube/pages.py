@@ -1,0 +1,159 @@
+"""Pages: a list of the API server, one page after the other, never whole in memory.
+
+In: a collection's path and selectors. Out: pages of wire objects. Nothing is asked with a resourceVersion: with "0" the
+server ignores the limit and sends everything at once. A continue token that has expired (410) comes with another one in
+`metadata.continue`, which goes on behind the last object; the rest of the list is then newer than its beginning, so a
+watch starts at the resourceVersion of the first page. A page that is too large is asked for again with half the limit.
+
+Source: Kubernetes API concepts, "Retrieving large results sets in chunks", "410 Gone responses".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.backoff import Backoff
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import Wire
+
+LIMIT = 500
+SECONDS = 30.0  # for one page
+PATIENCE_SECONDS = 120.0
+_MOST_OBJECTS = 5_000_000
+_MOST_PAGES = 100_000
+_MOST_EXPIRIES = 3  # one after the other, without a page between them: the server makes no progress
+_TOO_LARGE = "api.answer-too-large"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some objects of a list. `is_first` drops what came before: the list has begun anew.
+
+    `resource_version` is that of the first page: a watch from there misses nothing.
+    """
+
+    objects: tuple[Wire, ...]
+    resource_version: str
+    is_first: bool
+    is_last: bool
+
+
+class Listing:
+    """One list. After an ApiError `next_page` may be called again; it goes on where it was."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        path: str,
+        *,
+        field_selector: str = "",
+        limit: int = LIMIT,
+        timeout_s: float = SECONDS,
+        most_objects: int = _MOST_OBJECTS,
+    ) -> None:
+        self._api, self._path, self._timeout_s = api, path, timeout_s
+        self._selector = {"fieldSelector": field_selector} if field_selector else {}
+        self._limit, self._most_objects = limit, most_objects
+        self._token = self._version = ""
+        self._pages = self._objects = self._expiries = 0
+        self.is_done = False
+
+    def next_page(self) -> Page:
+        """Read the next page. Raises: ApiError."""
+        while True:
+            try:
+                return self._taken(self._ask())
+            except ApiError as err:
+                if err.code == _TOO_LARGE and self._limit > 1:
+                    self._limit = max(1, self._limit // 2)
+                elif err.status == 410 and self._token:
+                    self._expired(err)
+                else:
+                    raise
+
+    def _ask(self) -> Wire:
+        query = {**self._selector, "limit": str(self._limit)}
+        if self._token:
+            query["continue"] = self._token
+        return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s)
+
+    def _expired(self, err: ApiError) -> None:
+        """Go on with the token that came with the refusal; without one, begin anew. Raises: ApiError."""
+        self._expiries += 1
+        if self._expiries > _MOST_EXPIRIES:
+            what = f"GET {self._path}: the list expires again and again while it is read"
+            raise ApiError("gone", what, status=410, retry=Retry.LATER) from err
+        self._token = err.continue_token
+        if not self._token:
+            self._version, self._pages, self._objects = "", 0, 0
+
+    def _taken(self, answer: Wire) -> Page:
+        metadata, objects = answer.get("metadata"), answer.get("items")
+        objects = [] if objects is None else objects
+        if not isinstance(metadata, dict) or not isinstance(objects, list):
+            raise self._fault("the answer is no list of objects")
+        version, token = metadata.get("resourceVersion") or "", metadata.get("continue") or ""
+        if not (isinstance(version, str) and version and isinstance(token, str)):
+            raise self._fault("the list has no resourceVersion, or a continue token that is no text")
+        if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
+            raise self._fault("an item of the list is no object with metadata")
+        self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
+        if self._objects > self._most_objects or self._pages > _MOST_PAGES:
+            raise self._fault(f"the list has more than {self._most_objects} objects or {_MOST_PAGES} pages")
+        self._version, self._token, self.is_done = self._version or version, token, not token
+        return Page(tuple(objects), self._version, is_first=self._pages == 1, is_last=self.is_done)
+
+    def _fault(self, what: str) -> ApiError:
+        return ApiError("bad-answer", f"GET {self._path}: {what}", retry=Retry.NOW)
+
+
+def pages(
+    api: KubeApi,
+    path: str,
+    *,
+    field_selector: str = "",
+    limit: int = LIMIT,
+    patience_s: float = PATIENCE_SECONDS,
+    wait: Callable[[float], object] = time.sleep,
+) -> Iterator[Page]:
+    """Read page by page; wait and ask again when the server is busy. Raises: ApiError when `patience_s` is over."""
+    listing = Listing(api, path, field_selector=field_selector, limit=limit)
+    backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
+    while not listing.is_done:
+        try:
+            page = listing.next_page()
+        except ApiError as err:
+            delay = backoff.next_s(least_s=err.retry_after_s)
+            left -= delay
+            if err.retry is not Retry.NOW or left <= 0:
+                raise
+            wait(delay)
+            continue
+        backoff.reset()
+        yield page
+        del page  # the next one is read into the same room
+
+
+def objects(
+    api: KubeApi,
+    path: str,
+    *,
+    field_selector: str = "",
+    limit: int = LIMIT,
+    patience_s: float = PATIENCE_SECONDS,
+    wait: Callable[[float], object] = time.sleep,
+) -> Iterator[Wire]:
+    """Return an iterator over all objects, holding one page at a time.
+
+    Raises: ApiError; also for a list that had to begin anew, for objects would come twice.
+    """
+    began = False
+    for page in pages(api, path, field_selector=field_selector, limit=limit, patience_s=patience_s, wait=wait):
+        if page.is_first and began:
+            raise ApiError("gone", f"GET {path}: the list expired while it was read", status=410, retry=Retry.NOW)
+        began = True
+        yield from page.objects
+        del page
