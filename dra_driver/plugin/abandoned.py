@@ -98,7 +98,10 @@ class Abandonment:
         if self._find(uid) is not None:
             self._missing.pop(uid, None)
             return True
-        return self._now() - self._missing.setdefault(uid, self._now()) < GONE_SECONDS
+        if self._now() - self._missing.setdefault(uid, self._now()) < GONE_SECONDS:
+            return True
+        del self._missing[uid]
+        return False
 
     def _is_gone(self, record: Record) -> bool:
         if not record.name:

@@ -2,8 +2,8 @@
 
 In: what the kubelet says its device plugins can hand out, its folder of device plugins. Out: a reason, empty while
 there is none, and a call when it changes. It looks once a minute. Where the kubelet does not answer the node object is
-read instead; while neither does, soon again. Nothing may be published before the first answer. Never: a word to the plugin
-itself; its socket is connected to and let go.
+read instead; while neither does, soon again. Nothing may be published before the first answer. Never: a word to the
+plugin itself; its socket is connected to and let go.
 Source: Kubernetes device plugins (PodResources GetAllocatableResources, extended resources in node.status.allocatable,
 sockets in the kubelet's folder).
 """

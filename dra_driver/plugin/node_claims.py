@@ -77,6 +77,7 @@ class NodeClaims:
         self._mutex = threading.RLock()  # of all below
         self._seen: PodsHere | None = None
         self._seen_at = float("-inf")
+        self._told_last: Mapping[ClaimName, ClaimHere] = {}
         self._asked_at: float | None = None  # since when the kubelet has not answered
         self._read: dict[ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]] = {}  # what was told, what was read
         self._unlisted_since: float | None = None
@@ -92,7 +93,8 @@ class NodeClaims:
                 self._seen = None
                 self._seen = self._kubelet.pods()
                 self._seen_at, self._asked_at = self._clock(), None
-                self._has_told = self._has_told or bool(self._seen.claims)
+                self._told_last = self._seen.claims
+                self._has_told = self._has_told or bool(self._told_last)
             return self._seen
 
     def unknown(self, *, is_patient: bool = True, is_fresh: bool = True) -> tuple[ClaimWire, ...]:
@@ -108,7 +110,7 @@ class NodeClaims:
             if self._listed:
                 found.update(self._list(self._listed, is_fresh=is_fresh))
             told = self._told(is_patient=is_patient)
-            wires = self._read_all({name: told[name] for name in told.keys() - known})
+            wires = self._read_all({name: claim for name, claim in told.items() if name not in known})
             for name, wire in wires.items():
                 found[name] = _with_devices(wire, name, told[name].devices, self._node.driver)
             return tuple(wire for name, wire in found.items() if name not in known)
@@ -120,7 +122,7 @@ class NodeClaims:
         """
         with self._mutex:
             known, told = self._known(), self._told(is_patient=False)
-            wires = [*self._read_all({name: told[name] for name in told.keys() - known}).values()]
+            wires = [*self._read_all({name: claim for name, claim in told.items() if name not in known}).values()]
             if self._listed:
                 wires += self._listed.at(LIST_SECONDS).values()
             found = next((wire for wire in wires if uid_of(wire) == uid), None)
@@ -169,7 +171,7 @@ class NodeClaims:
             if not self._listed and (not is_patient or now - self._asked_at < PATIENCE_SECONDS):
                 raise
             self._note(str(error))
-            return {}
+            return self._told_last
 
     def _is_telling(self) -> bool:
         """Whether the kubelet tells of claims: it has done so, or is of a version that always does.
@@ -222,7 +224,7 @@ class NodeClaims:
                 if is_answered:
                     self._read[name] = (claim.devices, wire)
             wires[name] = wire
-        self._read = {name: read for name, read in self._read.items() if self._seen and name in self._seen.claims}
+        self._read = {name: read for name, read in self._read.items() if name in self._told_last}
         return wires
 
     def _get(self, name: ClaimName, deadline: float) -> tuple[ClaimWire, bool]:
