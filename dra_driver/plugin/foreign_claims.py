@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
 FIRST_SECONDS = 1.0  # while the kubelet has not answered yet
+ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # after an Unprepare: the kubelet tells of the pod for a while yet
 CODE = "node.foreign-claim"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
 # The text of a profile has a letter.
@@ -68,6 +69,7 @@ class ForeignClaims:
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="foreign-claims", daemon=True)
         self._looks, self._reasons = 0, 0  # answers since there was reason to look; how often there was
+        self._soon: list[float] = []  # pauses before the next looks
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None: nobody has answered yet
 
     @property
@@ -82,8 +84,9 @@ class ForeignClaims:
         self._wake.set()
 
     def claim_ended(self) -> None:
-        """Look soon whether that was a claim which held something."""
+        """Look soon, and a few times more, whether that was a claim which held something."""
         if self._held:
+            self._soon = list(ENDED_SECONDS)
             self._wake.set()
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -110,6 +113,7 @@ class ForeignClaims:
         while not self._stop.is_set():
             self._wake.clear()
             pause = self._look_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+            pause = self._soon.pop(0) if self._soon else pause
             try:
                 self._look()
             except DriverError as error:
