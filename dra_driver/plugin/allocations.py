@@ -2,7 +2,7 @@
 
 In: those claims. Out: names of devices, admin access included, and which of them in shares. Asked only where devices
 are about to be withdrawn or changed. A claim that was given a device a moment ago, and that the kubelet has not begun
-to prepare, is not seen: no agent lists the cluster's claims (docs/decisions/0012).
+to prepare, is not seen: no agent lists the cluster's claims (docs/decisions/0013).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: what the kubelet tells of its pods, the ledger. Out: those claims as the API server holds them: one GET for each,
 once. A claim that can't be read counts with what the kubelet tells of it, so that it holds its devices. A kubelet that
 does not answer is waited for, but not for ever: it may not be mounted, and then what else is known has to do (why that
-is safe: docs/decisions/0012). With `listed` the claims of the cluster count too, for kubelets that tell nothing of
+is safe: docs/decisions/0013). With `listed` the claims of the cluster count too, for kubelets that tell nothing of
 claims. Never: a change to a claim.
 """
 

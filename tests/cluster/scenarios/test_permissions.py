@@ -101,7 +101,7 @@ def test_the_policy_leaves_other_drivers_alone(cluster: Cluster) -> None:
 
 
 ALLOWED = {
-    ("resource.k8s.io", "resourceclaims"): {"get", "list"},
+    ("resource.k8s.io", "resourceclaims"): {"get"},
     ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "update", "delete"},
     ("", "nodes"): {"get"},
     ("", "events"): {"create"},
