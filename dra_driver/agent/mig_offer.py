@@ -2,7 +2,7 @@
 
 In: facts, the ledger, what the API server has shown to keep. Out: the policy from which the inventory is built, and
 what is offered to a scheduler that does not count. Devices that claims hold or were just given stay offered: before
-anything is withdrawn the cluster's claims are listed, once. Never changes a GPU.
+anything is withdrawn those that the ledger does not know are asked for, once. Never changes a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.controller.status import PublisherStatus
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.offering import how_offered
 from dra_driver.inventory.partitions import MigPolicy, Ownership
-from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
 from dra_driver.plugin.ownership import Owners
 from dra_driver.telemetry.logs import fields
@@ -23,7 +23,6 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 NOT_ON_DEMAND = "MigNotOnDemand"
-_FORBIDDEN = 403
 
 
 class MigOffer:
@@ -63,7 +62,7 @@ class MigOffer:
     def before_withdrawal(self) -> frozenset[str]:
         """Name what claims were given, now that placements are about to be withdrawn: the server does not count.
 
-        Raises: ApiError: then nothing may be withdrawn.
+        Raises: DriverError: then nothing may be withdrawn.
         """
         self._allocated = self._list_allocated()
         if not self._is_told:
@@ -77,7 +76,7 @@ class MigOffer:
         return self._allocated
 
     def _look(self, facts: Facts) -> None:
-        """List what claims were given, where that counts. An agent that may not list goes on without."""
+        """Learn what claims were given, where that counts."""
         withdrawn = self._withdrawn(facts)
         is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
         self.is_unsure = self.is_unsure and bool(withdrawn)
@@ -87,9 +86,9 @@ class MigOffer:
             try:
                 self._allocated = self._list_allocated()
                 self._looked_for, self.is_unsure = withdrawn, False
-            except ApiError as error:
-                self.is_unsure = error.status != _FORBIDDEN
-                log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
+            except DriverError as error:
+                self.is_unsure = True
+                log.warning("cannot tell what claims were given", extra=fields(code=error.code, err=str(error)))
 
     def _withdrawn(self, facts: Facts) -> frozenset[str]:
         """Name what is not offered on demand and may have been: GPUs, or all."""

@@ -33,14 +33,19 @@ from dra_driver.inventory.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
-from dra_driver.model.errors import DriverError
+from dra_driver.kube.paths import CLAIMS
+from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
+from dra_driver.plugin.abandoned import Abandonment
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.geometer import Geometer
 from dra_driver.plugin.geometry_source import GeometrySource
 from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.listed_claims import ListedClaims
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.node import this_node
+from dra_driver.plugin.node import Node, this_node
+from dra_driver.plugin.node_claims import NodeClaims
 from dra_driver.plugin.ownership import Owners
+from dra_driver.plugin.pod_resources import PodResources
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
@@ -78,7 +83,11 @@ class NodeAgent:
             has_file=partial(has_claim_file, store, options.driver),
         )
         node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
-        self._allocated_names = partial(allocated_names, api, node)
+        self._node = node
+        self._kubelet = PodResources(options.pod_resources, options.driver)
+        claims = self._claims = NodeClaims(
+            node, options.node, api=api, kubelet=self._kubelet, ledger=self._ledger, listed=self._listed(options, node)
+        )
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
         self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
@@ -86,14 +95,14 @@ class NodeAgent:
             is_dynamic=options.is_mig_dynamic,
             with_all=options.has_all_profiles,
             published=self._publisher.status,
-            allocated=self._allocated_names,
+            allocated=partial(allocated_names, claims, node),
             tell=self._tell_mig,
         )
         self._sharing = Sharing(
             options.sharing_config,
             options.node,
             api=api,
-            allocated=partial(allocated_forms, api, node),
+            allocated=partial(allocated_forms, claims, node),
             tenants=options.mps_tenants,
         )
         self._scanner = Scanner(
@@ -110,8 +119,9 @@ class NodeAgent:
             store=store,
             locks=locks,
             hardware=hardware,
-            inventory=lambda: self._scanner.inventory,
-            pods_dir=options.plugins_dir.parent / "pods",
+            inventory=self._inventory,
+            abandonment=Abandonment(node, api, self._ledger, hardware, self._inventory, find=claims.find),
+            pods_dir=options.kubelet_dir / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
             cgroups=Path(options.roots.sys) / "fs/cgroup",
@@ -125,7 +135,7 @@ class NodeAgent:
             answered=self._claim_answered,
         )
         self._geometer = Geometer(
-            GeometrySource(options.mig_geometry, options.node, api=api, file=options.mig_config),
+            GeometrySource(options.mig_geometry, options.node, api=api, kubelet=claims, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
             locks=locks,
@@ -133,13 +143,21 @@ class NodeAgent:
             changed=self._scanner.look_now,
             tell=self._tell_mig,
         )
-        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy)
+        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # the newest of two reasons to publish is the last
         self._has_looked = False
         self._others = Others(
-            options, api, self._ledger, store, boot_id=node.boot_id, changed=self._publish, alone=self._take_over
+            options,
+            api,
+            self._ledger,
+            store,
+            kubelet=self._kubelet,
+            claims=claims,
+            boot_id=node.boot_id,
+            changed=self._publish,
+            alone=self._take_over,
         )
         self._is_serving = False
 
@@ -259,23 +277,41 @@ class NodeAgent:
         return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
     def _plain_now(self) -> tuple[Device, ...]:
-        """Give what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
-        return self._others.offer(self._scanner.inventory_holding(self._mig.before_withdrawal()).plain)
+        """Return what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
+        try:
+            given = self._mig.before_withdrawal()
+        except NodeError as error:
+            raise ApiError("given-unknown", str(error), retry=Retry.NOW) from error
+        return self._others.offer(self._scanner.inventory_holding(given).plain)
 
     def _used_names(self) -> frozenset[str]:
-        """Name the devices that claims were given, under our names or another driver's. Raises: ApiError."""
+        """Return the devices that claims were given, under our names or another driver's. Raises: DriverError."""
         inventory = self._scanner.inventory
         every = (*inventory.devices, *inventory.plain)
         free = {device.name for device in self._others.offer(every)}
-        return self._allocated_names().union(device.name for device in every if device.name not in free)
+        given = allocated_names(self._claims, self._node, is_patient=False)
+        return given.union(device.name for device in every if device.name not in free)
 
     def _driver_changed(self) -> None:
         self._must_restart.set()
 
     def _claim_answered(self, rpc: str, seconds: float, code: str) -> None:
         self._count(rpc, seconds, code)
+        if rpc == "unprepare":
+            self._others.claim_ended()
         if self._scanner.inventory.waits_for_claims and rpc == "unprepare":
             self._scanner.look_now()
+
+    def _inventory(self) -> Inventory:
+        return self._scanner.inventory
+
+    def _listed(self, options: Options, node: Node) -> ListedClaims | None:
+        if not options.lists_claims:
+            return None
+        from dra_driver.kube.pages import objects  # noqa: PLC0415 - only where lists are wanted
+
+        listing = partial(objects, self._api, CLAIMS, patience_s=0.0)  # who asks waits
+        return ListedClaims(listing, self._api, driver=node.driver, pools=(options.node, node.pool))
 
     def _role_gained(self) -> None:
         self._publisher.start()

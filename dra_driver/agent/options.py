@@ -32,6 +32,7 @@ class Options:
     has_all_profiles: bool
     mig_geometry: tuple[Rule, ...]
     mig_config: Path | None
+    lists_claims: bool
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
 
@@ -39,6 +40,16 @@ class Options:
     def data_dir(self) -> Path:
         """Give the plugin's own folder: sockets, ledger, locks."""
         return self.plugins_dir / self.driver
+
+    @property
+    def kubelet_dir(self) -> Path:
+        """Return the kubelet's folder, in which the plugins' is."""
+        return self.plugins_dir.parent
+
+    @property
+    def pod_resources(self) -> Path:
+        """Return the socket on which the kubelet tells of its pods' resources."""
+        return self.kubelet_dir / "pod-resources/kubelet.sock"
 
 
 def _address(text: str) -> str:
@@ -69,6 +80,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         is_mig_dynamic=values["mig"] == "dynamic",
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
+        lists_claims=values["takeover_list_claims"] == "true",
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
         mps_tenants=Tenants(values["mps_tenants"]),

@@ -20,6 +20,8 @@ from dra_driver.plugin.device_plugin import DevicePluginWatch
 from dra_driver.plugin.foreign_claims import ForeignClaims
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.namesakes import NamesakeWatch
+from dra_driver.plugin.node_claims import NodeClaims
+from dra_driver.plugin.pod_resources import PodResources
 from dra_driver.plugin.renamed import held_under_other_names
 from dra_driver.plugin.renamed import problems as renamed_problems
 from dra_driver.telemetry.logs import fields
@@ -37,6 +39,8 @@ class Others:
         ledger: Ledger,
         store: CdiStore,
         *,
+        kubelet: PodResources,
+        claims: NodeClaims,
         boot_id: str,
         changed: Callable[[], None],
         alone: Callable[[], None],
@@ -46,12 +50,17 @@ class Others:
         self._renamed: Mapping[str, frozenset[str]] = {}  # what claims hold under names of another version
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
         self._device_plugin = (
-            DevicePluginWatch(api, node=node, folder=folder, changed=self._device_plugin_changed) if folder else None
+            DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=self._device_plugin_changed)
+            if folder
+            else None
         )
         self._namesakes = NamesakeWatch(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
         )
-        self._foreign = ForeignClaims(api, node=node, driver=driver, changed=changed)
+        self._claims = claims
+        self._foreign = ForeignClaims(
+            claims, options.cdi_root, node=node, driver=driver, is_ours=self._is_in_ledger, changed=changed
+        )
 
     @property
     def has_namesake(self) -> bool:
@@ -83,8 +92,16 @@ class Others:
 
     def look(self) -> None:
         """Offer again what claims under another version's names may have let go."""
+        try:
+            self._claims.examine(self._ledger.records())
+        except DriverError as error:
+            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
             self._changed()
+
+    def claim_ended(self) -> None:
+        """Offer again, soon, what a claim that was unprepared held under a foreign name."""
+        self._foreign.claim_ended()
 
     def meet(self, inventory: Inventory) -> None:
         """Learn what claims hold of these devices under names that are none of theirs."""
@@ -106,7 +123,11 @@ class Others:
     def problems(self) -> tuple[Problem, ...]:
         """Give everything that keeps devices from being offered."""
         plugin = self._device_plugin.problems() if self._device_plugin else ()
-        return (*plugin, *self._namesakes.problems(), *self._foreign.problems(), *renamed_problems(self._renamed))
+        foreign = (*self._foreign.problems(), *self._claims.problems())
+        return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))
+
+    def _is_in_ledger(self, uid: str) -> bool:
+        return self._ledger.get(uid) is not None
 
     def _device_plugin_changed(self) -> None:
         self._changed()

@@ -24,7 +24,6 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_FORBIDDEN = 403
 SETTLE_SECONDS = 90.0  # what was allocated when the rules changed is in the ledger by then, or was let go
 
 
@@ -83,28 +82,18 @@ class Sharing:
         return replace(self._rules, node=self._node, labels=self._labels or {})
 
     def with_allocated(self, ownership: Ownership) -> Ownership:
-        """Add what claims were allocated when the rules were new: it keeps the form in which it was. Raises: ApiError.
+        """Add what claims were allocated when the rules were new: it keeps the form in which it was.
 
-        A device that the ledger knows is the ledger's from then on.
+        Raises: DriverError while that can't be told. A device that the ledger knows is the ledger's from then on.
         """
         if self._must_ask:
-            self._held = self._ask()
+            self._held = self._allocated()
             self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
         known = {name for name, _ in ownership.forms}
         self._held = frozenset(one for one in self._held if one[0] not in known)
         if not self._held or self._clock() > self._held_until:
             return ownership
         return replace(ownership, forms=ownership.forms | self._held)
-
-    def _ask(self) -> frozenset[tuple[str, bool]]:
-        """List what claims were given; an agent that may not list goes on without. Raises: ApiError."""
-        try:
-            return self._allocated()
-        except ApiError as error:
-            if error.status != _FORBIDDEN:
-                raise
-            log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
-            return frozenset()
 
     def _read_again(self, path: Path) -> None:
         try:

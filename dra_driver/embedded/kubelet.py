@@ -21,6 +21,7 @@ from dra_driver.embedded.kinds import CLAIMS, SLICES
 from dra_driver.embedded.plugin_calls import RPC_S, ClaimRef, Plugin, PreparedDevice
 from dra_driver.embedded.plugin_watcher import PluginWatcher
 from dra_driver.embedded.pod_claims import claim_name
+from dra_driver.embedded.pod_resources import EmbeddedPodResources
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.telemetry.logs import fields
@@ -66,10 +67,14 @@ class EmbeddedKubelet:
         self._cdi_folders = ([static_cdi] if static_cdi else []) + [self.cdi_dir]
         self._lock = threading.Lock()
         self._claims: dict[tuple[str, str], CachedClaim] = {}
+        self._pods: dict[str, Wire] = {}
         self._known_drivers: set[str] = set()
         self._stop = threading.Event()
         self._wiper: threading.Thread | None = None
         self.plugins = PluginWatcher(self.registrar_dir)
+        self.resources = EmbeddedPodResources(
+            root / "pod-resources/kubelet.sock", pods=self._resources_of_pods, allocatable=self._allocatable
+        )
 
     def start(self) -> None:
         """Make the folders, wipe this node's slices as a kubelet does at its start, look for plugins."""
@@ -79,6 +84,7 @@ class EmbeddedKubelet:
             self._wipe(f"spec.nodeName={self.node}")
         self._stop.clear()
         self.plugins.start()
+        self.resources.start()
         self._wiper = threading.Thread(target=self._watch_connections, name="embedded-kubelet-wiper", daemon=True)
         self._wiper.start()
 
@@ -86,6 +92,7 @@ class EmbeddedKubelet:
         """End; plugins stay where they are and prepared claims stay prepared."""
         self._stop.set()
         self.plugins.stop()
+        self.resources.stop()
         if self._wiper is not None:
             self._wiper.join(10)
         with self._lock:
@@ -106,6 +113,8 @@ class EmbeddedKubelet:
 
         Raises: NodeError saying which claim can't be used and why; what succeeded stays recorded.
         """
+        with self._lock:
+            self._pods[pod["metadata"]["uid"]] = pod
         claims = [self._take(pod, claim) for claim in self._claims_of(pod)]
         by_driver: dict[str, list[CachedClaim]] = {}
         for claim in claims:
@@ -150,6 +159,7 @@ class EmbeddedKubelet:
         with self._lock:
             for claim in ending:
                 self._claims.pop((claim.ref.namespace, claim.ref.name), None)
+            self._pods.pop(uid, None)
 
     def cached_claims(self) -> tuple[CachedClaim, ...]:
         """Give what the kubelet holds about claims, as its checkpoint would."""
@@ -168,6 +178,7 @@ class EmbeddedKubelet:
                         "driverName": device.driver,
                         "poolName": device.pool,
                         "deviceName": device.device,
+                        **({"shareID": device.share_id} if device.share_id else {}),
                     }
                     for device in _matching(claim, request)
                 ]
@@ -175,6 +186,25 @@ class EmbeddedKubelet:
                 entries.append({"claimName": ref.name, "claimNamespace": ref.namespace, "claimResources": resources})
             answer[container["name"]] = entries
         return answer
+
+    def _resources_of_pods(self) -> list[tuple[Wire, dict[str, list[Wire]]]]:
+        """Return each pod with what its containers have; nothing where a claim of it is not known yet."""
+        with self._lock:
+            pods = tuple(self._pods.values())
+        found = []
+        for pod in pods:
+            try:
+                found.append((pod, self.pod_resources(pod)))
+            except KeyError:
+                found.append((pod, {}))
+        return found
+
+    def _allocatable(self) -> Wire:
+        try:
+            node = self._api.request("GET", f"/api/v1/nodes/{self.node}")
+        except ApiError:
+            return {}
+        return (node.get("status") or {}).get("allocatable") or {}
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

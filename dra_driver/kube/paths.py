@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 RESOURCE_GROUP = "resource.k8s.io/v1"
+CLAIMS = f"/apis/{RESOURCE_GROUP}/resourceclaims"
 SLICES = f"/apis/{RESOURCE_GROUP}/resourceslices"
 
 

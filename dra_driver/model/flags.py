@@ -122,6 +122,14 @@ FLAGS: tuple[Flag, ...] = (
         choices=("any", "namespace"),
         is_hardware=True,
     ),
+    Flag(
+        "--takeover-list-claims",
+        "false",
+        "true: list the cluster's claims at the start, for a kubelet that tells nothing of claims (its gate "
+        "KubeletPodResourcesDynamicResources is off); needs the verb list on resourceclaims",
+        "BOOL",
+        choices=("false", "true"),
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

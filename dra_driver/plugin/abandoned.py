@@ -16,8 +16,8 @@ from dra_driver.claims.allocated import decode_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.inventory.device import Inventory
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.model.errors import ApiError, ClaimError, HardwareError
-from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError, Retry
+from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.kept_back import boot_seconds
 from dra_driver.plugin.ledger import Ledger
 from dra_driver.plugin.node import Node
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
 API_SECONDS = 2.0  # for one request: a call may be waiting for the answer
-CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
 class ClaimApi(Protocol):
@@ -37,8 +36,14 @@ class ClaimApi(Protocol):
     def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
         """Read one claim. Raises: ApiError."""
 
-    def request(self, method: str, path: str, *, timeout_s: float) -> Wire:
-        """Make a request. Raises: ApiError."""
+
+Find = Callable[[str], ClaimWire | None]
+"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that can't be told."""
+
+
+def nobody_tells(uid: str) -> ClaimWire | None:
+    """Refuse to tell whether a claim is still there, where nobody is there to be asked. Raises: NodeError."""
+    raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
 
 
 class Abandonment:
@@ -52,19 +57,21 @@ class Abandonment:
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         *,
+        find: Find = nobody_tells,
         now: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._node, self._api, self._ledger = node, api, ledger
+        self._node, self._api, self._ledger, self._find = node, api, ledger, find
+        self._missing: dict[str, float] = {}  # claims of which the ledger does not know: since when nobody has them
         self._hardware, self._inventory, self._now = hardware, inventory, now
 
     def is_abandoned(self, record: Record) -> bool:
-        """Ask the API about a claim, note in the ledger what it said, and judge.
+        """Ask about a claim, note in the ledger what was said, and judge.
 
-        An API that does not answer leaves everything as it was. Raises: LedgerError.
+        An API server or a kubelet that does not answer leaves everything as it was. Raises: LedgerError.
         """
         try:
             is_gone = self._is_gone(record)
-        except ApiError as error:
+        except (ApiError, NodeError) as error:
             log.info("can't tell whether a claim still exists", extra=fields(claim=record.full_name, err=str(error)))
             return False
         since = record.gone_since if record.gone_boot == self._node.boot_id else None
@@ -79,12 +86,17 @@ class Abandonment:
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
 
     def exists(self, uid: str) -> bool:
-        """Say whether a claim of which only the UID is known is in the API. Raises: ApiError."""
-        return self._find(uid) is not None
+        """Whether a claim of which only the UID is known may be in use: until no pod has had it for five minutes.
 
-    def _find(self, uid: str) -> ClaimWire | None:
-        listed = self._api.request("GET", CLAIMS_PATH, timeout_s=API_SECONDS)
-        return next((c for c in listed.get("items") or () if _uid(c) == uid), None)
+        A kubelet that has just begun does not know its pods yet. Raises: DriverError when it can't be told.
+        """
+        if self._find(uid) is not None:
+            self._missing.pop(uid, None)
+            return True
+        if self._now() - self._missing.setdefault(uid, self._now()) < GONE_SECONDS:
+            return True
+        del self._missing[uid]
+        return False
 
     def _is_gone(self, record: Record) -> bool:
         if not record.name:
@@ -98,7 +110,7 @@ class Abandonment:
         return _uid(wire) not in {record.uid, ""}
 
     def _complete(self, record: Record) -> bool:
-        """Find a recovered claim, whose name was lost, among all claims; False when it is gone."""
+        """Find a recovered claim, whose name was lost, among those of this node's pods; False when none has it."""
         found = self._find(record.uid)
         if found is None:
             return False

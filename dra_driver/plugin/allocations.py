@@ -1,27 +1,33 @@
-"""Allocations: which devices of a pool stand in the allocation of any claim, prepared or not.
+"""Allocations: which devices of this node's pool stand in the allocation of a claim that the ledger does not know.
 
-In: the claims of the cluster. Out: names of devices, admin access included, and which of them in shares. Asked only
-where devices are about to be withdrawn or changed; a scheduler may have handed them out a moment ago.
+In: those claims. Out: names of devices, admin access included, and which of them in shares. Asked only where devices
+are about to be withdrawn or changed. A claim that was given a device a moment ago, and that the kubelet has not begun
+to prepare, is not seen: no agent lists the cluster's claims (docs/decisions/0013).
 """
 
 from __future__ import annotations
 
-from dra_driver.plugin.abandoned import API_SECONDS, CLAIMS_PATH, ClaimApi
+from typing import Protocol
+
+from dra_driver.model.wire import ClaimWire
+from dra_driver.plugin.claim_results import results
 from dra_driver.plugin.node import Node
 
 
-def allocated_names(api: ClaimApi, node: Node) -> frozenset[str]:
-    """Name them. Raises: ApiError."""
-    return frozenset(name for name, _ in allocated_forms(api, node))
+class UnknownClaims(Protocol):
+    """The claims of this node that the ledger does not know."""
+
+    def unknown(self, *, is_patient: bool = True) -> tuple[ClaimWire, ...]:
+        """Return them. Raises: DriverError when they can't be told."""
 
 
-def allocated_forms(api: ClaimApi, node: Node) -> frozenset[tuple[str, bool]]:
-    """Name them, each with whether it is (also) allocated in shares. Raises: ApiError."""
-    listed = api.request("GET", CLAIMS_PATH, timeout_s=API_SECONDS)
-    results = (
-        result
-        for claim in listed.get("items") or ()
-        for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
-    )
-    ours = (r for r in results if (r.get("driver"), r.get("pool")) == (node.driver, node.pool))
+def allocated_names(claims: UnknownClaims, node: Node, *, is_patient: bool = True) -> frozenset[str]:
+    """Return their names. Raises: DriverError."""
+    return frozenset(name for name, _ in allocated_forms(claims, node, is_patient=is_patient))
+
+
+def allocated_forms(claims: UnknownClaims, node: Node, *, is_patient: bool = True) -> frozenset[tuple[str, bool]]:
+    """Return their names, each with whether it is (also) allocated in shares. Raises: DriverError."""
+    found = (result for claim in claims.unknown(is_patient=is_patient) for result in results(claim))
+    ours = (r for r in found if (r["driver"], r["pool"]) == (node.driver, node.pool))
     return frozenset((r["device"], bool(r.get("shareID"))) for r in ours)

@@ -1,29 +1,33 @@
 """Device plugin: whether one serves the GPUs of this node, because then this driver must not hand them out as well.
 
-In: the node object, the kubelet's folder of device plugins. Out: a reason, empty while there is none, and a call when
-it changes. It looks once a minute, and every two seconds until the API server has answered for the first time. Nothing
-may be published before that. Never: a word to the plugin itself; its socket is connected to and let go.
-Source: Kubernetes device plugins (extended resources in node.status.allocatable, sockets in the kubelet's folder).
+In: what the kubelet says its device plugins can hand out, its folder of device plugins. Out: a reason, empty while
+there is none, and a call when it changes. It looks once a minute. Where the kubelet does not answer the node object is
+read instead; while neither does, soon again. Nothing may be published before the first answer. Never: a word to the
+plugin itself; its socket is connected to and let go.
+Source: Kubernetes device plugins (PodResources GetAllocatableResources, extended resources in node.status.allocatable,
+sockets in the kubelet's folder).
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
-from dra_driver.model.errors import ApiError
+from dra_driver.kube.backoff import Backoff
+from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FIRST_SECONDS = 2.0  # while the API server has not answered yet
+FIRST_SECONDS = (1.0, 30.0)  # while nobody has answered yet
 CONNECT_SECONDS = 1.0
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
 SOCKETS = "nvidia*.sock"
@@ -37,13 +41,27 @@ class NodeApi(Protocol):
         """Read a Node. Raises: ApiError."""
 
 
+class Kubelet(Protocol):
+    """What is asked of the kubelet."""
+
+    def allocatable(self) -> Mapping[str, int]:
+        """Count the devices of device plugins by resource name. Raises: NodeError."""
+
+
 class DevicePluginWatch:
     """Keeps `reason` up to date; `changed` is called after the first answer and whenever the reason is another one."""
 
     def __init__(
-        self, api: NodeApi, *, node: str, folder: Path, changed: Callable[[], None], look_s: float = LOOK_SECONDS
+        self,
+        kubelet: Kubelet,
+        api: NodeApi,
+        *,
+        node: str,
+        folder: Path,
+        changed: Callable[[], None],
+        look_s: float = LOOK_SECONDS,
     ) -> None:
-        self._api, self._node, self._folder = api, node, folder
+        self._kubelet, self._api, self._node, self._folder = kubelet, api, node, folder
         self._changed, self._look_s = changed, look_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
@@ -74,21 +92,22 @@ class DevicePluginWatch:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        backoff = Backoff(base_s=FIRST_SECONDS[0], most_s=min(FIRST_SECONDS[1], self._look_s))
         while not self._stop.is_set():
+            least_s = 0.0
             try:
                 self._look()
+            except ApiError as error:  # what was known still holds
+                least_s = error.retry_after_s
+                keys = fields(code=error.code, err=str(error))
+                log.warning("cannot tell whether a device plugin serves the GPUs", extra=keys)
             except Exception:
                 log.exception("look for a device plugin failed")
-            self._stop.wait(self._look_s if self.is_known else min(FIRST_SECONDS, self._look_s))
+            pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else backoff.next_s()  # noqa: S311
+            self._stop.wait(least_s + pause)
 
     def _look(self) -> None:
-        try:
-            found = serving(self._api.get_node(self._node), self._folder)
-        except ApiError as error:
-            log.warning(
-                "cannot tell whether a device plugin serves the GPUs", extra=fields(code=error.code, err=str(error))
-            )
-            return  # what was known still holds
+        found = serving(self._offered(), self._folder)
         if found == self._reason:
             return
         was, self._reason = self._reason, found
@@ -99,10 +118,17 @@ class DevicePluginWatch:
             log.info("no device plugin serves the GPUs any more", extra=fields(node=self._node))
         self._changed()
 
+    def _offered(self) -> Mapping[str, str]:
+        """Return the GPU resources that device plugins offer. Raises: ApiError when neither can be asked."""
+        try:
+            counts = self._kubelet.allocatable()
+        except NodeError:
+            return allocatable_gpus(self._api.get_node(self._node))
+        return {name: str(count) for name, count in counts.items() if name.startswith(RESOURCES) and count}
 
-def serving(node: Wire, folder: Path) -> str:
-    """Say which device plugin serves this node's GPUs; empty when none does."""
-    offered = allocatable_gpus(node)
+
+def serving(offered: Mapping[str, str], folder: Path) -> str:
+    """Return which device plugin serves this node's GPUs, going by what is `offered`; empty when none does."""
     if offered:
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
         return f"a device plugin serves these GPUs (node allocatable {listed})"

@@ -1,6 +1,7 @@
 """GeometrySource: which geometry this node is to have, from the flag, the node's labels and a file.
 
-In: rules, the Kubernetes API, a path. Out: a name and the configurations that it may mean. The file (a ConfigMap that
+In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may
+mean. The file (a ConfigMap that
 is mounted) is read again when it changed; while it is wrong what it said last holds. Never an effect.
 """
 
@@ -13,18 +14,16 @@ from typing import Protocol
 
 from dra_driver.inventory.geometry_file import Configurations, read_configurations
 from dra_driver.inventory.geometry_rules import FROM_LABEL, Rule, geometry_of
-from dra_driver.model.errors import ApiError, InputError
+from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.pod_resources import PodsHere
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 LABEL = "nvidia.com/mig.config"
 MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # the GPU operator may run its MIG manager where this is "true"
-MANAGER_PODS = "app=nvidia-mig-manager"
-PODS_PATH = "/api/v1/pods"
-_FORBIDDEN = 403
-_ENDED = ("Succeeded", "Failed")
+MANAGER_POD = "nvidia-mig-manager-"  # as its DaemonSet names them
 
 
 class NodeApi(Protocol):
@@ -33,15 +32,21 @@ class NodeApi(Protocol):
     def get_node(self, name: str) -> Wire:
         """Read a node. Raises: ApiError."""
 
-    def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> Wire:
-        """Make a request. Raises: ApiError."""
+
+class Kubelet(Protocol):
+    """What is asked of the kubelet."""
+
+    def here(self) -> PodsHere:
+        """Return this node's pods. Raises: NodeError."""
 
 
 class GeometrySource:
     """The declared geometry of one node. One thread."""
 
-    def __init__(self, rules: tuple[Rule, ...], node: str, *, api: NodeApi, file: Path | None = None) -> None:
-        self._rules, self._node, self._api, self._file = rules, node, api, file
+    def __init__(
+        self, rules: tuple[Rule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
+    ) -> None:
+        self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
         self._stamp: tuple[int, int] | None = None
         self._configurations: Configurations = {}
         self.fault = ""  # what is wrong with the file
@@ -86,15 +91,12 @@ class GeometrySource:
         self.fault = fault
 
     def _has_manager(self, labels: Mapping[str, str]) -> bool:
-        """Say whether a MIG manager does what the label says; by the label that deploys it if pods can't be listed."""
-        query = {"fieldSelector": f"spec.nodeName={self._node}", "labelSelector": MANAGER_PODS}
+        """Whether a MIG manager does what the label says; by the label that deploys it if the kubelet does not tell."""
         try:
-            pods = self._api.request("GET", PODS_PATH, query=query).get("items") or ()
-        except ApiError as error:
-            if error.status != _FORBIDDEN:
-                raise
+            pods = self._kubelet.here().pods
+        except NodeError:
             return labels.get(MANAGER_LABEL) == "true"
-        return any((pod.get("status") or {}).get("phase") not in _ENDED for pod in pods)
+        return any(name.startswith(MANAGER_POD) for _, name in pods)
 
 
 def _read(file: Path) -> Configurations:

@@ -26,10 +26,10 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.abandoned import Abandonment, ClaimApi
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
-from dra_driver.plugin.foreign_claims import remove_leftover
 from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.joiners import Joiners
 from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.leftovers import remove_leftover
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.memory_limiter import MemoryLimiter
 from dra_driver.plugin.node import Node

@@ -3,23 +3,31 @@
 Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`), MIG
 mode that was switched on for partitions which are no more, sharing that no claim holds. Never what somebody else made.
 `tidy` is whatever else the instance with the role has to keep right.
+
+Whether a claim is gone is asked of the API server a few claims at a time: not while the kubelet tells that a pod has
+it, soon after it no longer does, and otherwise every quarter of an hour.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.record import Record
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
+ASKED_AT_ONCE = 3  # claims asked about in one look
+EXISTS_SECONDS = 900.0  # before a claim that was there is asked about again
 
 
 class Reaper:
@@ -33,9 +41,12 @@ class Reaper:
         driver: str,
         interval_s: float = INTERVAL_SECONDS,
         tidy: Callable[[], int] = lambda: 0,
+        is_here: Callable[[Record], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
-        self._tidy = tidy
+        self._tidy, self._is_here, self._clock = tidy, is_here, clock
+        self._due: dict[str, float] = {}  # by claim UID: when to ask about it again
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,7 +86,7 @@ class Reaper:
                 log.warning("reaper could not look", extra=fields(code=error.code, err=str(error)))
             except Exception:
                 log.exception("reaper failed")
-            self._wake.wait(self._interval_s)
+            self._wake.wait(self._interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
             self._wake.clear()
             if self._stop.is_set():
                 return
@@ -96,11 +107,23 @@ class Reaper:
 
     def _reap_claims(self) -> int:
         count = 0
-        for record in self._preparer.ledger.records():
+        for record in self._to_ask(self._preparer.ledger.records()):
             if self._stop.is_set():
                 break
+            self._due[record.uid] = self._clock() + EXISTS_SECONDS * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
             try:
                 count += self._preparer.evict(record.uid)
             except DriverError as error:
                 log.warning("claim not reaped", extra=fields(claim=record.full_name, code=error.code, err=str(error)))
         return count
+
+    def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Return an iterator over the claims to ask about now: those gone already first, then those longest due."""
+        absent = [record for record in records if not self._is_here(record)]
+        self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
+        now = self._clock()
+        # A claim without a name is asked for on this node, of the kubelet: that costs the API server nothing.
+        yield from (record for record in absent if not record.name)
+        due = [r for r in absent if r.name and (r.gone_since is not None or self._due[r.uid] <= now)]
+        due.sort(key=lambda record: (record.gone_since is None, self._due[record.uid]))
+        yield from due[:ASKED_AT_ONCE]

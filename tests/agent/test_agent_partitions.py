@@ -15,6 +15,9 @@ def soon(condition, what):
     until(condition, timeout_s=20, what=what)
 
 
+LISTED = ("--takeover-list-claims", "true")
+
+
 def claim(here, device: str, name: str = "c1") -> ClaimRef:
     """Make a claim that is allocated to one device."""
     request = {"name": "part", "exactly": {"deviceClassName": "x", "allocationMode": "ExactCount", "count": 1}}
@@ -92,9 +95,12 @@ def test_the_node_is_told_that_nothing_is_cut_on_demand_and_why():
         here.kubelet.wait_registered(NVIDIA_DRIVER)
 
 
-@pytest.mark.parametrize(("version", "flags"), [("1.35", ()), ("1.36", ("--mig", "static"))])
+@pytest.mark.parametrize(("version", "flags"), [("1.35", LISTED), ("1.36", ("--mig", "static", *LISTED))])
 def test_a_placement_that_a_claim_was_given_stays_published_and_is_prepared_where_others_are_withdrawn(version, flags):
-    """The gate was on, or the flag another, when the scheduler chose; the pod's claim comes only now."""
+    """The gate was on, or the flag another, when the scheduler chose; the pod's claim comes only now.
+
+    Only a list of the cluster's claims can tell of it: the kubelet has not begun to prepare it.
+    """
     with stage(version) as here:
         given = "gpu-0000-1b-00-0-mig-1g10gb-19-3"
         ref = claim(here, given)

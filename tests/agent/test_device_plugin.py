@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.embedded.kinds import NODES, SLICES
-from dra_driver.model.errors import ApiError
+from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.plugin.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
 from tests.support.agent_process import NODE, stage
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ def listening(path):
 def test_a_plugin_is_known_by_what_the_node_can_hand_out(allocatable, counts):
     node = {"status": {"allocatable": allocatable}}
     assert bool(allocatable_gpus(node)) is counts
-    assert bool(serving(node, Path("/nowhere"))) is counts
+    assert bool(serving(allocatable_gpus(node), Path("/nowhere"))) is counts
 
 
 def test_a_node_without_a_status_has_no_plugin(tmp_path):
@@ -57,6 +57,22 @@ def test_a_socket_counts_while_somebody_listens(folder):
     assert live_sockets(folder) == []
     with listening(folder / "other.sock"):
         assert live_sockets(folder) == []
+
+
+class Kubelet:
+    """Tells of what it is given, each answer once and the last one for ever."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def allocatable(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+SILENT = Kubelet(NodeError("pod-resources", "no answer"))
 
 
 class Api:
@@ -76,13 +92,28 @@ def test_nothing_is_known_before_the_api_server_has_answered_and_an_outage_chang
     none, some = {"status": {}}, {"status": {"allocatable": {"nvidia.com/gpu": "1"}}}
     down = ApiError("unreachable", "down")
     api, said = Api(down, some, down, none), []
-    watch = DevicePluginWatch(api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason))
+    watch = DevicePluginWatch(
+        SILENT, api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason)
+    )
     assert not watch.is_known
     watch.start()
     until(lambda: len(said) == 2, what="two changes")
     watch.stop()
     assert "nvidia.com/gpu: 1" in said[0]
     assert said[1] == ""
+
+
+def test_the_api_server_is_not_asked_while_the_kubelet_tells(tmp_path):
+    kubelet, said = Kubelet({"nvidia.com/gpu": 8, "cpu": 4}, {"nvidia.com/gpu": 8}, {"amd.com/gpu": 8}), []
+    api = Api(AssertionError("asked"))
+    watch = DevicePluginWatch(
+        kubelet, api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason)
+    )
+    watch.start()
+    until(lambda: len(said) == 2, what="two changes")
+    watch.stop()
+    assert said == ["a device plugin serves these GPUs (node allocatable nvidia.com/gpu: 8)", ""]
+    assert not api.asked.acquire(blocking=False)
 
 
 def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why(free_port):

@@ -8,7 +8,7 @@ import pytest
 from dra_driver.agent.sharing import SETTLE_SECONDS, Sharing
 from dra_driver.inventory.partitions import Ownership
 from dra_driver.inventory.rules import NOTHING_SHARED
-from dra_driver.model.errors import ApiError, InputError
+from dra_driver.model.errors import ApiError, InputError, NodeError
 
 FOUR = "version: rules/v1\nrules: [{replicas: 4}]\n"
 LABELS = "version: rules/v1\nrules: [{match: {nodeLabels: {pool: a}}, replicas: 4}]\n"
@@ -129,14 +129,14 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     assert world.looks == 2, "new rules, new question"
 
 
-def test_an_agent_that_may_not_list_claims_goes_on_without_and_one_that_gets_no_answer_waits(world):
+def test_new_rules_wait_until_it_is_told_what_claims_have(world):
     sharing = world.sharing()
     sharing.look()
-    for status in (0, 500):
-        world.refusal = ApiError("refused", "no answer", status=status)
-        with pytest.raises(ApiError):
+    for refusal in (NodeError("pod-resources", "no answer"), ApiError("unreachable", "no answer")):
+        world.refusal = refusal
+        with pytest.raises(type(refusal)):
             sharing.with_allocated(Ownership())
-    world.refusal = ApiError("forbidden", "no", status=403)
+    world.refusal = None
     assert sharing.with_allocated(Ownership()) == Ownership()
 
 

@@ -1,25 +1,163 @@
-"""An agent that comes up where another driver's claims are still held."""
+"""An agent that comes up where another driver's claims are still held: what it publishes, and whom it asks."""
 
-from dra_driver.embedded.kinds import CLAIMS
+import pytest
+
+from dra_driver.embedded.kinds import CLAIMS, NODES, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
+from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
+LISTED = ("--takeover-list-claims", "true")
 
-def test_a_gpu_held_under_the_other_drivers_name_is_not_published():
+
+def soon(condition, what):
+    until(condition, timeout_s=30, what=what)
+
+
+def claim(here, name, device, *, pool=NODE, **more):
+    """Create a claim that is allocated to a device, reserved for a pod of its name."""
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
-    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": NODE, "device": "gpu-2"}
-    with stage() as here:
-        made = here.api.create(
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": "old", "namespace": "default"},
-                "spec": spec,
-            }
-        )
-        made["status"] = {"allocation": {"devices": {"results": [result]}}}
-        here.api.request("PUT", f"{CLAIMS.path('default', 'old')}/status", body=made)
-        here.start("simulated:dgx-h100")
-        until(lambda: len(here.devices()) == 7, timeout_s=20, what="seven of eight devices")
-        assert "a device is held under a foreign name device=gpu-2 claim=default/old" in here.log()
+    metadata = {"name": name, "namespace": "default"}
+    made = here.api.create(
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
+    )
+    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool, "device": device, **more}
+    made["status"] = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": f"pod-{name}"}],
+    }
+    return here.api.request("PUT", f"{CLAIMS.path('default', name)}/status", body=made)
+
+
+def pod(name):
+    container = {"name": "main", "resources": {"claims": [{"name": "gpu"}]}}
+    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": name}], "containers": [container]}
+    return {"metadata": {"name": name, "namespace": "default", "uid": f"pod-{name}"}, "spec": spec}
+
+
+class Other:
+    """NVIDIA's driver, as far as the kubelet and the CDI folder see it."""
+
+    def __init__(self, here):
+        self.here = here
+        self.plugin = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other").start()
+        here.kubelet.wait_registered(NVIDIA_DRIVER)
+
+    def run(self, name, device, *, leaves_file=True, **more):
+        uid = claim(self.here, name, device, **more)["metadata"]["uid"]
+        self.plugin.devices[uid] = [
+            {"request_names": ["gpu"], "pool_name": NODE, "device_name": device, "cdi_device_ids": [f"x={uid}"]}
+        ]
+        self.here.kubelet.prepare_pod(pod(name))
+        if leaves_file:
+            file = self.here.kubelet.cdi_dir / f"k8s.{NVIDIA_DRIVER}-claim_{uid}.yaml"
+            file.write_text(f"cdiVersion: 0.5.0\ndevices:\n- containerEdits: {{}}\n  name: {uid}-{device}\n")
+        return uid
+
+    def leave(self):
+        self.plugin.stop()
+        soon(lambda: not self.here.kubelet.plugins.plugins(NVIDIA_DRIVER), "the other driver to be gone")
+
+
+def asked(here, contains=""):
+    """Return what agents have asked of the API server: method, path, and the selector or "watch"."""
+    ours = (e for e in here.api.log.entries(contains=contains) if e.user_agent.startswith("dra-driver"))
+    return [(e.method, e.path, "watch" if "watch" in e.query else e.query.get("fieldSelector", "")) for e in ours]
+
+
+@pytest.fixture
+def here():
+    with stage() as it:
+        yield it
+
+
+def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody_lists_claims(here):
+    other = Other(here)
+    other.run("old", "gpu-2")
+    other.run("nofile", "gpu-3", leaves_file=False)  # only the kubelet tells
+    other.leave()
+    here.start("simulated:dgx-h100")
+    soon(lambda: len(here.devices()) == 6, "six of eight devices")
+    assert "a device is held under a foreign name device=gpu-2 claim=default/old" in here.log()
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    for name in ("old", "nofile"):
+        here.kubelet.unprepare_pod(pod(name))
+    soon(lambda: len(here.devices()) == 8, "all devices, although the claims are still allocated")
+    assert list(here.kubelet.cdi_dir.glob("*.yaml")) == []
+    assert {path for _, path, _ in asked(here, "resourceclaims")} == {
+        CLAIMS.path("default", name) for name in ("old", "nofile")
+    }
+
+
+def test_a_claim_of_the_other_drivers_pool_that_was_never_prepared_keeps_nothing_back(here):
+    claim(here, "early", "gpu-2")
+    here.start("simulated:dgx-h100")
+    soon(lambda: len(here.devices()) == 8, "all devices")
+    assert asked(here, "resourceclaims") == []
+
+
+def test_a_claim_for_administration_keeps_nothing_back_and_one_that_cannot_be_read_does(here):
+    other = Other(here)
+    other.run("monitor", "gpu-2", adminAccess=True)
+    other.run("old", "gpu-3", leaves_file=False)
+    other.leave()
+    here.api.troubles.fail_next(429, count=1000, method="GET", contains="claims/old", retry_after_s=60)
+    here.start("simulated:dgx-h100")
+    soon(lambda: len(here.devices()) == 7, "seven of eight devices")
+    assert len(asked(here, "claims/old")) == 1, "asked to wait, it waits"
+
+
+@pytest.mark.parametrize(("flags", "held"), [((), 1), (LISTED, 2)], ids=["not listed", "listed"])
+def test_with_a_kubelet_that_tells_nothing_of_claims_the_other_drivers_files_do(here, flags, held):
+    other = Other(here)
+    other.run("old", "gpu-2")
+    other.run("nofile", "gpu-3", leaves_file=False)
+    other.leave()
+    here.kubelet.resources.is_telling = False
+    here.start("simulated:dgx-h100", *flags)
+    soon(lambda: len(here.devices()) == 8 - held, "the free devices")
+    lists = [one for one in asked(here) if one[1] == CLAIMS.path()]
+    assert len(lists) == (1 if flags else 0)
+
+
+def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(here):
+    other = Other(here)
+    other.run("old", "gpu-2")
+    other.leave()
+    here.kubelet.resources.stop()
+    here.start("simulated:dgx-h100")
+    soon(lambda: len(here.devices()) == 7, "what no file keeps back")
+    assert "the kubelet does not tell of claims" in here.log()
+    here.kubelet.resources.start()
+
+
+def test_a_start_asks_little_whatever_the_cluster_holds(here):
+    """Beyond the writes of its own slices: 12 requests, and one for each claim that the ledger does not know."""
+    for index in range(300):
+        claim(here, f"far-{index}", "gpu-0", pool="node-7")
+    first = here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    soon(lambda: len(here.devices()) == 8, "eight devices")
+    names = here.devices()
+    for index, device in enumerate(names[:4]):
+        claim(here, f"own-{index}", device, pool=f"{NODE}/{NVIDIA_DRIVER}")
+        here.kubelet.prepare_pod(pod(f"own-{index}"))
+    assert here.end(first) == 0
+    here.api.log.clear()
+    here.start("simulated:dgx-h100")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    selector = f"spec.nodeName={NODE},spec.driver={NVIDIA_DRIVER}"
+    soon(lambda: any(what == "watch" for _, _, what in asked(here)), "a watch")
+    requests = asked(here)
+    assert sorted(set(requests)) == sorted(
+        {
+            ("GET", NODES.path("", NODE), ""),
+            ("GET", "/version", ""),
+            ("GET", SLICES.path(), selector),
+            ("GET", SLICES.path(), "watch"),
+            *(one for one in requests if one[0] == "POST"),
+        }
+    )
+    assert len(requests) <= 12
+    assert not any(path == CLAIMS.path() for _, path, _ in requests)

@@ -19,6 +19,8 @@ Object = dict[str, Any]
 # kind → (path before the namespace, plural, namespaced)
 KINDS = {
     "Namespace": ("/api/v1", "namespaces", False),
+    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
+    "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "Node": ("/api/v1", "nodes", False),
     "Pod": ("/api/v1", "pods", True),
     "Event": ("/api/v1", "events", True),

@@ -185,6 +185,25 @@ def test_a_namespace_of_its_own_is_labelled_by_a_job_that_may_do_nothing_else(
         assert role["metadata"]["namespace"] == "gpus"
 
 
+def test_claims_are_listed_by_nobody_unless_that_is_asked_for(helm: str) -> None:
+    """The verb list on claims, and any verb on pods, would let a stolen token of one node read every tenant's."""
+    for values, verbs in (((), ["get"]), (("takeover.listClaims=true", "agent.mig.geometry=label"), ["get", "list"])):
+        found = objects(render(helm, *values))
+        (role,) = (o for o in found if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "dra-driver-agent")
+        (claims,) = (rule for rule in role["rules"] if "resourceclaims" in rule["resources"])
+        assert claims["verbs"] == verbs
+        assert not [rule for rule in role["rules"] if {"pods", "nodes/proxy", "*"} & set(rule["resources"])]
+        (agent,) = (o for o in found if o["kind"] == "DaemonSet" and o["metadata"]["name"] == "dra-driver-agent")
+        env = {e["name"]: e.get("value") for e in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
+        assert env.get("TAKEOVER_LIST_CLAIMS") == ("true" if values else None)
+
+
+def test_values_of_a_release_before_this_one_still_render(helm: str) -> None:
+    """`helm upgrade --reuse-values` brings the defaults of the chart before."""
+    agent = next(o for o in objects(render(helm, "takeover=null", "rollout=null")) if o["kind"] == "DaemonSet")
+    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": "1%", "maxUnavailable": 0}
+
+
 def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
     name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
     values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]

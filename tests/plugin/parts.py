@@ -88,12 +88,12 @@ class FakeApi:
             raise ApiError("not-found", f"claim {namespace}/{name}", status=404, retry=Retry.LATER)
         return self.claims[namespace, name]
 
-    def request(self, method: str, path: str, *, timeout_s: float) -> dict[str, Any]:
-        assert (method, path) == ("GET", "/apis/resource.k8s.io/v1/resourceclaims")
-        self.requests["list"] += 1
+    def find(self, uid: str) -> dict[str, Any] | None:
+        """Answer as the kubelet's pods would, each of which has one of the claims."""
+        self.requests["find"] += 1
         if self.faults:
             raise self.faults.pop(0)
-        return {"items": list(self.claims.values())}
+        return next((c for c in self.claims.values() if c["metadata"]["uid"] == uid), None)
 
 
 class FakeHardware:
@@ -171,7 +171,15 @@ class Rig:
             proc=self.root / "proc",
             supervisor=self.supervisor,
             cgroups=self.root / "cgroup",
-            abandonment=Abandonment(node, self.api, self.ledger, self.hardware, lambda: self.inventory, now=self.clock),
+            abandonment=Abandonment(
+                node,
+                self.api,
+                self.ledger,
+                self.hardware,
+                lambda: self.inventory,
+                find=self.api.find,
+                now=self.clock,
+            ),
         )
         return self.preparer
 

@@ -1,5 +1,6 @@
 """Taking over from a driver that published other names. Not covered here: the agent process (tests/agent)."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,15 +8,62 @@ import pytest
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.plugin.foreign_claims import behind, held, holders, remove_leftover
+from dra_driver.model.errors import NodeError
+from dra_driver.plugin.foreign_claims import ForeignClaims, behind
+from dra_driver.plugin.leftovers import UNNAMED, read_leftovers, remove_leftover
+from tests.support.waiting import until
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
+AWAY = NodeError("pod-resources", "no answer")
 
 
-def claim(*devices, pool=NODE, driver=DRIVER, **more):
-    results = [{"driver": driver, "pool": pool, "device": name, "request": "r", **more} for name in devices]
-    meta = {"namespace": "ns", "name": "c"}
+def claim(*devices, name="c", pool=NODE, driver=DRIVER, **more):
+    results = [{"driver": driver, "pool": pool, "device": device, "request": "r", **more} for device in devices]
+    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}"}
     return {"metadata": meta, "status": {"allocation": {"devices": {"results": results}}}}
+
+
+def leave(folder: Path, uid: str, *devices: str, text: str = "") -> Path:
+    """Write a CDI file as NVIDIA's driver does."""
+    path = folder / f"k8s.{DRIVER}-claim_{uid}.yaml"
+    entries = "".join(f"- containerEdits:\n    env:\n    - A=B\n  name: {uid}-{device}\n" for device in devices)
+    path.write_text(text or f"cdiVersion: 0.5.0\nkind: k8s.{DRIVER}/claim\ndevices:\n{entries}")
+    return path
+
+
+class World:
+    """Claims that the ledger does not know, and a folder of CDI files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.claims, self.ours = folder, (), set()
+        self.asked = threading.Semaphore(0)
+        self.fresh: list[bool] = []
+        self.changes = threading.Semaphore(0)
+        self.it = ForeignClaims(
+            self,
+            folder,
+            node=NODE,
+            driver=DRIVER,
+            is_ours=self.ours.__contains__,
+            changed=self.changes.release,
+            look_s=0.01,
+        )
+
+    def unknown(self, *, is_fresh):
+        self.asked.release()
+        self.fresh.append(is_fresh)
+        if isinstance(self.claims, Exception):
+            raise self.claims
+        return tuple(self.claims)
+
+    def look(self) -> dict[str, str]:
+        self.it._look()
+        return {problem.subject: problem.message.removeprefix("held by claim ") for problem in self.it.problems()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +72,8 @@ def devices():
     return build_inventory(hardware.discover()).devices
 
 
-def test_only_claims_from_the_other_drivers_pool_of_this_node_count():
-    claims = [
+def test_only_claims_from_the_other_drivers_pool_of_this_node_count(world):
+    world.claims = [
         claim("gpu-0"),
         claim("gpu-1", pool="node-2"),
         claim("gpu-0000-1b-00-0", pool=f"{NODE}/{DRIVER}"),
@@ -34,14 +82,90 @@ def test_only_claims_from_the_other_drivers_pool_of_this_node_count():
         claim("gpu-vfio-4"),
         {"metadata": {"namespace": "ns", "name": "pending"}},
     ]
-    assert list(held(claims, driver=DRIVER, node=NODE)) == [("gpu-0", "ns/c")]
+    assert world.look() == {"gpu-0": "ns/c"}
 
 
-def test_a_device_that_two_claims_hold_names_both():
-    first, second = claim("gpu-0"), claim("gpu-0", "gpu-1")
-    second["metadata"]["name"] = "d"
-    found = holders([first, second], driver=DRIVER, node=NODE)
-    assert found == {"gpu-0": "ns/c, ns/d", "gpu-1": "ns/d"}
+def test_a_device_that_two_claims_hold_names_both(world):
+    world.claims = [claim("gpu-0"), claim("gpu-0", "gpu-1", name="d")]
+    assert world.look() == {"gpu-0": "ns/c, ns/d", "gpu-1": "ns/d"}
+
+
+def test_a_file_that_the_other_driver_left_holds_its_devices_whatever_the_kubelet_tells(world):
+    """Init containers, claims that no container names, pods between Prepare and their containers."""
+    leave(world.folder, "uid-x", "gpu-0", "gpu-1-mig-1g10gb-19-2")
+    assert world.look() == dict.fromkeys(("gpu-0", "gpu-1-mig-1g10gb-19-2"), "(name unknown, UID uid-x)")
+
+
+def test_a_file_of_a_claim_that_the_kubelet_tells_of_has_the_claims_name(world):
+    leave(world.folder, "uid-c", "gpu-0")
+    world.claims = [claim("gpu-0")]
+    assert world.look() == {"gpu-0": "ns/c"}
+
+
+def test_a_file_for_access_for_administration_or_passthrough_or_of_a_claim_of_ours_holds_nothing(world):
+    leave(world.folder, "uid-c", "gpu-0")
+    leave(world.folder, "uid-v", "gpu-vfio-3")
+    leave(world.folder, "uid-ours", "gpu-4")
+    (world.folder / f"k8s.{DRIVER}-claim_uid-z.json").write_text("{}")
+    (world.folder / "k8s.other.example.com-claim_uid-z.yaml").write_text("name: uid-z-gpu-5")
+    world.ours.add("uid-ours")
+    world.claims = [claim("gpu-0", adminAccess=True)]
+    assert world.look() == {}
+
+
+def test_a_file_that_names_no_device_holds_every_device(world, devices):
+    leave(world.folder, "uid-1", text="half a docu")
+    assert set(world.look()) == {UNNAMED}
+    assert world.it.offer(devices) == ()
+
+
+def test_files_are_read_as_yaml_and_json_write_them_and_never_through_a_link_or_a_pipe(tmp_path):
+    import os
+
+    leave(tmp_path, "u1", text='{"devices":[{"name":"u1-gpu-0"},{"name": "u1-gpu-1","containerEdits":{}}]}')
+    leave(tmp_path, "u2", text="devices:\n  - name: 'u2-gpu-2'\n  - {name: u2-gpu-3, containerEdits: {}}\n")
+    secret = tmp_path / "secret"
+    secret.write_text("name: u3-gpu-3")
+    (tmp_path / f"k8s.{DRIVER}-claim_u3.yaml").symlink_to(secret)
+    os.mkfifo(tmp_path / f"k8s.{DRIVER}-claim_u4.yaml")
+    (tmp_path / f"k8s.{DRIVER}-claim_u5.yaml").mkdir()
+    assert read_leftovers(tmp_path, DRIVER) == {
+        "u1": ("gpu-0", "gpu-1"),
+        "u2": ("gpu-2", "gpu-3"),
+        "u3": (UNNAMED,),
+        "u4": (UNNAMED,),
+        "u5": (UNNAMED,),
+    }
+    assert read_leftovers(tmp_path / "nowhere", DRIVER) == {}
+
+
+def test_nothing_is_known_before_the_first_answer_and_a_look_that_fails_changes_nothing(world):
+    world.claims = AWAY
+    world.it.start()
+    for _ in range(3):
+        assert world.asked.acquire(timeout=10)
+    assert not world.it.is_known
+    world.claims = [claim("gpu-0")]
+    assert world.changes.acquire(timeout=10)
+    assert world.it.is_known
+    world.claims = AWAY
+    for _ in range(3):
+        assert world.asked.acquire(timeout=10)
+    assert [problem.subject for problem in world.it.problems()] == ["gpu-0"]
+    world.claims = []
+    assert world.changes.acquire(timeout=10)
+    assert world.it.problems() == ()
+    world.it.stop()
+
+
+def test_where_nothing_is_held_it_looks_twice_and_again_when_another_driver_came_or_went(world):
+    world.it.start()
+    until(lambda: len(world.fresh) == 2, what="two looks")
+    world.it.claim_ended()
+    world.it.look_again()
+    until(lambda: len(world.fresh) == 4, what="two more")
+    world.it.stop()
+    assert world.fresh == [True, False, True, False]
 
 
 def test_a_whole_gpu_stands_for_everything_of_it(devices):

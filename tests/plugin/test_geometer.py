@@ -4,25 +4,24 @@ import pytest
 
 from dra_driver.inventory.geometry import wanted_of
 from dra_driver.inventory.geometry_rules import read_rules
-from dra_driver.model.errors import ApiError, HardwareError
+from dra_driver.model.errors import HardwareError, NodeError
 from dra_driver.plugin.geometer import Geometer
-from dra_driver.plugin.geometry_source import LABEL, MANAGER_LABEL, PODS_PATH, GeometrySource
+from dra_driver.plugin.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
+from dra_driver.plugin.pod_resources import PodsHere
 from tests.plugin.mig_parts import MigRig, small
 
 
 class Labels:
     def __init__(self) -> None:
-        self.labels, self.pods, self.may_list = {}, [], True
+        self.labels, self.pods, self.is_telling = {}, [], True
 
     def get_node(self, name):
         return {"metadata": {"labels": self.labels}}
 
-    def request(self, method, path, *, query):
-        assert (method, path) == ("GET", PODS_PATH)
-        assert query == {"fieldSelector": "spec.nodeName=n1", "labelSelector": "app=nvidia-mig-manager"}
-        if not self.may_list:
-            raise ApiError("forbidden", "pods", status=403)
-        return {"items": self.pods}
+    def here(self):
+        if not self.is_telling:
+            raise NodeError("pod-resources", "no answer")
+        return PodsHere(frozenset(self.pods), {})
 
 
 @pytest.fixture
@@ -38,7 +37,9 @@ def geometer(rig, declared, config=None) -> Geometer:
         rig.changes += 1
 
     return Geometer(
-        GeometrySource(read_rules(declared, has_file=config is not None), "n1", api=rig.labels, file=config),
+        GeometrySource(
+            read_rules(declared, has_file=config is not None), "n1", api=rig.labels, kubelet=rig.labels, file=config
+        ),
         hardware=rig.hardware,
         ledger=rig.ledger,
         locks=rig.locks,
@@ -107,15 +108,15 @@ def test_the_label_counts_unless_a_mig_manager_runs_on_the_node(rig):
     it = geometer(rig, "label")
     assert it.apply() == 0
     rig.labels.labels = {LABEL: "all-1g.10gb", MANAGER_LABEL: "true"}
-    rig.labels.pods = [{"status": {"phase": "Running"}}]
+    rig.labels.pods = [("gpu-operator", "nvidia-mig-manager-x7k2p")]
     assert it.apply() == 0
-    rig.labels.pods = [{"status": {"phase": "Succeeded"}}]
+    rig.labels.pods = [("gpu-operator", "nvidia-dcgm-x7k2p")]
     assert it.apply() == 2
 
 
-def test_an_agent_that_may_not_list_pods_goes_by_the_label_that_deploys_the_manager(rig):
+def test_where_the_kubelet_does_not_tell_of_its_pods_the_label_that_deploys_the_manager_counts(rig):
     it = geometer(rig, "label")
-    rig.labels.may_list = False
+    rig.labels.is_telling = False
     rig.labels.labels = {LABEL: "all-1g.10gb", MANAGER_LABEL: "true"}
     assert it.apply() == 0
     rig.labels.labels = {LABEL: "all-1g.10gb"}

@@ -8,6 +8,7 @@ import pytest
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
+from dra_driver.plugin.abandoned import GONE_SECONDS
 from dra_driver.plugin.effects import OWNER_ENV
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.plugin.parts import claim_wire, in_thread, result
@@ -315,6 +316,8 @@ def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
     rig.look()
     assert not rig.preparer.remove_orphan("u1"), "its claim exists: somebody may be using it"
     rig.api.delete("u1")
+    assert not rig.preparer.remove_orphan("u1"), "a kubelet that has just begun knows no pod yet"
+    rig.clock.seconds += GONE_SECONDS
     assert rig.preparer.remove_orphan("u1")
     assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
     assert list(rig.files()) == [rig.file_of("u2")]
@@ -332,6 +335,8 @@ def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_
     for boot in (b"another-boot", b"boot-1"):
         other = uuid if boot != b"boot-1" else b"MIG-of-nobody"
         path.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, text))
+        rig.preparer.remove_orphan("u1")
+        rig.clock.seconds += GONE_SECONDS
         assert rig.preparer.remove_orphan("u1")
         assert rig.cuts() == [(0, "1g.10gb", 3)]
 
@@ -342,10 +347,14 @@ def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, m
     rig.api.delete("u1")
     discover = rig.hardware.discover
     monkeypatch.setattr(rig.hardware, "discover", lambda: Facts("simulated", waiting_for="the driver"))
+    rig.preparer.remove_orphan("u1")
+    rig.clock.seconds += GONE_SECONDS
     with pytest.raises(HardwareError, match="the driver"):
         rig.preparer.remove_orphan("u1")
     assert rig.file_of("u1") in rig.files()
     monkeypatch.setattr(rig.hardware, "discover", discover)
+    rig.preparer.remove_orphan("u1")
+    rig.clock.seconds += GONE_SECONDS
     assert rig.preparer.remove_orphan("u1")
     assert rig.cuts() == []
 

@@ -129,7 +129,7 @@ def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, ag
 
 
 ALLOWED = {
-    ("resource.k8s.io", "resourceclaims"): {"get", "list"},
+    ("resource.k8s.io", "resourceclaims"): {"get"},
     ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "update", "delete"},
     ("", "nodes"): {"get"},
     ("", "events"): {"create"},

@@ -13,7 +13,7 @@ from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device
 from tests.cluster import other_version, workload
-from tests.cluster.agent import DRIVER, Agent
+from tests.cluster.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
 from tests.cluster.cluster import Cluster
 from tests.cluster.other_driver import OtherDriver
 from tests.cluster.sandbox import until
@@ -98,10 +98,11 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     # Their pods end: Unprepare comes to us and removes what it finds, then the devices are offered.
     for pod in ("on-gpu", "on-part"):
         stage.delete_pod(pod)
-        stage.cluster.api.delete("ResourceClaim", pod, stage.namespace)
     assert list(stage.node.cdi.glob("*.yaml")) == []
     until("every device", lambda: names(agent) == {d.name for d in devices}, LOOK)
     assert agent.metric("dra_driver_problems") == 0
+    for pod in ("on-gpu", "on-part"):
+        stage.cluster.api.delete("ResourceClaim", pod, stage.namespace)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +159,26 @@ def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_ot
     until("an empty ledger", lambda: first.ledger_rows() == [], 10)
 
 
-def test_what_any_claim_of_nvidias_driver_holds_is_kept_back_in_every_format_of_names_until_it_is_gone(
-    stage: Stage, start_agent: Callable[..., Agent], devices: list[Device]
+LISTED = ["--takeover-list-claims=true"]
+
+
+@pytest.fixture
+def may_list(cluster: Cluster) -> Iterator[None]:
+    """What `takeover.listClaims` adds to the role of the agents."""
+    kind, role = {"apiVersion": "rbac.authorization.k8s.io/v1"}, {"name": "may-list-claims"}
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]}]
+    cluster.api.create({**kind, "kind": "ClusterRole", "metadata": role, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **role}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    binding = {"kind": "ClusterRoleBinding", "metadata": role, "roleRef": reference, "subjects": [subject]}
+    cluster.api.create({**kind, **binding})
+    yield
+    cluster.api.delete("ClusterRoleBinding", role["name"])
+    cluster.api.delete("ClusterRole", role["name"])
+
+
+def test_claims_of_nvidias_driver_that_were_never_prepared_count_only_where_claims_are_listed(
+    stage: Stage, start_agent: Callable[..., Agent], devices: list[Device], may_list: None
 ) -> None:
     api, namespace = stage.cluster.api, stage.namespace
     api.patch("Namespace", namespace, "", {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}})
@@ -177,7 +196,7 @@ def test_what_any_claim_of_nvidias_driver_holds_is_kept_back_in_every_format_of_
         allocated = {"status": {"allocation": {"devices": {"results": [result]}}}}
         api.patch("ResourceClaim", name, namespace, allocated, "status")
 
-    agent = start_agent(flags=STATIC)
+    agent = start_agent(flags=[*STATIC, *LISTED])
     everything = {device.name for device in devices}
     until("all but what is held", lambda: names(agent) == everything - {whole.name, part.name}, 30)
     found = agent.ask("/metrics")
@@ -188,8 +207,32 @@ def test_what_any_claim_of_nvidias_driver_holds_is_kept_back_in_every_format_of_
     agent.start()
     until("what the second claim holds is still kept", lambda: names(agent) == everything - {whole.name, part.name}, 30)
     agent.stop()
-    for name in held.keys() - {"one"}:
-        api.delete("ResourceClaim", name, namespace)
-    agent.start()
+    # Nobody can prepare them any more, so that an agent which asks its kubelet alone has no reason to wait.
+    agent = start_agent(flags=STATIC)
     until("every device", lambda: names(agent) == everything, 30)
     assert agent.metric("dra_driver_problems") == 0
+    for name in held.keys() - {"one"}:
+        api.delete("ResourceClaim", name, namespace)
+
+
+def test_a_start_lists_no_claims_and_a_lost_ledger_learns_its_claims_names_from_the_kubelet(
+    stage: Stage, start_agent: Callable[..., Agent]
+) -> None:
+    before = len(stage.cluster.audited("list", "watch", resource="resourceclaims"))
+    agent = start_agent(flags=STATIC)
+    agent.published()
+    stage.create(workload.template(stage.namespace, "one", GPU))
+    start_user(stage, "user")
+    stage.check("user")
+    rows = {row[0] for row in agent.ledger_rows()}
+    agent.stop()
+    for file in agent.data.glob("ledger.db*"):
+        file.unlink()
+    agent.start()
+    until("the claim's own name in the ledger", lambda: stage.namespace in str(agent.ledger_rows()), LOOK)
+    assert {row[0] for row in agent.ledger_rows()} == rows
+    assert "recovered claim found" in agent.daemon.tail(200)
+    stage.delete_pod("user")
+    until("an empty ledger", lambda: agent.ledger_rows() == [], 10)
+    assert len(stage.cluster.audited("list", "watch", resource="resourceclaims")) == before
+    assert stage.cluster.audited("get", resource="resourceclaims"), "the audit log tells of claims at all"

@@ -1,0 +1,39 @@
+"""Claim results: who a claim is and which devices it was given, read from an answer that may be anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dra_driver.model.wire import ClaimWire
+
+ClaimName = tuple[str, str]
+"""A claim's namespace and name."""
+
+
+def results(claim: ClaimWire) -> Iterator[Mapping[str, Any]]:
+    """Return an iterator over the devices that a claim was given; entries without the names of a device are none."""
+    found: Any = claim
+    for key in ("status", "allocation", "devices", "results"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    for result in found if isinstance(found, list) else ():
+        if isinstance(result, Mapping) and all(
+            isinstance(result.get(key), str) for key in ("driver", "pool", "device")
+        ):
+            yield result
+
+
+def name_of(claim: ClaimWire) -> ClaimName:
+    """Return a claim's namespace and name."""
+    metadata = _metadata(claim)
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+
+
+def uid_of(claim: ClaimWire) -> str:
+    """Return a claim's UID, empty where it is not known."""
+    return str(_metadata(claim).get("uid", ""))
+
+
+def _metadata(claim: ClaimWire) -> Mapping[str, Any]:
+    metadata = claim.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}

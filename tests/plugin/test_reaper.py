@@ -1,0 +1,64 @@
+"""How often the reaper asks the API server whether claims are gone. Not covered here: what it undoes (test_holders)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.plugin.abandoned import GONE_SECONDS
+from dra_driver.plugin.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
+from tests.plugin.parts import DRIVER, Rig, inventory
+
+COUNT = 40
+
+
+class Node:
+    """Many prepared claims, some of which the kubelet tells of, and the seconds."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.here = rig, set[str]()
+        rig.inventory = inventory(COUNT)
+        for index in range(COUNT):
+            rig.allocate(f"u{index}", f"gpu-{index}")
+            rig.prepare(f"u{index}")
+        self.reaper = Reaper(
+            rig.preparer, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
+        )
+
+    def asked(self) -> int:
+        """Look once; return how many claims the API server was asked about."""
+        before = self.rig.api.requests["get"]
+        self.reaper.reap()
+        return self.rig.api.requests["get"] - before
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    rig = Rig(tmp_path)
+    yield Node(rig)
+    rig.close()
+
+
+def test_a_full_node_asks_about_a_few_claims_a_minute_and_about_each_in_its_turn(node: Node) -> None:
+    looks = -(-COUNT // ASKED_AT_ONCE)
+    counts = [node.asked() for _ in range(looks)]
+    assert max(counts) == ASKED_AT_ONCE
+    assert sum(counts) == COUNT
+    assert node.asked() == 0, "all were there a moment ago"
+    node.rig.clock.seconds += EXISTS_SECONDS * 1.25
+    assert node.asked() == ASKED_AT_ONCE
+
+
+def test_nobody_asks_about_claims_of_which_the_kubelet_tells_and_soon_about_one_of_which_it_no_longer_does(
+    node: Node,
+) -> None:
+    node.here = {f"u{index}" for index in range(COUNT)}
+    assert [node.asked() for _ in range(3)] == [0, 0, 0]
+    node.here.remove("u7")
+    node.rig.api.delete("u7")
+    assert node.asked() == 1
+    assert node.asked() == 1, "gone, and asked about again until it is undone"
+    node.rig.clock.seconds += GONE_SECONDS
+    assert node.asked() >= 1
+    assert node.rig.ledger.get("u7") is None
+    assert node.rig.ledger.count() == COUNT - 1
