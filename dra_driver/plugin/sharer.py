@@ -81,6 +81,7 @@ class Sharer:
             if any(holder.uid != uid for holder in rows.holders(name)):
                 if not self._ledger.is_read_only:
                     rows.let_go(name, uid)
+                self._effects.leave(effect.device, effect.settings, deadline.remaining())
                 return
             self._undo(effect, deadline)
 
