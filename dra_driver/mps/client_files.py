@@ -53,11 +53,7 @@ def empty(folder: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        count = 0
-        while names := os.listdir(fd):  # noqa: PTH208 - a descriptor
-            for name in names:
-                with suppress(FileNotFoundError, NotADirectoryError):  # it went away or changed: the next round
-                    count = _remove(fd, name, count)
+        _empty(fd)
     finally:
         os.close(fd)
 
@@ -72,6 +68,14 @@ def sweep(folder: Path) -> int:
         return _sweep(fd, DEPTH)
     finally:
         os.close(fd)
+
+
+def _empty(fd: int) -> None:
+    count = 0
+    while names := os.listdir(fd):  # noqa: PTH208 - a descriptor
+        for name in names:
+            with suppress(FileNotFoundError, NotADirectoryError):  # it went away or changed: the next round
+                count = _remove(fd, name, count)
 
 
 def _remove(fd: int, name: str, count: int) -> int:
@@ -111,7 +115,7 @@ def _sweep_folder(fd: int, name: str, depth: int) -> int:
     inner = os.open(name, _FOLDER, dir_fd=fd)
     try:
         if depth == 0:
-            empty(Path(f"/proc/self/fd/{inner}/."))
+            _empty(inner)
             removed = 1
         else:
             removed = _sweep(inner, depth - 1)

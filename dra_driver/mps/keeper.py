@@ -29,6 +29,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 REPAIR_S = 10.0  # for one attempt to start a daemon again
+LOOK_S = 1.0  # for one that runs to answer again: a client can keep it from that, and Unprepare waits meanwhile
 DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
 STEADY_S = 60.0  # a daemon that ran for so long begins at the first delay again
 LOG_BYTES = 4 << 20  # of one log file; half of it is kept
@@ -191,9 +192,10 @@ class Keeper:
         """Start a daemon that ended, end one that is not wanted. A failure is tried again later."""
         try:
             with self._held(key, float("inf")) as entry:
-                deadline = time.monotonic() + REPAIR_S
                 try:
                     state = daemon.current(entry.at, self._around())
+                    runs = state is not None and state.process is not None and state.process.is_alive()
+                    deadline = time.monotonic() + (LOOK_S if runs else REPAIR_S)
                     if state is None or not state.is_wanted:
                         self._stop(entry, deadline)
                     else:
