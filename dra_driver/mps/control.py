@@ -1,7 +1,7 @@
 """Control: what is said to one running control daemon, command by command, and what its answers mean.
 
-In: a device's folder and settings. Out: the daemon's words. Every limit is read back. Never: a command whose words come
-from a claim; only numbers and what is listed here.
+In: a device's folder and settings. Out: the daemon's words. Every limit is read back. Before each command the kernel is
+asked who listens on the socket. Never: a command whose words come from a claim; only numbers and what is listed here.
 Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control(1).
 """
 
@@ -12,7 +12,7 @@ import time
 
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import launch
+from dra_driver.mps import launch, peer
 from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import Outcome, Program
 from dra_driver.mps.processes import Identity
@@ -29,10 +29,13 @@ _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not 
 
 
 class Control:
-    """Speaks to the daemon of one folder. `deadline` is the monotonic time at which to give up."""
+    """Speaks to one daemon in its folder, and to nobody else who listens there.
 
-    def __init__(self, program: Program, folder: Folder, deadline: float) -> None:
-        self.program, self._folder, self._deadline = program, folder, deadline
+    `deadline` is the monotonic time at which to give up.
+    """
+
+    def __init__(self, program: Program, folder: Folder, process: Identity, deadline: float) -> None:
+        self._program, self._folder, self._process, self._deadline = program, folder, process, deadline
 
     def left(self) -> float:
         """Give the seconds that are left until the deadline, 0 when it has passed."""
@@ -45,9 +48,10 @@ class Control:
         """
         outcome = self._try(command)
         if outcome.status is None:
+            why = f": {outcome.words}" if outcome.words else " in time"
             raise SharingError(
                 "mps-not-ready",
-                f"the MPS control daemon does not answer {command!r} in time",
+                f"the MPS control daemon does not answer {command!r}{why}",
                 hint=f"look at {self._folder.log}/control.log on the node",
                 retry=Retry.LATER,
             )
@@ -59,13 +63,13 @@ class Control:
             )
         return outcome.words
 
-    def wait_ready(self, process: Identity) -> None:
+    def wait_ready(self) -> None:
         """Wait until the daemon answers at all. Raises: SharingError("sharing.mps-not-ready", LATER)."""
         while True:
             outcome = self._try("get_default_active_thread_percentage")
             if outcome.status == 0:
                 return
-            if self.left() <= _POLL_S or not process.is_alive():
+            if self.left() <= _POLL_S or not self._process.is_alive():
                 said = f" ({outcome.words[:200]})" if outcome.words else ""
                 raise SharingError(
                     "mps-not-ready",
@@ -97,7 +101,7 @@ class Control:
     def quit(self, seconds: int) -> bool:
         """Ask the daemon to end, its servers with it after so many seconds. Says whether it will."""
         outcome = self._try(f"quit -t {seconds}")
-        if outcome.status is not None and outcome.status != 0:
+        if outcome.status:
             outcome = self._try("quit")
         return outcome.status == 0
 
@@ -119,8 +123,11 @@ class Control:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
     def _try(self, command: str) -> Outcome:
+        """Give a command, unless somebody else than our daemon would hear it: then the outcome says who listens."""
+        if fault := peer.fault(self._folder.control, self._process):
+            return Outcome(None, fault)
         seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
-        return launch.ask(self.program, self._folder, command, seconds=seconds)
+        return launch.ask(self._program, self._folder, command, seconds=seconds)
 
 
 def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:

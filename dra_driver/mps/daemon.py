@@ -1,9 +1,10 @@
 """Daemon: the control daemon of one device, from its first file to its last.
 
-Every step can be repeated, and a kill between any two leaves what the next start or stop sets right: the record is
-written before the daemon is started, and removed after everything else is gone.
+Every step can be repeated, and a kill between any two leaves what the next start or stop sets right: the record names
+the process before it becomes the daemon, and is removed after everything else is gone.
 
-Never: a restart of a daemon that runs. Clients are its own affair, and end with it.
+Never: a restart of a daemon that runs. Clients are its own affair, and end with it. Never: a process that was found by
+what it carries or by a file that clients can write.
 """
 
 from __future__ import annotations
@@ -11,39 +12,23 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from dra_driver.model.errors import DriverError, Retry, SharingError
+from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import control, launch, processes
+from dra_driver.mps import birth, cgroups, control, kinship, mounts, processes
+from dra_driver.mps.birth import Newborn
 from dra_driver.mps.control import Control
 from dra_driver.mps.folder import Folder, State
-from dra_driver.mps.launch import Program
-from dra_driver.mps.processes import Identity
-from dra_driver.telemetry.logs import fields
+from dra_driver.mps.kinship import Surroundings
+from dra_driver.mps.processes import Identity, Origin
 
 log = logging.getLogger(__name__)
 
 MULTI_USER = "-multiuser-server"
 QUIT_S = 1  # what servers get to end after `quit`
 END_S = 1.0  # what a process gets after SIGTERM, and again after SIGKILL
-_SETTLE_S = 2.0  # for a daemon whose start was interrupted between fork and pid file
-_PID_FILE_S = 0.5  # for the daemon's pid file, which says which of two processes of a start is the one that stays
-_POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all daemons of one supervisor have in common.
-
-    `program` is None while the driver has none. `cgroup` is a cgroup (v2) that daemons are moved into, so that the end
-    of this process's container is not theirs.
-    """
-
-    program: Program | None
-    boot_id: str
-    cgroup: Path | None = None
+_LEAST_S = 0.05
 
 
 def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float) -> State:
@@ -58,23 +43,24 @@ def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surro
     before = current(at, around)
     if before is not None and before.device.uuid != device.uuid:
         raise SharingError("mps-refused", f"{at.path} belongs to {before.device.uuid}, not {device.uuid}")
-    process = running(at, before)
+    process = kinship.running(at, before, around)
     if process is not None and before is not None:
         _check_change(before, device, settings)
-    state = State(device, settings, around.boot_id, was_ready=bool(before and before.was_ready), process=process)
-    speaker = Control(program, at, deadline)
+    state = _wanted(before, device, settings, around, process)
     try:
-        at.make(with_tmpfs=program.is_private)
+        at.make(shm_mib=around.shm_mib if state.is_mounted else None)
         try:
-            state = _make_ready(at, state, before, around, speaker)
+            state = _make_ready(at, state, before, around, deadline)
         except SharingError:
             if process is None or process.is_alive():
                 raise
-            state = _make_ready(at, replace(state, process=None), before, around, speaker)  # it ended under our words
+            state = _make_ready(at, _without(state), before, around, deadline)  # it ended under our words
     except BaseException:
         if not state.was_ready:
             _undo(at, around)
         raise
+    if process is not None:
+        at.sweep_shm()  # who comes now must not find what others left
     state = replace(state, was_ready=True)
     at.write(state)
     return state
@@ -83,17 +69,19 @@ def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surro
 def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool = True) -> None:
     """End a device's daemon and its servers, and remove its folder; what is gone already is fine.
 
-    A daemon that was never handed out needs no gentleness: it has no clients.
+    A daemon that was never handed out needs no gentleness: it has no clients. On a full disk it works too.
 
     Raises: SharingError("sharing.mps-stuck", LATER) when a process does not even end by SIGKILL; NodeError.
     """
-    state = at.read()
+    has_record = at.read() is not None
+    state = current(at, around)
     if state is not None and state.is_wanted:
-        at.write(replace(state, is_wanted=False))
-    process = running(at, state) if is_gentle and around.program is not None else None
-    if process is not None and around.program is not None and Control(around.program, at, deadline).quit(QUIT_S):
-        processes.wait_gone([process], QUIT_S + END_S)
-    left = processes.end(processes.marked(str(at.path)), END_S)
+        with suppress(NodeError):  # a full disk: should we be killed now, the agent asks again
+            at.write(replace(state, is_wanted=False))
+    process = kinship.running(at, state, around) if has_record else kinship.unrecorded(at, around)
+    if is_gentle and process is not None and around.program is not None:
+        _quit(Control(around.program, at, process, deadline), process)
+    left = processes.end_all(lambda: kinship.all_of(at, state, process, around), END_S)
     if left:
         raise SharingError(
             "mps-stuck",
@@ -101,6 +89,8 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
             hint="they hang in the driver; a reset of the GPU or a reboot frees them",
             retry=Retry.LATER,
         )
+    if cgroup := around.cgroup_of(at):
+        cgroups.remove(cgroup)
     at.remove()
 
 
@@ -110,34 +100,40 @@ def current(at: Folder, around: Surroundings) -> State | None:
     return state if state is not None and state.boot_id == around.boot_id else None
 
 
-def running(at: Folder, state: State | None) -> Identity | None:
-    """Find the folder's control daemon: by the record, else by our mark and its arguments (a start was interrupted)."""
-    if state is not None and state.process is not None and state.process.is_alive():
-        return state.process
-    began = time.monotonic()
-    while daemons := _daemons(at):
-        if one := _find(at, began):
-            return one
-        if time.monotonic() > began + _SETTLE_S:
-            log.warning("interrupted start ended", extra=fields(file=str(at.path), count=len(daemons)))
-            processes.end(daemons, END_S)
-            return None
-        time.sleep(_POLL_S)
-    return None
+def _quit(speaker: Control, process: Identity) -> None:
+    with suppress(SharingError):  # the program is gone: there are signals
+        if speaker.quit(QUIT_S):
+            processes.wait_gone([process], QUIT_S + END_S)
 
 
-def orphans(at: Folder, state: State) -> list[Identity]:
-    """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
-    daemons = [state.process, *_daemons(at)]
-    return [one for one in processes.marked(str(at.path)) if one not in daemons]
+def _wanted(
+    before: State | None, device: SharedDevice, settings: MpsSettings, around: Surroundings, process: Identity | None
+) -> State:
+    """Return the record to begin with: of the daemon that runs, or of none yet."""
+    if before is None or not before.was_ready:
+        state = State(device, settings, around.boot_id, is_mounted=mounts.are_permitted())
+    else:  # what was handed out without file systems (by 0.1.0) has clients who would lose sight of it
+        state = State(device, settings, around.boot_id, was_ready=True, is_mounted=before.is_mounted)
+    if before is None:
+        return state
+    state = replace(state, former=before.former)
+    if process is not None:
+        return replace(state, process=process, origin=before.origin or kinship.origin_of(around.program))
+    return replace(state, former=tuple(one for one in before.daemons() if processes.kin([one])))
 
 
-def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, speaker: Control) -> State:
+def _without(state: State) -> State:
+    """Return the record after its daemon has ended."""
+    return replace(state, process=None, origin=None, former=state.daemons())
+
+
+def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, deadline: float) -> State:
     """Have a daemon run at the wanted limits; one that had others keeps those when it refuses the new."""
     if state.process is None:
-        return _make_new(at, state, around, speaker)
-    _move(state.process, around)
-    speaker.wait_ready(state.process)
+        return _make_new(at, state, around, deadline)
+    assert around.program is not None  # noqa: S101 - `start` has seen it
+    speaker = Control(around.program, at, state.process, deadline)
+    speaker.wait_ready()
     try:
         speaker.set_limits(state.device, state.settings)
     except DriverError:
@@ -148,72 +144,41 @@ def _make_ready(at: Folder, state: State, before: State | None, around: Surround
     return state
 
 
-def _make_new(at: Folder, state: State, around: Surroundings, speaker: Control) -> State:
+def _make_new(at: Folder, state: State, around: Surroundings, deadline: float) -> State:
     """Start a daemon; one that does not take its limits is ended, for without them it would give clients everything."""
-    at.write(state)
-    process = _launch(at, state, speaker)
-    state = replace(state, process=process)
-    at.write(state)
-    try:
-        _move(process, around)
-        speaker.wait_ready(process)
-        speaker.set_limits(state.device, state.settings)
-    except BaseException:
-        processes.end([process], END_S)
-        raise
+    program, cgroup = around.program, around.cgroup_of(at)
+    assert program is not None  # noqa: S101 - `start` has seen it
+    at.clear_pipe()
+    if cgroup:
+        cgroups.make(cgroup)
+    words = ["-f", *([MULTI_USER] if state.settings.multi_user else [])]
+    with birth.newborn(program, at, words, uuid=state.device.uuid, cgroup=cgroup) as new:
+        state = replace(state, process=new.identity, origin=kinship.origin_of(program))
+        try:
+            at.write(state)
+            new.release(max(_LEAST_S, deadline - time.monotonic()))
+            speaker = Control(program, at, new.identity, deadline)
+            _await(speaker, new, at, state.device)
+            runs = processes.executable_of(new.identity.pid)
+            state = replace(state, origin=Origin(processes.namespace_of(), runs) if runs else state.origin)
+            speaker.set_limits(state.device, state.settings)
+        except BaseException:
+            processes.end([new.identity], END_S)
+            raise
     return state
 
 
-def _launch(at: Folder, state: State, speaker: Control) -> Identity:
-    at.forget_pid()
-    words = ["-d", *([MULTI_USER] if state.settings.multi_user else [])]
-    program, seconds = speaker.program, max(_POLL_S, speaker.left())
-    outcome = launch.start_daemon(program, at, words, uuid=state.device.uuid, seconds=seconds)
-    if outcome.status is None:
-        text = f"the MPS control daemon for {state.device.name} does not start in time"
-        raise SharingError("mps-not-ready", text, retry=Retry.LATER)
-    if outcome.status != 0:
-        said = outcome.words[:300] or f"status {outcome.status}"
-        text = f"the MPS control daemon for {state.device.name} does not start: {said}"
-        raise SharingError("mps-refused", text, hint=_last_line(at), retry=Retry.LATER)
-    began = time.monotonic()
-    while (process := _find(at, began)) is None:
-        if speaker.left() <= 0:
-            text = f"the MPS control daemon for {state.device.name} ended at once"
-            raise SharingError("mps-not-ready", text, hint=_last_line(at), retry=Retry.LATER)
-        time.sleep(_POLL_S)
-    return process
-
-
-def _daemons(at: Folder) -> list[Identity]:
-    """List control daemons of the folder, and what is on the way to become one."""
-    return [one for one in processes.marked(str(at.path)) if "-d" in processes.arguments(one)]
-
-
-def _find(at: Folder, began: float) -> Identity | None:
-    """Give the daemon that was started at `began` at the latest: by its pid file; in time, the only one there is."""
-    named = processes.identify_marked(at.pid(), str(at.path))
-    if named is not None and "-d" in processes.arguments(named):
-        return named
-    if time.monotonic() > began + _PID_FILE_S and len(daemons := _daemons(at)) == 1:
-        return daemons[0]
-    return None
-
-
-def _move(process: Identity, around: Surroundings) -> None:
-    """Move a daemon to the cgroup of daemons. Raises: SharingError("sharing.mps-cgroup")."""
-    if around.cgroup is None:
-        return
+def _await(speaker: Control, new: Newborn, at: Folder, device: SharedDevice) -> None:
+    """Wait until a new daemon answers. Raises: SharingError with what it said when it ended instead."""
     try:
-        around.cgroup.mkdir(parents=True, exist_ok=True)
-        (around.cgroup / "cgroup.procs").write_text(str(process.pid))
-    except OSError as exc:
-        raise SharingError(
-            "mps-cgroup",
-            f"the MPS daemon can't be moved to {around.cgroup}: {exc.strerror}",
-            hint="mount the host's cgroup v2 tree writable into the supervisor, or leave --mps-cgroup empty",
-            retry=Retry.LATER,
-        ) from exc
+        speaker.wait_ready()
+    except SharingError as error:
+        if new.identity.is_alive():
+            raise
+        said, status = birth.words_of(at), new.status()
+        text = f"the MPS control daemon for {device.name} ended at once: {said or f'status {status}'}"
+        code = "mps-refused" if status and said else "mps-not-ready"
+        raise SharingError(code, text, retry=Retry.LATER) from error
 
 
 def _check_change(before: State, device: SharedDevice, settings: MpsSettings) -> None:
@@ -238,11 +203,3 @@ def _check_change(before: State, device: SharedDevice, settings: MpsSettings) ->
 def _undo(at: Folder, around: Surroundings) -> None:
     with suppress(DriverError):  # what could not be undone now is by the next start, stop or recovery
         stop(at, around, time.monotonic(), is_gentle=False)
-
-
-def _last_line(at: Folder) -> str:
-    try:
-        lines = (at.log / "control.log").read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return f"its log ends with: {lines[-1][:200]}" if lines else ""

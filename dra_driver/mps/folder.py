@@ -1,10 +1,11 @@
 """Folder: what one device's daemon has on disk, and the record by which a restarted supervisor finds it again.
 
-    <root>/<key>/state.json     what is wanted, and which process it is
+    <root>/<key>/state.json     what is wanted, and which process it is; for our user alone
                  pipe/  shm/    mounted into clients: the control channel and their /dev/shm
-                 log/           the daemon's logs; clients never see them
+                 log/           the daemon's logs; clients never see them, but what they say is in them
 
-The key is short, for the control socket's path has to fit into a socket address, and the same for the same device.
+Each of the three is a small tmpfs where we may mount: clients fill their own, never the node's disk. The key is short,
+for the control socket's path has to fit into a socket address, and the same for the same device.
 """
 
 from __future__ import annotations
@@ -12,33 +13,51 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.limits import SOCKET_PATH_BYTES
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import mounts, wire
-from dra_driver.mps.processes import Identity
+from dra_driver.mps import client_files, mounts, wire
+from dra_driver.mps.mounts import Size
+from dra_driver.mps.processes import Identity, Origin
 
 _STATE = "state.json"
 _STATE_VERSION = 1
 _LONGEST = "pipe/control_privileged"  # the longest socket that the daemon makes
-PID_FILE = "nvidia-cuda-mps-control.pid"
+_MIB = 1 << 20
+PIPE_SIZE = Size(_MIB, 256, 0o755)  # sockets, a pid file; only root can make more of them
+LOG_SIZE = Size(32 * _MIB, 64, 0o755)  # two logs of 4 MiB that are cut once a minute
+SHM_MIB = 1024
+_SHM_INODES = 16384
+_FORMER = 16  # daemons before this one, whose servers may still have clients
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The record of one daemon. `process` is None until it was seen to run; `was_ready` once it has been handed out."""
+    """The record of one daemon. `process` is None until it was forked; `was_ready` once it has been handed out.
+
+    `is_mounted` where its folders have file systems of their own. `origin` is what else we know of the process; a
+    record of 0.1.0 has none. `former` are earlier daemons of the device that ended before their servers.
+    """
 
     device: SharedDevice
     settings: MpsSettings
     boot_id: str
     is_wanted: bool = True
     was_ready: bool = False
+    is_mounted: bool = False
     process: Identity | None = None
+    origin: Origin | None = None
+    former: tuple[Identity, ...] = ()
+
+    def daemons(self) -> tuple[Identity, ...]:
+        """Return the control daemon and those before it."""
+        return (*self.former, *([self.process] if self.process else []))[-_FORMER:]
 
 
 def key_of(uuid: str) -> str:
@@ -61,8 +80,16 @@ class Folder:
         self.key = key
         self.pipe, self.shm, self.log = self.path / "pipe", self.path / "shm", self.path / "log"
 
-    def make(self, *, with_tmpfs: bool) -> None:
-        """Make what is missing. Raises: NodeError("node.folder"), SharingError."""
+    @property
+    def control(self) -> Path:
+        """The socket on which the control daemon listens."""
+        return self.pipe / "control"
+
+    def make(self, *, shm_mib: int | None) -> None:
+        """Make what is missing, with file systems of their own unless `shm_mib` is None.
+
+        Raises: NodeError("node.folder"), SharingError.
+        """
         longest = self.path / _LONGEST
         if len(os.fsencode(longest)) > SOCKET_PATH_BYTES:
             raise SharingError(
@@ -74,18 +101,22 @@ class Folder:
             self.path.mkdir(mode=0o755, exist_ok=True)
             for folder in (self.pipe, self.shm, self.log):
                 folder.mkdir(mode=0o755, exist_ok=True)
-            if with_tmpfs:
-                mounts.ensure_tmpfs(self.shm)
+            if shm_mib is not None:
+                mounts.ensure_tmpfs(self.pipe, PIPE_SIZE)
+                mounts.ensure_tmpfs(self.log, LOG_SIZE)
+                mounts.ensure_tmpfs(self.shm, Size(shm_mib * _MIB, _SHM_INODES, 0o1777))
             self.shm.chmod(0o1777)  # as /dev/shm is: clients of any user
         except OSError as exc:
             raise NodeError("folder", f"folder {self.path} can't be made: {exc.strerror}", retry=Retry.LATER) from exc
 
     def remove(self) -> None:
-        """Remove everything, the mount first and the record last. Raises: NodeError("node.folder")."""
+        """Remove everything, mounts first and the record last. Raises: NodeError("node.folder"), SharingError."""
         try:
-            mounts.remove(self.shm)
             for folder in (self.pipe, self.shm, self.log):
-                shutil.rmtree(folder, ignore_errors=False, onerror=_missing_is_fine)
+                mounts.remove(folder)
+                client_files.empty(folder)
+                with suppress(FileNotFoundError):
+                    folder.rmdir()
             shutil.rmtree(self.path, onerror=_missing_is_fine)
         except OSError as exc:
             text = f"folder {self.path} can't be removed: {exc.strerror}"
@@ -103,22 +134,27 @@ class Folder:
         target = self.path / _STATE
         temporary = target.with_suffix(".new")
         try:
-            with temporary.open("wb") as file:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
                 file.write(json.dumps(_state_wire(state)).encode())
             temporary.replace(target)  # a kill leaves the old one or the new one; a power failure ends the daemon too
         except OSError as exc:
             raise NodeError("folder", f"{target} can't be written: {exc.strerror}", retry=Retry.LATER) from exc
 
-    def pid(self) -> int:
-        """Give the pid that the daemon wrote; 0 where there is none. Clients can write it: never trust it alone."""
+    def clear_pipe(self) -> None:
+        """Remove what an earlier daemon, and its clients, left in the pipe folder. Raises: NodeError("node.folder")."""
         try:
-            return int((self.pipe / PID_FILE).read_text()[:12])
-        except (OSError, ValueError):
-            return 0
+            client_files.empty(self.pipe)
+        except OSError as exc:
+            text = f"folder {self.pipe} can't be emptied: {exc.strerror}"
+            raise NodeError("folder", text, retry=Retry.LATER) from exc
 
-    def forget_pid(self) -> None:
-        """Remove the pid file of a daemon that is no more."""
-        (self.pipe / PID_FILE).unlink(missing_ok=True)
+    def sweep_shm(self) -> int:
+        """Remove what ended clients left in /dev/shm: files that no process uses. Return how many."""
+        try:
+            return client_files.sweep(self.shm)
+        except OSError:
+            return 0
 
 
 def found(root: Path) -> list[Folder]:
@@ -127,13 +163,8 @@ def found(root: Path) -> list[Folder]:
     return [Folder(root, name) for name in names]
 
 
-def with_process(state: State, process: Identity) -> State:
-    """Give the record of a daemon that was seen to run."""
-    return replace(state, process=process)
-
-
 def _state_wire(state: State) -> dict[str, Any]:
-    process = state.process
+    process, origin = state.process, state.origin
     return {
         "version": _STATE_VERSION,
         "device": wire.device_wire(state.device),
@@ -141,8 +172,12 @@ def _state_wire(state: State) -> dict[str, Any]:
         "bootID": state.boot_id,
         "isWanted": state.is_wanted,
         "wasReady": state.was_ready,
+        "isMounted": state.is_mounted,
         "pid": process.pid if process else None,
         "startTicks": process.start_ticks if process else None,
+        "pidNamespace": origin.namespace if origin else None,
+        "executable": list(origin.executable) if origin else None,
+        "former": [[one.pid, one.start_ticks] for one in state.former],
     }
 
 
@@ -150,13 +185,17 @@ def _state_of(value: dict[str, Any]) -> State | None:
     if value["version"] != _STATE_VERSION:
         return None
     pid, ticks = value["pid"], value["startTicks"]
+    executable = value.get("executable")
     return State(
         device=wire.device_of(value["device"]),
         settings=wire.settings_of(value["settings"]),
         boot_id=str(value["bootID"]),
         is_wanted=value["isWanted"] is True,
         was_ready=value["wasReady"] is True,
+        is_mounted=value.get("isMounted") is True,
         process=Identity(int(pid), int(ticks)) if pid is not None else None,
+        origin=Origin(int(value["pidNamespace"]), (int(executable[0]), int(executable[1]))) if executable else None,
+        former=tuple(Identity(int(pid), int(ticks)) for pid, ticks in value.get("former", ())),
     )
 
 

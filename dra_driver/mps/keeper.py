@@ -18,10 +18,10 @@ from pathlib import Path
 
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import daemon, folder, processes
+from dra_driver.mps import client_files, daemon, folder, kinship, processes
 from dra_driver.mps.control import Control
-from dra_driver.mps.daemon import Surroundings
-from dra_driver.mps.folder import Folder, State
+from dra_driver.mps.folder import SHM_MIB, Folder, State
+from dra_driver.mps.kinship import Surroundings
 from dra_driver.mps.launch import Program
 from dra_driver.mps.processes import Identity
 from dra_driver.telemetry.logs import fields
@@ -29,6 +29,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 REPAIR_S = 10.0  # for one attempt to start a daemon again
+LOOK_S = 1.0  # for one that runs to answer again: a client can keep it from that, and Unprepare waits meanwhile
 DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
 STEADY_S = 60.0  # a daemon that ran for so long begins at the first delay again
 LOG_BYTES = 4 << 20  # of one log file; half of it is kept
@@ -71,7 +72,7 @@ class Keeper:
         root: folder of all daemons; made by the caller.
         find: looks for the control program. Raises: SharingError.
         boot_id: of this boot.
-        cgroup: see `daemon.Surroundings`.
+        cgroup, shm_mib: see `kinship.Surroundings`.
         delays_s: before each attempt to repair a daemon; the last one for all that follow.
     """
 
@@ -82,9 +83,11 @@ class Keeper:
         *,
         boot_id: str,
         cgroup: Path | None = None,
+        shm_mib: int = SHM_MIB,
         delays_s: tuple[float, ...] = DELAYS_S,
     ) -> None:
-        self._root, self._find, self._boot_id, self._cgroup, self._delays_s = root, find, boot_id, cgroup, delays_s
+        self._root, self._find, self._boot_id, self._delays_s = root, find, boot_id, delays_s
+        self._cgroup, self._shm_mib = cgroup, shm_mib
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
         self._epoll = select.epoll()
@@ -102,7 +105,7 @@ class Keeper:
             if state is None or not state.is_wanted:
                 entry.due = time.monotonic()
                 continue
-            process = daemon.running(at, state)
+            process = kinship.running(at, state, self._around())
             log.info(
                 "MPS daemon found" if process else "MPS daemon is gone",
                 extra=fields(device=state.device.name, pid=process.pid if process else 0),
@@ -141,6 +144,11 @@ class Keeper:
                 self._retry_later(entry)
                 raise
 
+    def tidy(self, device: SharedDevice, deadline: float) -> int:
+        """Remove what a device's ended clients left in their /dev/shm; return how many files. Raises: SharingError."""
+        with self._held(folder.key_of(device.uuid), deadline) as entry:
+            return entry.at.sweep_shm() if entry.state is not None else 0
+
     def reports(self) -> tuple[Report, ...]:
         """Tell of every daemon, without waiting for any."""
         return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
@@ -150,7 +158,9 @@ class Keeper:
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             if entry.state is None:
                 raise SharingError("mps-not-running", f"no MPS daemon is kept for {device.name}", retry=Retry.LATER)
-            control = Control(self._find(), entry.at, deadline)
+            if entry.state.process is None:
+                raise SharingError("mps-not-ready", f"the MPS daemon of {device.name} is gone", retry=Retry.LATER)
+            control = Control(self._find(), entry.at, entry.state.process, deadline)
             return _report(entry.state, entry), {pid: control.server_status(pid) for pid in control.servers()}
 
     # Under the entry's lock
@@ -182,9 +192,10 @@ class Keeper:
         """Start a daemon that ended, end one that is not wanted. A failure is tried again later."""
         try:
             with self._held(key, float("inf")) as entry:
-                deadline = time.monotonic() + REPAIR_S
                 try:
                     state = daemon.current(entry.at, self._around())
+                    runs = state is not None and state.process is not None and state.process.is_alive()
+                    deadline = time.monotonic() + (LOOK_S if runs else REPAIR_S)
                     if state is None or not state.is_wanted:
                         self._stop(entry, deadline)
                     else:
@@ -198,7 +209,7 @@ class Keeper:
 
     def _start_again(self, entry: _Entry, state: State, deadline: float) -> None:
         entry.state = state
-        if left := daemon.orphans(entry.at, state):
+        if left := kinship.orphans(entry.at, state, self._around()):
             log.warning(
                 "MPS servers without their daemon go on for their clients",
                 extra=fields(device=state.device.name, count=len(left)),
@@ -308,7 +319,7 @@ class Keeper:
         except SharingError:
             if must_find:
                 raise
-        return Surroundings(program, self._boot_id, self._cgroup)
+        return Surroundings(program, self._boot_id, self._cgroup, self._shm_mib)
 
     def _kept(self) -> list[_Entry]:
         with self._lock:
@@ -338,14 +349,20 @@ def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> Non
     """Cut log files that have grown too long to their second half, in place: daemons keep them open."""
     for at in folders:
         for path in at.log.glob("*.log") if at.log.is_dir() else ():
-            with suppress(OSError), path.open("r+b") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size > most_bytes:
-                    file.seek(size - most_bytes // 2)
-                    kept = file.read()
-                    file.seek(0)
-                    file.truncate()
-                    file.write(kept.partition(b"\n")[2])
+            with suppress(OSError):
+                fd = client_files.open_regular(path, os.O_RDWR)
+                try:
+                    _cut(fd, most_bytes)
+                finally:
+                    os.close(fd)
+
+
+def _cut(fd: int, most_bytes: int) -> None:
+    size = os.fstat(fd).st_size
+    if size > most_bytes:
+        kept = os.pread(fd, most_bytes // 2, size - most_bytes // 2).partition(b"\n")[2]
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, kept, 0)
 
 
 def _report(state: State, entry: _Entry) -> Report:

@@ -1,23 +1,23 @@
-"""Launch: NVIDIA's control program, found in the driver root and started with a fixed argument list and environment.
+"""Launch: NVIDIA's control program, found in the driver root and run with a fixed argument list and environment.
 
-In: a driver root (or the simulated daemon), a device's folder. Out: exit status and words of the program. Never: a
-shell, this process's own environment, a name from a claim in an argument.
+In: a driver root (or the simulated daemon), a device's folder. Out: exit status and words of the program that gives a
+command. Never: a shell, this process's own environment, a name from a claim in an argument.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
-import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.folder import Folder
-from dra_driver.mps.processes import MARKER
 
 PROGRAM = "nvidia-cuda-mps-control"
 _HERE = Path("/")
@@ -61,7 +61,7 @@ def find_program(root: Path, *, is_private: bool) -> Program:
     Raises: SharingError("sharing.mps-no-program", LATER): the driver may be installed later.
     """
     for folder in _PROGRAM_FOLDERS:
-        path = _inside(root, root / folder / PROGRAM)
+        path = inside(root, root / folder / PROGRAM)
         if not (path.is_file() and os.access(path, os.X_OK)):
             continue
         if root == _HERE:
@@ -80,18 +80,10 @@ def find_program(root: Path, *, is_private: bool) -> Program:
     )
 
 
-def start_daemon(program: Program, folder: Folder, words: Sequence[str], *, uuid: str, seconds: float) -> Outcome:
-    """Run the program as a daemon for a device; gives how its first process ended. Raises: SharingError.
-
-    Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control -d and its environment variables.
-    """
-    environment = {
-        **_environment(program, folder),
-        "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
-        "CUDA_VISIBLE_DEVICES": uuid,
-        MARKER: str(folder.path),
-    }
-    return _run(_Call(program, folder, (*program.argv, *words), environment, "", seconds))
+def daemon_environment(program: Program, folder: Folder, uuid: str) -> dict[str, str]:
+    """Return the whole environment of a device's daemon."""
+    log = {"CUDA_MPS_LOG_DIRECTORY": str(folder.log), "CUDA_VISIBLE_DEVICES": uuid}
+    return {**_environment(program, folder), **log}
 
 
 def ask(program: Program, folder: Folder, command: str, *, seconds: float) -> Outcome:
@@ -111,31 +103,50 @@ class _Call:
     seconds: float
 
     def run(self) -> Outcome:
-        """Run it in the view of the calling thread. Its words go through a file: a daemon may keep a pipe open."""
-        with tempfile.TemporaryFile(dir=self.folder.log) as output:
-            try:
-                with processes.child(lambda: self._start(output.fileno())) as process:
-                    try:
-                        process.communicate(self.text.encode(), timeout=self.seconds)
-                    except subprocess.TimeoutExpired:
-                        return Outcome(None, "")
-                    status = process.returncode
-            except OSError as exc:
-                text = f"{self.argv[0]} can't be started: {exc.strerror}"
-                raise SharingError("mps-no-program", text, retry=Retry.LATER) from exc
-            output.seek(0)
-            return Outcome(status, output.read(_WORDS_BYTES).decode(errors="replace").strip())
+        """Run it in the view of the calling thread. What it says is read within bounds: others may have a say in it."""
+        ends = time.monotonic() + self.seconds
+        try:
+            with processes.child(self._start) as process:
+                assert process.stdin is not None  # noqa: S101 - a pipe
+                assert process.stdout is not None  # noqa: S101
+                with suppress(BrokenPipeError):
+                    process.stdin.write(self.text.encode())
+                    process.stdin.close()
+                words = _words(process.stdout.fileno(), ends)
+                process.stdout.close()
+                try:
+                    status = None if words is None else process.wait(max(0.0, ends - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    status = None
+                return Outcome(status, (words or b"").decode(errors="replace").strip())
+        except OSError as exc:
+            text = f"{self.argv[0]} can't be started: {exc.strerror}"
+            raise SharingError("mps-no-program", text, retry=Retry.LATER) from exc
 
-    def _start(self, output: int) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self.argv,
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=self.environment,
             cwd="/",
+            bufsize=0,
             start_new_session=True,  # what is meant for this process's group (Ctrl-C) reaches no daemon
         )
+
+
+def _words(fd: int, ends: float) -> bytes | None:
+    """Read until the end of what is said; None where that does not come in time, or within the bound."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    words = b""
+    while len(words) <= _WORDS_BYTES and poll.poll(max(0.0, ends - time.monotonic()) * 1000):
+        part = os.read(fd, 4096)
+        if not part:
+            return words
+        words += part
+    return None
 
 
 def _run(call: _Call) -> Outcome:
@@ -165,8 +176,8 @@ def _environment(program: Program, folder: Folder) -> dict[str, str]:
     return {"PATH": program.path, "LC_ALL": "C", "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), **libraries}
 
 
-def _inside(root: Path, path: Path) -> Path:
-    """Follow a program's own links as if `root` were /."""
+def inside(root: Path, path: Path) -> Path:
+    """Follow the links of a file in a driver root as if `root` were /."""
     for _ in range(_LINKS_MAX):
         if not path.is_symlink():
             break

@@ -18,11 +18,12 @@ from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
-from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError
+from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
 from dra_driver.model.flags import FLAGS, Flag, resolve
 from dra_driver.model.names import check_driver_name
 from dra_driver.mps import wire
 from dra_driver.mps.calling import call
+from dra_driver.mps.folder import SHM_MIB
 from dra_driver.mps.keeper import Keeper
 from dra_driver.mps.launch import Program, find_program
 from dra_driver.mps.server import Server
@@ -33,6 +34,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 _SHOW_S = 5.0
+_SHM_MIB_MAX = 1 << 20
 _SHARED = {
     "--driver-name",
     "--kubelet-plugins-directory-path",
@@ -47,9 +49,10 @@ _FLAGS = (
     Flag(
         "--mps-cgroup",
         "",
-        "cgroup (v2) that daemons are moved to, so that they outlive this process's container; empty: they stay",
+        "cgroup (v2) below which daemons begin, so that they outlive this process's container; empty: in its own",
         "DIR",
     ),
+    Flag("--mps-shared-memory-mib", str(SHM_MIB), "the most that clients of one device may have in /dev/shm", "MIB"),
 )
 _EPILOG = """Each flag has an environment twin (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends the
 supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
@@ -114,6 +117,7 @@ def _run(values: dict[str, str], root: Path) -> int:
         _finder(values),
         boot_id=_boot_id(values["proc_root"]),
         cgroup=Path(values["mps_cgroup"]) if values["mps_cgroup"] else None,
+        shm_mib=_shm_mib(values["mps_shared_memory_mib"]),
     )
     server = Server(root / wire.SOCKET_NAME, keeper)
 
@@ -174,6 +178,15 @@ def _finder(values: dict[str, str]) -> Callable[[], Program]:
         return simulated_program
     mount = Path(values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]).absolute()
     return lambda: find_program(mount, is_private=os.geteuid() == 0)
+
+
+def _shm_mib(text: str) -> int:
+    """Check a size. Raises: UsageError("usage.flags")."""
+    if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _SHM_MIB_MAX):
+        raise UsageError(
+            "flags", f"--mps-shared-memory-mib={text[:20]!r} is no whole number of MiB up to {_SHM_MIB_MAX}"
+        )
+    return int(text)
 
 
 def _boot_id(proc_root: str) -> str:

@@ -1,8 +1,9 @@
-"""Mounts: a tmpfs for each device's clients, and a mount namespace in which the daemon has it as its /dev/shm.
+"""Mounts: small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own /dev/shm.
 
 An MPS server and its clients talk through files in /dev/shm, so both must see one folder there, and clients of another
-device must not. Nothing is mounted where the supervisor is not root, or the hardware is simulated.
-Source: mount(2), unshare(2), mount_namespaces(7).
+device must not. What clients write is bounded, and is never on the node's disk. Nothing is mounted where the supervisor
+may not.
+Source: mount(2), unshare(2), mount_namespaces(7), tmpfs(5).
 """
 
 from __future__ import annotations
@@ -10,24 +11,46 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.model.errors import SharingError
 
 _CLONE_NEWNS = 0x00020000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOSYMFOLLOW = 0x2, 0x4, 0x8, 0x100
+_CAP_SYS_ADMIN = 21
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH = 2
-SHM_SIZE = "50%"  # of memory, as the kernel's own /dev/shm; taken only as it is used
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def ensure_tmpfs(folder: Path) -> None:
-    """Mount a tmpfs on a folder, once. Raises: SharingError("sharing.mps-no-permission")."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The most that a tmpfs may hold."""
+
+    bytes: int
+    inodes: int
+    mode: int
+
+
+def are_permitted() -> bool:
+    """Whether this process may mount at all (CAP_SYS_ADMIN)."""
+    try:
+        words = Path("/proc/self/status").read_text().split()
+        return bool(int(words[words.index("CapEff:") + 1], 16) >> _CAP_SYS_ADMIN & 1)
+    except (OSError, ValueError):
+        return False
+
+
+def ensure_tmpfs(folder: Path, size: Size) -> None:
+    """Mount a tmpfs on a folder, once. Raises: SharingError("sharing.mps-no-permission").
+
+    Clients write there and we are root: symbolic links are not followed on it (Linux 5.10), in containers as usual.
+    """
     if not folder.is_mount():
-        options = f"mode=1777,size={SHM_SIZE}"
-        _mount("dra-driver-mps", folder, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options)
+        options = f"mode={size.mode:o},size={size.bytes},nr_inodes={size.inodes}"
+        _mount("dra-driver-mps", folder, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_NOSYMFOLLOW, options)
 
 
 def remove(folder: Path) -> None:

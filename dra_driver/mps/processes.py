@@ -1,7 +1,8 @@
-"""Processes of ours: told by what they carry in their environment, never by a name alone.
+"""Processes of ours: told by what the kernel says of them, never by what they carry or write.
 
-In: a marker, which every control daemon and what it starts inherits. Out: identities (pid and start time) that can be
-waited for and signalled without ever meeting another process under the same number. Reads /proc; needs Linux 5.3.
+In: identities that were taken down at birth (pid and start time, with executable and PID namespace). Out: which of
+them still run, whom they have started, their end. No file is read that waits for another process's memory (environ,
+cmdline, maps): a stranger could make such a read hang. Needs Linux 5.3.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-MARKER = "DRA_DRIVER_MPS"
 _PROC = "/proc"
+_ENDED = (b"Z", b"X")
+_ROUNDS = 5  # of looking for what was started while we ended the rest
+
+Inode = tuple[int, int]
+"""A file: its device and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,44 +34,90 @@ class Identity:
     start_ticks: int
 
     def is_alive(self) -> bool:
-        """Say whether it still runs; a zombie does not."""
+        """Whether it still runs; a zombie does not."""
         return identify(self.pid) == self
 
 
-def identify(pid: int) -> Identity | None:
-    """Give the running process that has this pid; None where there is none, or a zombie.
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What else was known of a daemon at its birth: PID namespace, and the program that it runs."""
 
-    Source: proc_pid_stat(5): state is the first field after the name in parentheses, starttime the twentieth.
-    """
+    namespace: int
+    executable: Inode
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    """What /proc/pid/stat says of one process."""
+
+    state: bytes
+    parent: int
+    session: int
+    start_ticks: int
+
+
+def identify(pid: int) -> Identity | None:
+    """Return the running process that has this pid; None where there is none, or a zombie."""
+    found = _stat(pid)
+    return Identity(pid, found.start_ticks) if found and found.state not in _ENDED else None
+
+
+def is_genuine(identity: Identity, origin: Origin) -> bool:
+    """Whether a recorded process still runs, is of our user and PID namespace, and runs the recorded program."""
+    return (
+        identity.is_alive()
+        and origin.namespace == namespace_of()
+        and namespace_of(identity.pid) == origin.namespace
+        and _user_of(identity.pid) == os.geteuid()
+        and executable_of(identity.pid) == origin.executable
+        and identity.is_alive()
+    )
+
+
+def namespace_of(pid: int | str = "self") -> int:
+    """Return the PID namespace of a process, by its inode; 0 where that can't be seen."""
     try:
-        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - a hot path of the kill tests
-            words = file.read().rpartition(b")")[2].split()
+        return os.stat(f"{_PROC}/{pid}/ns/pid").st_ino  # noqa: PTH116 - a hot path of the kill tests
+    except OSError:
+        return 0
+
+
+def executable_of(pid: int | str) -> Inode | None:
+    """Return the program that a process runs; None where that can't be seen."""
+    try:
+        found = os.stat(f"{_PROC}/{pid}/exe")  # noqa: PTH116
     except OSError:
         return None
-    if len(words) < 20 or words[0] in (b"Z", b"X"):
-        return None
-    return Identity(pid, int(words[19]))
+    return found.st_dev, found.st_ino
 
 
-def marked(value: str) -> list[Identity]:
-    """List the running processes whose environment carries the marker with this value."""
-    pids = (int(name) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208
-    return [found for pid in pids if pid != os.getpid() and (found := identify_marked(pid, value))]
+def kin(daemons: Iterable[Identity]) -> list[Identity]:
+    """List the running processes that these daemons have started, also those of a daemon that has ended.
 
-
-def identify_marked(pid: int, value: str) -> Identity | None:
-    """Give the running process that has this pid, if it carries the marker with this value."""
-    return identify(pid) if f"{MARKER}={value}".encode() in _words(f"{_PROC}/{pid}/environ") else None
-
-
-def arguments(identity: Identity) -> list[str]:
-    """Give the command line of a process; empty when it is gone."""
-    words = [word.decode(errors="replace") for word in _words(f"{_PROC}/{identity.pid}/cmdline")]
-    return words if identity.is_alive() else []
+    They are in the session that the daemon began, or its children's children. Nobody can enter another's session, and
+    its number is not used again while anybody is in it; where it is, its first process is another one, or all in it
+    are of another PID namespace than ours.
+    """
+    known = {daemon.pid: daemon for daemon in daemons}
+    if not known:
+        return []
+    running = {pid: stat for pid in _pids() if (stat := _stat(pid))}
+    begun = {
+        pid: daemon.start_ticks
+        for pid, daemon in known.items()
+        if pid not in running or running[pid].start_ticks == daemon.start_ticks
+    }
+    ours = {pid for pid, stat in running.items() if begun.get(stat.session, stat.start_ticks + 1) <= stat.start_ticks}
+    ours |= begun.keys() & running.keys()
+    while more := {pid for pid, stat in running.items() if stat.parent in ours} - ours:
+        ours |= more
+    here = namespace_of()
+    found = [Identity(pid, running[pid].start_ticks) for pid in sorted(ours) if running[pid].state not in _ENDED]
+    return [one for one in found if known.get(one.pid) != one and namespace_of(one.pid) == here]
 
 
 def open_pidfd(identity: Identity) -> int | None:
-    """Give a descriptor that becomes readable when the process ends; None when it has ended already."""
+    """Return a descriptor that becomes readable when the process ends; None when it has ended already."""
     try:
         fd = os.pidfd_open(identity.pid)
     except OSError as exc:
@@ -80,7 +131,7 @@ def open_pidfd(identity: Identity) -> int | None:
 
 
 def wait_gone(identities: Iterable[Identity], seconds: float) -> list[Identity]:
-    """Wait until all have ended; give those that have not in time."""
+    """Wait until all have ended; return those that have not in time."""
     ends = time.monotonic() + seconds
     left = []
     for identity in identities:
@@ -112,13 +163,24 @@ def send(identity: Identity, number: signal.Signals) -> None:
 
 
 def end(identities: Iterable[Identity], grace_s: float) -> list[Identity]:
-    """End processes: SIGTERM, after the grace SIGKILL. Gives those that even that did not end (stuck in the kernel)."""
+    """End processes: SIGTERM, after the grace SIGKILL. Return those that stay (stuck in the kernel)."""
     alive = [identity for identity in identities if identity.is_alive()]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for identity in alive:
             send(identity, number)
         alive = wait_gone(alive, grace_s)
     return alive
+
+
+def end_all(look: Callable[[], list[Identity]], grace_s: float) -> list[Identity]:
+    """End all that `look` finds, and what was started meanwhile. Return those that do not end."""
+    left: list[Identity] = []
+    for _ in range(_ROUNDS):
+        found = look()
+        if not found or (left and set(found) <= set(left)):
+            return left
+        left = end(found, grace_s)
+    return left
 
 
 def reap() -> None:
@@ -152,13 +214,45 @@ def child(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.P
             _waited_for.discard(process.pid)
 
 
+@contextmanager
+def held(spawn: Callable[[], int]) -> Iterator[int]:
+    """Spawn a child whose pid can't go to another process until this ends; afterwards `reap` takes its status."""
+    with _waiting:
+        pid = spawn()
+        _waited_for.add(pid)
+    try:
+        yield pid
+    finally:
+        with _waiting:
+            _waited_for.discard(pid)
+
+
 _waiting = threading.Lock()
 _waited_for: set[int] = set()
 
 
-def _words(path: str) -> list[bytes]:
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(_PROC) if name.isdecimal()]  # noqa: PTH208
+
+
+def _stat(pid: int) -> _Stat | None:
+    """Read what the kernel says of a process.
+
+    Source: proc_pid_stat(5): after the name in parentheses come state, ppid, pgrp, session; starttime is the twentieth.
+    """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            return file.read().split(b"\0")
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - a hot path of the kill tests
+            words = file.read().rpartition(b")")[2].split()
     except OSError:
-        return []
+        return None
+    return _Stat(words[0], int(words[1]), int(words[3]), int(words[19])) if len(words) >= 20 else None
+
+
+def _user_of(pid: int) -> int | None:
+    """Return the user of a process, where its real, effective, saved and file system user are one."""
+    with suppress(OSError, ValueError), open(f"{_PROC}/{pid}/status", "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"Uid:"):
+                users = set(line.split()[1:])
+                return int(users.pop()) if len(users) == 1 else None
+    return None

@@ -96,6 +96,8 @@ class Server:
         if request.command == "stop":
             keeper.stop(request.device, deadline)
             return _done({})
+        if request.command == "tidy":
+            return _done({"removed": keeper.tidy(request.device, deadline)})
         report, servers = keeper.ask(request.device, deadline)
         told = [{"pid": pid, "status": status} for pid, status in servers.items()]
         return _done({**_report_wire(report), "servers": told})

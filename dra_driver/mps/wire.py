@@ -24,6 +24,7 @@ _COMMANDS = {
     "start": frozenset({"device", "settings", "deadlineS"}),
     "stop": frozenset({"device", "deadlineS"}),
     "status": frozenset({"device", "deadlineS"}),
+    "tidy": frozenset({"device", "deadlineS"}),
     "list": frozenset(),
 }
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z]{8}(-[0-9A-Za-z]{4}){3}-[0-9A-Za-z]{12}")

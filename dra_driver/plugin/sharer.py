@@ -83,6 +83,7 @@ class Sharer:
                 if not self._ledger.is_read_only:
                     with as_far_as_there_is_room("let go of a device"):
                         rows.let_go(name, uid)
+                self._effects.leave(effect.device, effect.settings, deadline.remaining())
                 return
             self._undo(effect, deadline)
 

@@ -13,7 +13,7 @@ from dra_driver.sharing.settings import MpsChannel
 
 PIPE_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for the daemon when nothing is said
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - client and server meet there
-_BIND = ("rw", "nosuid", "nodev", "rbind", "rprivate")
+_BIND = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _MIB = 1 << 20
 
 

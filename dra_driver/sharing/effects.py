@@ -44,6 +44,11 @@ class SharingEffects:
             return self._mps.apply(device, settings, found, deadline_s)
         return None
 
+    def leave(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> None:
+        """Clear away what one of several users of a device has left; never fails."""
+        if isinstance(settings, MpsSettings):
+            self._mps.leave(device, deadline_s)
+
     def undo(self, device: SharedDevice, settings: SharingSettings, found: Wire, deadline_s: float) -> None:
         """Give the device back as it was found. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):

@@ -41,6 +41,10 @@ class MpsClient:
         """End the device's daemon and remove its folders; one that does not run is fine. Raises: SharingError."""
         call(self._path, "stop", {"device": wire.device_wire(device)}, deadline_s)
 
+    def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
+        """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
+        call(self._path, "tidy", {"device": wire.device_wire(device)}, deadline_s)
+
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """List the daemons that the supervisor keeps. Raises: SharingError."""
         return tuple(running for running, _ in self._running(deadline_s))

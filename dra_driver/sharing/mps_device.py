@@ -21,6 +21,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 READY_SECONDS = 10.0  # a daemon is ready within one; on a busy machine giving up costs a kubelet's minute
+TIDY_SECONDS = 2.0
 _MODE = "computeMode"  # what was found, in the ledger
 _GONE = "hardware.gpu-lost"
 
@@ -48,6 +49,13 @@ class MpsDevices:
             self._modes.set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
         left_s = max(0.1, min(READY_SECONDS, end - time.monotonic()))
         return self._port().start(device, settings, deadline_s=left_s)
+
+    def leave(self, device: SharedDevice, deadline_s: float) -> None:
+        """Take away what a user has left to the others in their /dev/shm; else the next user's start does."""
+        try:
+            self._port().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
+        except SharingError as error:
+            log.info("shared memory not tidied", extra=fields(device=device.name, code=error.code, err=str(error)))
 
     def undo(self, device: SharedDevice, found: Wire, deadline_s: float) -> None:
         """End the daemon, then give the device back its compute mode. Raises: SharingError, HardwareError."""

@@ -59,6 +59,9 @@ class MpsSupervisor(Protocol):
     def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
         """End the device's daemon and remove its folders; one that does not run is fine. Raises: SharingError."""
 
+    def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
+        """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
+
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """List the daemons. Raises: SharingError."""
 

@@ -10,10 +10,9 @@ import pytest
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.mps import mounts
 from dra_driver.sharing.mps import MpsClient, socket_path
 from tests.agent.test_agent_nvidia import Machine, names, until
-from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below
+from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below, unmount
 from tests.support.agent_process import stage
 from tests.support.fake_mps import FakeClient, FakeMps
 
@@ -74,8 +73,7 @@ def machine(tmp_path):
         finally:
             it.supervisor.close()
             end_all(it.daemons)
-            for shm in it.daemons.glob("d/*/shm"):
-                mounts.remove(shm)
+            unmount(it.daemons)
 
 
 def prepared(machine, claim):

@@ -31,7 +31,10 @@ from tests.support.fake_mps import FakeClient
 from tests.support.waiting import until
 
 ROOM = Path(dra_driver.__file__).parent / "mps"
-FILES = tuple(str(ROOM / f"{name}.py") for name in ("control", "daemon", "folder", "keeper", "launch"))
+FILES = tuple(
+    str(ROOM / f"{name}.py")
+    for name in ("birth", "control", "daemon", "folder", "keeper", "kinship", "launch", "mounts")
+)
 PURE = "key_of"  # many lines, no effect
 CALLS = ("start", "stop", "change", "start of the daemon", "change of the daemon")
 CHANGED = replace(SETTINGS, active_thread_percentage=70)
@@ -87,7 +90,7 @@ def check_after(folder: Path, _what: str) -> None:
     rig.keeper.begin()
     at = rig.start(settings=CHANGED, seconds=10)
     daemons = processes_below(rig.root)
-    expect(daemons, [at.pid()])
+    expect(daemons, [rig.pid()])
     client = FakeClient(at.pipe)
     expect((client.percentage, client.works()), (70.0, True))
     client.end()

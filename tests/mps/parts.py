@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dra_driver.model.errors import SharingError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import processes
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.calling import call
 from dra_driver.mps.folder import Folder, key_of
 from dra_driver.mps.keeper import Keeper
 from dra_driver.mps.launch import find_program
@@ -40,12 +42,22 @@ def short_folder() -> Iterator[Path]:
         yield folder
     finally:
         end_all(folder)
+        unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount what tests have left below a folder."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = Path(line.split()[4])
+        if folder in point.parents:
+            with suppress(SharingError):
+                mounts.remove(point)
 
 
 def processes_below(folder: Path) -> list[int]:
     """List the processes of every daemon below a folder, servers included."""
-    found, mark = [], f"{processes.MARKER}={folder}/".encode()
+    found, mark = [], f"CUDA_MPS_PIPE_DIRECTORY={folder}/".encode()
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             with suppress(OSError):
@@ -60,6 +72,30 @@ def end_all(folder: Path) -> None:
     for pid in processes_below(folder):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def cgroup_tree() -> Path | None:
+    """Return a cgroup v2 tree that can be written here; None without one."""
+    words = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    tree = next((Path(word[1]) for word in words if word[2] == "cgroup2"), None)
+    return tree if tree is not None and os.geteuid() == 0 and os.access(tree, os.W_OK) else None
+
+
+def cgroup_of(pid: int) -> str:
+    """Return the cgroup (v2) of a process."""
+    return Path(f"/proc/{pid}/cgroup").read_text().rpartition("0::")[2].strip()
+
+
+@contextmanager
+def stranger(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process of nobody's that imitates a daemon by its arguments and environment."""
+    command = ["/bin/sh", "-c", "read word", "nvidia-cuda-mps-control", *(arguments or ("-d",))]
+    user = 65534 if os.geteuid() == 0 else None
+    with subprocess.Popen(command, env=environment, user=user, cwd="/", stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Rig:
@@ -86,7 +122,9 @@ class Rig:
         return Folder(self.root, key_of(device(number).uuid))
 
     def pid(self, number: int = 0) -> int:
-        return self.at(number).pid()
+        """Return the pid of a device's daemon, 0 without one."""
+        told = (one.state for one in self.keeper.reports() if one.state.device == device(number))
+        return next((state.process.pid for state in told if state.process), 0)
 
     def ask(self, command: str, number: int = 0) -> str:
         """Speak to a daemon as an operator would, with the program itself."""
@@ -126,6 +164,11 @@ class Supervisor:
             self.client.running(deadline_s=1)
             return True
         return False
+
+    def daemon(self, number: int = 0) -> int:
+        """Return the pid of a device's daemon, as the supervisor tells of it."""
+        told = call(socket_path(self.data), "list", {}, 5.0)["daemons"]
+        return next(one["pid"] for one in told if one["device"]["gpuUUID"] == device(number).uuid)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End the last supervisor; gives its exit status."""

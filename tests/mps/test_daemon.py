@@ -143,7 +143,7 @@ def test_a_daemon_that_does_not_quit_is_ended_all_the_same(rig: Rig, fake: FakeM
     ("fault", "code", "words"),
     [
         ("start refuse No GPU for MPS", "sharing.mps-refused", "No GPU for MPS"),
-        ("start hang", "sharing.mps-not-ready", "does not start in time"),
+        ("start hang", "sharing.mps-not-ready", "in time"),
         ("serve crash", "sharing.mps-not-ready", "ended at once"),
         ("get_default_active_thread_percentage hang", "sharing.mps-not-ready", "not ready in time"),
         ("get_server_list hang", "sharing.mps-not-ready", "get_server_list"),
@@ -194,7 +194,7 @@ def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: 
         fake.program.read_text().replace("sys.exit(control.main", "control.PID_FILE = 'other'\nsys.exit(control.main")
     )
     at = rig.start()
-    assert rig.pid() == 0
+    assert not (at.pipe / "nvidia-cuda-mps-control.pid").exists()
     client = FakeClient(at.pipe)
     client.end()
     assert rig.start().pipe == at.pipe

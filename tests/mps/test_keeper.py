@@ -119,7 +119,8 @@ def test_the_next_keeper_takes_over_daemons_that_run(folder: Path):
     second.keeper.begin()
     (report,) = second.keeper.reports()
     assert (report.is_ready, report.state.settings, report.state.device) == (True, SETTINGS, device())
-    assert second.start().pid() == pid
+    assert second.start().pipe.exists()
+    assert second.pid() == pid
     assert client.works()
     was = kill(second)
     until(lambda: is_repaired(second, was))

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import DriverError, Retry
+from dra_driver.mps.folder import key_of
 from dra_driver.sharing.mps import MpsClient, socket_path
-from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below
+from tests.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
 from tests.support.waiting import until
 
@@ -224,7 +225,7 @@ def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Pa
         supervisor.begin()
         for _ in range(2):
             channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
-            FakeClient(channel.pipe_dir)
+            FakeClient(channel.pipe_dir, root=root_of(children(supervisor.process.pid)[0]))
             supervisor.client.stop(device(), deadline_s=10)
         supervisor.client.start(device(), SETTINGS, deadline_s=10)
         first = children(supervisor.process.pid)[0]
@@ -235,9 +236,15 @@ def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Pa
         until(lambda: processes_below(folder) == [])
         supervisor.begin()
         until(lambda: any(one.is_ready for one in supervisor.client.running(deadline_s=5)))
-        assert FakeClient(channel.pipe_dir).percentage == 50.0
+        view = root_of(children(supervisor.process.pid)[0])
+        assert FakeClient(channel.pipe_dir, root=view).percentage == 50.0
     finally:
         supervisor.close()
+
+
+def root_of(pid: int) -> str:
+    """Return where the file system of a process begins: it sees mounts that we do not."""
+    return f"/proc/{pid}/root"
 
 
 def children(pid: int) -> list[int]:
@@ -298,7 +305,7 @@ def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
         (pid,) = processes_below(folder)
         assert Path(f"/proc/{pid}/root").readlink() == root
         assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [b"/opt/bin/nvidia-cuda-mps-control"]
-        assert FakeClient(channel.pipe_dir).percentage == 50.0
+        assert FakeClient(channel.pipe_dir, root=root_of(supervisor.process.pid)).percentage == 50.0
         supervisor.client.stop(device(), deadline_s=10)
         assert processes_below(folder) == []
     finally:
@@ -321,12 +328,11 @@ def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
         FakeClient(channel.pipe_dir)
         pids = processes_below(folder)
         assert len(pids) == 2
-        assert {Path(f"/proc/{pid}/cgroup").read_text().rpartition("0::")[2].strip() for pid in pids} == {
-            f"/{folder.name}"
-        }
+        assert {cgroup_of(pid) for pid in pids} == {f"/{folder.name}/{key_of(device().uuid)}"}
         supervisor.client.stop(device(), deadline_s=10)
     finally:
         supervisor.close()
         end_all(folder)
-        with suppress(OSError):
-            cgroup.rmdir()
+        for one in (*cgroup.glob("*/"), cgroup):
+            with suppress(OSError):
+                one.rmdir()

@@ -56,6 +56,9 @@ class FakeSupervisor:
         self._require("stop")
         self._write({name: uuid for name, uuid in self.daemons().items() if name != device.name})
 
+    def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
+        self._require("tidy")
+
     def running(self, *, deadline_s: float) -> tuple[RunningDaemon, ...]:
         self._require("running")
         return tuple(RunningDaemon(name, uuid, MpsSettings(), True) for name, uuid in self.daemons().items())

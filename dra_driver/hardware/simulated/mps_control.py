@@ -43,10 +43,11 @@ class Folders:
     def running(self) -> int:
         """Give the pid of the daemon that serves the pipe folder; 0 when there is none."""
         try:
-            with open(self.path(PID_FILE), encoding="utf-8") as file:  # noqa: PTH123
-                pid = int(file.read())
+            fd = os.open(self.path(PID_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a client may have made it
+            with open(fd, encoding="utf-8") as file:  # noqa: PTH123
+                pid = int(file.read(16))
             os.kill(pid, 0)
-        except (OSError, ValueError):
+        except (OSError, ValueError, OverflowError):
             return 0
         return pid
 
@@ -118,7 +119,8 @@ class Daemon:
                 connection, _ = ready.accept()
                 self._hear(connection)
             self._look_at_servers()
-        os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - as the real one; its sockets stay
+        with suppress(OSError):
+            os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - as the real one; its sockets stay
 
     def do(self, line: str) -> str:
         """Carry out a command and give what it prints. Raises: Refused."""
@@ -305,7 +307,8 @@ class Daemon:
         os.close(os.open(path("control_lock"), os.O_CREAT | os.O_RDWR, 0o666))
         if not os.path.exists(path("log")):  # noqa: PTH110
             os.mkfifo(path("log"), 0o666)
-        with open(path(PID_FILE), "w", encoding="utf-8") as file:  # noqa: PTH123
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(path(PID_FILE), flags, 0o644), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(f"{os.getpid()}\n")
 
 

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+from contextlib import suppress
 
 
 class Server:
@@ -39,7 +40,8 @@ class Server:
                     self._obey(ready)
                 else:
                     self._hear(ready)
-        os.unlink(self._path)  # noqa: PTH108
+        with suppress(OSError):  # a new control daemon has cleared the folder
+            os.unlink(self._path)  # noqa: PTH108
 
     def _welcome(self) -> None:
         client, _ = self._listening.accept()

@@ -41,19 +41,22 @@ class FakeMps:
 
 
 class FakeClient:
-    """A client of an MPS server: found through the control socket, then connected to the server alone."""
+    """A client of an MPS server: found through the control socket, then connected to the server alone.
 
-    def __init__(self, pipe: Path | str, timeout_s: float = 10.0) -> None:
+    `root` is where the daemon's file system begins for us, when it has one of its own.
+    """
+
+    def __init__(self, pipe: Path | str, timeout_s: float = 10.0, *, root: str = "") -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(timeout_s)
-            asking.connect(f"{pipe}/control")
+            asking.connect(f"{root}{pipe}/control")
             asking.sendall(b"CLIENT\n")
             word, _, path = mps_control.read_line(asking).partition(" ")
         assert word == "SERVER", word
         self.server_pid = int(path.rpartition("-")[2])
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._line.settimeout(timeout_s)
-        self._line.connect(path)
+        self._line.connect(f"{root}{path}")
         _, percentage, memory = mps_control.read_line(self._line).split()
         self.percentage, self.memory_mib = float(percentage), int(memory)
 

@@ -1,0 +1,60 @@
+"""Cgroups: one for each device's daemon below the configured one, entered before the program begins.
+
+In: the folder of all daemons' cgroups (v2), a device's key. Out: its cgroup, and who is in it. Only root can put a
+process there, so that membership tells what a daemon has started. Never: a process moved that we have found.
+Source: kernel, Documentation/admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.model.errors import Retry, SharingError
+from dra_driver.mps import processes
+from dra_driver.mps.processes import Identity
+
+PROCESSES = "cgroup.procs"
+HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave --mps-cgroup empty"
+
+
+def make(path: Path) -> None:
+    """Make a device's cgroup. Raises: SharingError("sharing.mps-cgroup")."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / PROCESSES).exists():
+            return
+        reason = "it is no cgroup (v2)"
+    except OSError as exc:
+        reason = str(exc.strerror)
+    raise SharingError("mps-cgroup", f"cgroup {path} can't be made: {reason}", hint=HINT, retry=Retry.LATER)
+
+
+def enter(path: Path) -> None:
+    """Move the calling process there. Raises: OSError."""
+    fd = os.open(path / PROCESSES, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, b"0")
+    finally:
+        os.close(fd)
+
+
+def members(path: Path) -> list[Identity]:
+    """List the running processes of a cgroup; none where there is no cgroup."""
+    seen = [found for pid in _pids(path) if (found := processes.identify(pid))]
+    still = _pids(path)  # what was looked at is a member only if the number is still there
+    return [one for one in seen if one.pid in still and one.is_alive()]
+
+
+def remove(path: Path) -> None:
+    """Remove a device's cgroup; one that is busy or gone is left."""
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _pids(path: Path) -> set[int]:
+    try:
+        return {int(word) for word in (path / PROCESSES).read_text().split()} - {0}
+    except (OSError, ValueError):
+        return set()

@@ -1,0 +1,147 @@
+"""Client files: what clients may have put into a folder of theirs, and how it is met without following or waiting.
+
+In: folders that a hostile client can write (pipe, shm), and files that may have grown or changed. Out: a few bytes of a
+regular file of our own user; folders emptied, however deep; files removed that no process uses any more. Never: a
+symbolic link followed, a FIFO or device waited for, a whole file in memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+DEPTH = 16  # folders in folders that are looked through; what lies deeper is removed unseen
+_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _OPEN
+_SET_SIGNAL = 10  # F_SETSIG: the signal for a broken lease; the default one would end us
+_TRASH = ".removed-"
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file of our own user. Raises: OSError for anything else that goes by the name."""
+    fd = os.open(path, flags | _OPEN)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        return fd
+    os.close(fd)
+    raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}")
+
+
+def tail(path: Path, most_bytes: int) -> bytes:
+    """Read the last bytes of a regular file of ours; nothing where there is none."""
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, most_bytes, max(0, os.fstat(fd).st_size - most_bytes))
+    finally:
+        os.close(fd)
+
+
+def empty(folder: Path) -> None:
+    """Remove all that is in a folder; a folder that is missing is fine. Raises: OSError.
+
+    Folders in folders are moved up before they are looked into, so that no depth makes us recurse.
+    """
+    try:
+        fd = os.open(folder, _FOLDER)
+    except FileNotFoundError:
+        return
+    try:
+        _empty(fd)
+    finally:
+        os.close(fd)
+
+
+def sweep(folder: Path) -> int:
+    """Remove the files below a folder that no process has open or mapped; return how many. Raises: OSError.
+
+    Sockets and FIFOs stay: they keep no data. So does a folder in which nothing was removed.
+    """
+    fd = os.open(folder, _FOLDER)
+    try:
+        return _sweep(fd, DEPTH)
+    finally:
+        os.close(fd)
+
+
+def _empty(fd: int) -> None:
+    count = 0
+    while names := os.listdir(fd):  # noqa: PTH208 - a descriptor
+        for name in names:
+            with suppress(FileNotFoundError, NotADirectoryError):  # it went away or changed: the next round
+                count = _remove(fd, name, count)
+
+
+def _remove(fd: int, name: str, count: int) -> int:
+    """Remove one entry; folders in it are moved up under a new name, by number. Return the next free number."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=fd)
+        return count
+    inner = os.open(name, _FOLDER, dir_fd=fd)
+    try:
+        for below in os.listdir(inner):  # noqa: PTH208
+            try:
+                os.unlink(below, dir_fd=inner)
+            except IsADirectoryError:
+                count += 1
+                os.rename(below, f"{_TRASH}{os.getpid()}-{count}", src_dir_fd=inner, dst_dir_fd=fd)
+    finally:
+        os.close(inner)
+    with suppress(OSError):  # somebody wrote into it meanwhile: the next round
+        os.rmdir(name, dir_fd=fd)
+    return count
+
+
+def _sweep(fd: int, depth: int) -> int:
+    removed = 0
+    for name in os.listdir(fd):
+        with suppress(OSError):  # it is gone, or in use in a way that we can't tell
+            kind = stat.S_IFMT(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+            if kind == stat.S_IFDIR:
+                removed += _sweep_folder(fd, name, depth)
+            elif kind == stat.S_IFLNK or (kind == stat.S_IFREG and not _is_used(fd, name)):
+                os.unlink(name, dir_fd=fd)
+                removed += 1
+    return removed
+
+
+def _sweep_folder(fd: int, name: str, depth: int) -> int:
+    inner = os.open(name, _FOLDER, dir_fd=fd)
+    try:
+        if depth == 0:
+            _empty(inner)
+            removed = 1
+        else:
+            removed = _sweep(inner, depth - 1)
+    finally:
+        os.close(inner)
+    if removed:
+        with suppress(OSError):  # not empty
+            os.rmdir(name, dir_fd=fd)
+    return removed
+
+
+def _is_used(fd: int, name: str) -> bool:
+    """Whether a process has the file open or mapped: the kernel grants a write lease only where none has.
+
+    Source: fcntl(2), "Leases".
+    """
+    try:
+        file = os.open(name, os.O_RDONLY | _OPEN, dir_fd=fd)
+    except BlockingIOError:  # somebody holds a lease on it
+        return True
+    try:
+        fcntl.fcntl(file, _SET_SIGNAL, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

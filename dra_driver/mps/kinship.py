@@ -1,0 +1,89 @@
+"""Kinship: which running processes are a device's control daemon and its servers.
+
+In: the record that was written before the daemon began, its cgroup. Out: processes that are ours by what the kernel
+says. Never: the word of a process, or of a file that clients can write.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.mps import birth, cgroups, peer, processes
+from dra_driver.mps.folder import SHM_MIB, Folder, State
+from dra_driver.mps.launch import Program
+from dra_driver.mps.processes import Identity, Origin
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all daemons of one supervisor have in common.
+
+    `program` is None while the driver has none. Below `cgroup` (v2) each daemon has one of its own, so that the end of
+    this process's container is not theirs. `shm_mib` is the most that clients of a device may have in /dev/shm.
+    """
+
+    program: Program | None
+    boot_id: str
+    cgroup: Path | None = None
+    shm_mib: int = SHM_MIB
+
+    def cgroup_of(self, at: Folder) -> Path | None:
+        """Return the cgroup of a device's daemon."""
+        return self.cgroup / at.key if self.cgroup else None
+
+
+def running(at: Folder, state: State | None, around: Surroundings) -> Identity | None:
+    """Return the folder's control daemon, if the recorded process is still that one.
+
+    A daemon of 0.1.0 was recorded without its origin, and after a stranger may have been taken for it: it is kept only
+    if it runs the control program that we have, in our PID namespace.
+    """
+    if state is None or state.process is None:
+        return None
+    origin = state.origin or origin_of(around.program)
+    if origin is not None and processes.is_genuine(state.process, origin):
+        return state.process
+    if state.process.is_alive():
+        log.warning(
+            "recorded process is no MPS daemon of ours, and is left alone",
+            extra=fields(device=state.device.name, pid=state.process.pid, file=str(at.path)),
+        )
+    return None
+
+
+def orphans(at: Folder, state: State, around: Surroundings) -> list[Identity]:
+    """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
+    return [one for one in _kin(at, state, around) if one != state.process]
+
+
+def _kin(at: Folder, state: State | None, around: Surroundings) -> list[Identity]:
+    """List what the device's daemons have started: by their cgroup, and by whose children they are."""
+    cgroup = around.cgroup_of(at)
+    inside = cgroups.members(cgroup) if cgroup else []
+    if state is None or (state.origin is not None and state.origin.namespace != processes.namespace_of()):
+        return inside
+    return [*inside, *(one for one in processes.kin(state.daemons()) if one not in inside)]
+
+
+def all_of(at: Folder, state: State | None, process: Identity | None, around: Surroundings) -> list[Identity]:
+    """List what is to be ended: the control daemon, and what it has started."""
+    alone = [process] if process is not None and process.is_alive() else []
+    kin = [*_kin(at, state, around), *(processes.kin(alone) if state is None else ())]
+    return [*alone, *(one for one in kin if one not in alone)]
+
+
+def unrecorded(at: Folder, around: Surroundings) -> Identity | None:
+    """Return a daemon whose record was lost: it listens there as our user and runs our program in our namespace."""
+    found, origin = peer.listener(at.control), origin_of(around.program)
+    return found if found is not None and origin is not None and processes.is_genuine(found, origin) else None
+
+
+def origin_of(program: Program | None) -> Origin | None:
+    """Return what a daemon of this program has to be, if it is one that we start."""
+    found = birth.executable(program) if program else None
+    return Origin(processes.namespace_of(), found) if found else None

@@ -1,0 +1,72 @@
+"""Peer: who listens on a daemon's control socket, as the kernel tells.
+
+In: the socket's path, the process that ought to listen. Out: nothing, or why it is not that one. A client that is root
+in its container can put another socket, a link or a FIFO there: none of them is followed, waited for, or believed.
+Source: unix(7), SO_PEERCRED; socket(7), SO_PEERPIDFD (Linux 6.5).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.mps import processes
+from dra_driver.mps.processes import Identity
+
+_SO_PEERPIDFD = 77
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def fault(path: Path, process: Identity) -> str:
+    """Return why nothing should be said to who listens at `path`; nothing where it is `process`."""
+    try:
+        pid, uid = _listener(path)
+    except OSError as exc:
+        return f"nobody answers at {path}: {exc.strerror}"
+    if (pid, uid) == (process.pid, os.geteuid()) and process.is_alive():
+        return ""
+    return f"process {pid} of user {uid} listens at {path}, not the MPS control daemon {process.pid}"
+
+
+def listener(path: Path) -> Identity | None:
+    """Return the process of our user that listens at `path`; None where there is none."""
+    try:
+        pid, uid = _listener(path)
+    except OSError:
+        return None
+    return processes.identify(pid) if uid == os.geteuid() else None
+
+
+def _listener(path: Path) -> tuple[int, int]:
+    """Return the pid and user of who listens; the pid is 0 where that process has ended. Raises: OSError."""
+    fd = os.open(path, _PATH)
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
+            asking.connect(f"/proc/self/fd/{fd}")
+            pid, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            return (pid if _lives(asking) else 0), uid
+    finally:
+        os.close(fd)
+
+
+def _lives(asking: socket.socket) -> bool:
+    """Whether the process that began to listen still runs, so that its number is no later one's; a guess before 6.5."""
+    try:
+        (fd,) = struct.unpack("i", asking.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+    except OSError as exc:
+        return exc.errno not in {errno.ESRCH, errno.EINVAL}
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:  # noqa: PTH123
+            return b"Pid:\t-1\n" not in file.read()
+    except OSError:
+        return True
+    finally:
+        with suppress(OSError):
+            os.close(fd)

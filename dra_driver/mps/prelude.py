@@ -1,0 +1,65 @@
+"""Prelude: the step between fork and the control program, a small program of its own.
+
+It waits until its parent has written down which process it is, enters the device's cgroup and the daemon's view of the
+file system, and becomes the program. If the parent dies first, it ends: no daemon runs that no record names. On
+descriptor 0 comes one line of JSON, on descriptor 3 goes the fault, if there is one; that is closed when the program
+begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+_REPORT = 3
+_STATUS = 126
+
+
+def main() -> None:
+    """Wait, prepare, and become the program."""
+    os.set_inheritable(_REPORT, False)
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        os._exit(_STATUS)  # the parent is gone: nobody knows of us
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package is not known before
+
+    try:
+        _become(json.loads(line))
+    except DriverError as error:
+        _report(error.code.partition(".")[2], error.message, error.hint)
+    except OSError as error:
+        _report("mps-no-program", f"the MPS control program can't be started: {error.strerror}", "")
+
+
+def _become(spec: dict[str, Any]) -> None:
+    from dra_driver.model.errors import SharingError  # noqa: PLC0415
+    from dra_driver.mps import cgroups, mounts  # noqa: PLC0415
+
+    if spec["cgroup"]:
+        try:
+            cgroups.enter(Path(spec["cgroup"]))
+        except OSError as exc:
+            text = f"the MPS daemon can't enter {spec['cgroup']}: {exc.strerror}"
+            raise SharingError("mps-cgroup", text, hint=cgroups.HINT) from exc
+    if spec["view"]:
+        mounts.enter_private(*map(Path, spec["view"]))
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for number in (signal.SIGPIPE, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(spec["argv"][0], spec["argv"], spec["environment"])
+
+
+def _report(code: str, message: str, hint: str) -> None:
+    os.write(_REPORT, json.dumps({"code": code, "message": message, "hint": hint}).encode())
+    os._exit(_STATUS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""What strangers and clients do: nothing they control leads the supervisor to a process, a file or a wait of theirs."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import DriverError
+from dra_driver.mps import client_files, processes
+from dra_driver.mps.birth import newborn
+from dra_driver.mps.folder import Folder, key_of
+from dra_driver.mps.launch import Program
+from dra_driver.mps.processes import Origin
+from tests.mps.parts import (
+    SETTINGS,
+    Supervisor,
+    cgroup_of,
+    cgroup_tree,
+    device,
+    end_all,
+    processes_below,
+    stranger,
+)
+from tests.support.fake_mps import FakeClient
+from tests.support.waiting import until
+
+PID_FILE = "nvidia-cuda-mps-control.pid"
+
+
+@pytest.fixture
+def cgroup(folder: Path) -> Iterator[Path]:
+    tree = cgroup_tree()
+    if tree is None:
+        pytest.skip("no cgroup v2 tree can be written here, or we are not root")
+    path = tree / folder.name
+    yield path
+    end_all(folder)
+    for one in [*path.glob("*/"), path]:
+        with suppress(OSError):
+            one.rmdir()
+
+
+@pytest.fixture
+def kept(folder: Path, cgroup: Path) -> Iterator[Supervisor]:
+    it = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
+    it.begin()
+    yield it
+    it.close()
+
+
+def folder_of(supervisor: Supervisor, number: int = 0) -> Path:
+    return supervisor.data / "mps/d" / key_of(device(number).uuid)
+
+
+def test_a_stranger_who_imitates_a_daemon_is_neither_moved_nor_ended(kept: Supervisor):
+    with stranger(DRA_DRIVER_MPS=str(folder_of(kept))) as process:
+        before = cgroup_of(process.pid)
+        kept.client.start(device(), SETTINGS, deadline_s=10)
+        assert cgroup_of(process.pid) == before
+        kept.client.stop(device(), deadline_s=10)
+        assert process.poll() is None
+
+
+def test_a_pid_file_that_names_an_imitator_moves_nobody(kept: Supervisor):
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(kept)
+    with stranger(DRA_DRIVER_MPS=str(at)) as process:
+        before = cgroup_of(process.pid)
+        daemon = kept.daemon()
+        (at / "pipe" / PID_FILE).write_text(f"{process.pid}\n")
+        os.kill(daemon, 9)
+        kept.client.start(device(), SETTINGS, deadline_s=10)
+        assert cgroup_of(process.pid) == before
+        kept.client.stop(device(), deadline_s=10)
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "huge"])
+def test_what_lies_at_the_pid_file_keeps_nobody_waiting(kept: Supervisor, kind: str):
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(kept)
+    path = at / "pipe" / PID_FILE
+    path.unlink()
+    make(path, kind)
+    with stranger(DRA_DRIVER_MPS=str(at)):
+        os.kill(kept.daemon(), signal.SIGKILL)
+        kept.client.stop(device(), deadline_s=10)
+        kept.client.start(device(), SETTINGS, deadline_s=10)
+        make(path.with_name("more"), kind)
+        assert kept.end(signal.SIGKILL) == -signal.SIGKILL
+        kept.begin()
+        kept.client.stop(device(), deadline_s=10)
+    assert kept.client.running(deadline_s=5) == ()
+
+
+def make(path: Path, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        (path / "inner").mkdir(parents=True)
+    else:
+        with suppress(OSError), path.open("wb") as file:
+            file.write(b"1" * (2 << 20))
+
+
+def test_another_listener_on_the_control_socket_is_told_nothing(kept: Supervisor):
+    at = folder_of(kept)
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    (at / "pipe/control").unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(at / "pipe/control"))
+        listening.listen()
+        with pytest.raises(DriverError, match=f"process {os.getpid()} of user 0 listens") as refused:
+            kept.client.start(device(), SETTINGS, deadline_s=2)
+        assert refused.value.code == "sharing.mps-not-ready"
+        kept.client.stop(device(), deadline_s=10)
+        listening.setblocking(False)
+        heard = b""
+        with suppress(OSError):
+            while True:
+                heard += listening.accept()[0].recv(100)
+        assert heard == b""
+    assert processes_below(kept.folder) == []
+
+
+def test_a_link_to_the_socket_of_another_device_leads_nowhere(kept: Supervisor):
+    for number in (1, 2):
+        kept.client.start(device(number), SETTINGS, deadline_s=10)
+    client = FakeClient(folder_of(kept, 2) / "pipe")
+    control = folder_of(kept, 1) / "pipe/control"
+    control.unlink()
+    control.symlink_to(folder_of(kept, 2) / "pipe/control")
+    with pytest.raises(DriverError):
+        kept.client.start(device(1), SETTINGS, deadline_s=1)
+    kept.client.stop(device(1), deadline_s=10)
+    assert client.works()
+    assert [one.uuid for one in kept.client.running(deadline_s=5)] == [device(2).uuid]
+
+
+def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(kept: Supervisor):
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(kept)
+    for name, most in (("pipe", 1 << 20), ("shm", 1 << 30), ("log", 32 << 20)):
+        found = os.statvfs(at / name)
+        assert (at / name).stat().st_dev != at.stat().st_dev
+        assert found.f_blocks * found.f_frsize <= most
+        assert found.f_files <= 16384
+    options = {line.split()[1]: line.split()[3] for line in Path("/proc/self/mounts").read_text().splitlines()}
+    for name in ("pipe", "shm", "log"):
+        assert {"nosuid", "nodev", "noexec"} <= set(options[str(at / name)].split(","))
+    fill(at / "pipe")
+    fill(at / "shm", most=20000)
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    kept.client.start(device(1), SETTINGS, deadline_s=10)
+    os.kill(kept.daemon(), signal.SIGKILL)
+    until(lambda: all(one.is_ready for one in kept.client.running(deadline_s=5)), timeout_s=30)
+    fill(at / "pipe")
+    kept.client.stop(device(), deadline_s=10)
+    assert not at.exists()
+
+
+def fill(folder: Path, *, most: int = 2000) -> None:
+    """Write until there is no room, and make files until there are no inodes."""
+    with suppress(OSError), (folder / "full").open("wb") as file:
+        for _ in range(4):
+            file.write(bytes(1 << 19))
+    with suppress(OSError):
+        for number in range(most):
+            (folder / f"file-{number}").touch()
+
+
+def test_folders_of_any_depth_are_removed(folder: Path):
+    top = folder / "pipe"
+    top.mkdir()
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("one", dir_fd=fd)
+        below = os.open("one", os.O_RDONLY, dir_fd=fd)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=below))
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    client_files.sweep(top)
+    assert list(top.iterdir()) == []
+    (top / "one/two/three").mkdir(parents=True)
+    client_files.empty(top)
+    assert list(top.iterdir()) == []
+
+
+def test_what_a_pod_left_in_shared_memory_is_gone_before_the_next_one_comes(kept: Supervisor):
+    channel = kept.client.start(device(), SETTINGS, deadline_s=10)
+    shm = Path(channel.shm_dir)
+    (shm / "deep/er").mkdir(parents=True)
+    (shm / "link").symlink_to("secret")
+    for name in ("secret", "deep/er/secret", "held", "mapped"):
+        (shm / name).write_text("of the first pod")
+    with (shm / "held").open() as _, (shm / "mapped").open("r+") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+        file.close()
+        kept.client.start(device(), SETTINGS, deadline_s=10)  # the next tenant's Prepare
+        assert sorted(path.name for path in shm.iterdir()) == ["held", "mapped"]
+        memory.close()
+    kept.client.tidy(device(), deadline_s=5)  # what Unprepare of one of several claims asks for
+    assert list(shm.iterdir()) == []
+    (shm / "secret").write_text("of the last pod")
+    kept.client.stop(device(), deadline_s=10)
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    assert list(shm.iterdir()) == []
+
+
+def test_only_small_regular_files_of_ours_are_read(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_text("0123456789")
+    assert client_files.tail(path, 4) == b"6789"
+    (tmp_path / "link").symlink_to(path)
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo", "none", "."):
+        assert client_files.tail(tmp_path / name, 4) == b""
+    assert client_files.tail(Path("/dev/zero"), 4) == b""
+    if os.geteuid() == 0:
+        os.chown(path, 65534, -1)
+        assert client_files.tail(path, 4) == b""
+
+
+def test_a_daemon_of_0_1_0_is_kept_and_a_stranger_that_it_recorded_is_left_alone(kept: Supervisor):
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    client = FakeClient(folder_of(kept) / "pipe")
+    pid, path = kept.daemon(), folder_of(kept) / "state.json"
+    kept.end(signal.SIGKILL)
+    forget_origin(path)
+    kept.begin()
+    assert kept.daemon() == pid
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    assert client.works()
+    kept.end(signal.SIGKILL)
+    with stranger() as process:
+        begun = processes.identify(process.pid)
+        assert begun
+        before = cgroup_of(process.pid)
+        forget_origin(path, pid=begun.pid, startTicks=begun.start_ticks)
+        kept.begin()
+        kept.client.start(device(), SETTINGS, deadline_s=10)
+        kept.client.stop(device(), deadline_s=10)
+        assert (process.poll(), cgroup_of(process.pid)) == (None, before)
+
+
+def forget_origin(path: Path, **more: int) -> None:
+    """Make a record one of 0.1.0."""
+    record = json.loads(path.read_text())
+    for name in ("pidNamespace", "executable", "former", "isMounted"):
+        del record[name]
+    path.write_text(json.dumps({**record, **more}))
+
+
+def test_a_recorded_process_must_be_of_our_user_namespace_and_program():
+    mine = processes.identify(os.getpid())
+    assert mine
+    origin = Origin(processes.namespace_of(), processes.executable_of("self") or (0, 0))
+    assert processes.is_genuine(mine, origin)
+    assert not processes.is_genuine(mine, replace(origin, executable=(1, 2)))
+    assert not processes.is_genuine(mine, replace(origin, namespace=1))
+    assert not processes.is_genuine(replace(mine, start_ticks=1), origin)
+    with stranger() as process:
+        theirs = processes.identify(process.pid)
+        runs = processes.executable_of(process.pid)
+        assert theirs
+        assert runs
+        if os.geteuid() == 0:
+            assert not processes.is_genuine(theirs, replace(origin, executable=runs))
+
+
+def test_a_process_of_another_pid_namespace_is_none_of_ours():
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", "sleep", "600"]
+    if subprocess.run([*unshare[:4], "true"], check=False, capture_output=True, timeout=30).returncode:
+        pytest.skip("no PID namespace can be made here")
+    with subprocess.Popen(unshare) as process:
+        until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        inner = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        found = processes.identify(inner)
+        assert found
+        runs = processes.executable_of(inner)
+        assert runs
+        assert not processes.is_genuine(found, Origin(processes.namespace_of(), runs))
+        outer = processes.identify(process.pid)
+        assert outer
+        assert found not in processes.kin([outer])
+        process.kill()
+
+
+def test_only_what_a_daemon_began_is_its_kin():
+    command = ["/bin/sh", "-c", "sleep 600 & read word"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as daemon, stranger() as other:
+        known = processes.identify(daemon.pid)
+        assert known
+        until(lambda: len(processes.kin([known])) == 1)
+        (child,) = processes.kin([known])
+        assert processes.kin([replace(known, start_ticks=known.start_ticks - 1)]) == []  # its number is another's now
+        daemon.kill()
+        daemon.wait()
+        assert processes.kin([known]) == [child]
+        assert other.pid not in {child.pid, known.pid}
+        assert processes.end([child], 1.0) == []
+
+
+def test_a_gate_that_closes_ends_what_waits_behind_it(folder: Path):
+    at = Folder(folder, "key")
+    at.path.mkdir()
+    at.log.mkdir()
+    program = Program((sys.executable, "-c", "raise SystemExit('it began')"))
+    with newborn(program, at, [], uuid=device().uuid, cgroup=None) as new:
+        identity = new.identity
+        assert identity.is_alive()
+    assert processes.wait_gone([identity], 10) == []
+    assert (at.log / "output.log").read_text() == ""
