@@ -66,6 +66,7 @@ class SliceRecord:
         "generation",
         "has_binding",
         "has_duplicates",
+        "has_groups",
         "is_per_device",
         "name",
         "order",
@@ -90,10 +91,13 @@ class SliceRecord:
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
         self.has_binding = False
         self.consumes = False
+        self.has_groups = False  # compatibilityGroups
         for device in self.wires:
             if "bindingConditions" in device or "consumesCounters" in device:
                 self.has_binding = self.has_binding or device.get("bindingConditions") is not None
                 self.consumes = self.consumes or bool(device.get("consumesCounters"))
+                taken = device.get("consumesCounters") or ()
+                self.has_groups = self.has_groups or any(one.get("compatibilityGroups") for one in taken)
         self.has_duplicates = len({device["name"] for device in self.wires}) < len(self.wires)
         self._made: list[DeviceRecord | None] = [None] * len(self.wires)
 
