@@ -46,7 +46,7 @@ class Allocator:
         self.rules = choose_rules(kubernetes, self.features)
         self.index = PoolIndex(slices, self.rules, self.features)
         self.held: Held = held_by(allocated, shares=self.features.consumable_capacity)
-        self._matchers = Matchers(self.rules.kubernetes, self.features.gates)
+        self._matchers = Matchers(self.rules.kubernetes, self.features.selector_gates(self.rules))
         self._planner = Planner(classes, self.rules, self.features, self._matchers)
         self._accounts = Accounts(self.rules, self.held)
 
@@ -89,6 +89,7 @@ class PodAllocator:
         pools: list[Pool] = []
         search: Search | None = None
         try:
+            self._refuse_unjudged()
             pools = self.pools(node)
             prepared = Prepared(self.context, pools, node)
             attempt = Attempt(self.plan, [], self.context, pools)
@@ -108,6 +109,22 @@ class PodAllocator:
         except Refusal as refusal:
             return self._outcome(refusal.category, pools, search, error=refusal.text)
         return self._outcome(Category.NONE, pools, search, results=results)
+
+    def _refuse_unjudged(self) -> None:
+        """Stop where nobody knows what the scheduler would do.
+
+        Raises:
+            Refusal: It is such a cluster.
+        """
+        rules, features = self.context.rules, self.context.features
+        if rules.kubernetes == "1.34" and features.consumable_capacity:
+            raise Refusal(
+                Category.NOT_JUDGED,
+                "not judged: with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes;"
+                " leave the gate off there",
+            )
+        if features.compatibility_groups and self.allocator.index.has_groups:
+            raise Refusal(Category.NOT_JUDGED, "not judged: compatibilityGroups with DRADeviceCompatibilityGroups on")
 
     def _outcome(
         self,

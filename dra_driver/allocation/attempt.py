@@ -19,6 +19,7 @@ from dra_driver.allocation.held import Held
 from dra_driver.allocation.outcome import Category, Refusal
 from dra_driver.allocation.plan import Alternative, Plan
 from dra_driver.allocation.pools import Pool
+from dra_driver.allocation.ranges import Arithmetic, CapacityError
 from dra_driver.allocation.rules import Features, Rules
 from dra_driver.allocation.taints import blocking_taint
 
@@ -92,10 +93,19 @@ class Attempt:
         return bool(marks) or device.id in self.context.held.devices
 
     def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
-        """Give what a request would consume of a device; None where it can't be had, whatever is free."""
+        """Give what a request would consume of a device; None where it can't be had, whatever is free.
+
+        Raises:
+            Refusal: The request asks for an amount that ends the allocation.
+        """
         known = self.facts(device).needs
         if id(alternative) not in known:
-            known[id(alternative)] = consume(device.capacities, alternative.asked)
+            try:
+                known[id(alternative)] = consume(device.capacities, alternative.asked, self.context.arithmetic)
+            except CapacityError as error:
+                claim = self.context.plan.claims[alternative.claim].name
+                where = f"claim {claim}, request {alternative.name}: checking capacity for device"
+                raise Refusal(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
         return known[id(alternative)]
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
@@ -174,7 +184,7 @@ class Attempt:
         known = self.facts(device).attributes
         value = known.get(name, _UNKNOWN)
         if value is _UNKNOWN:
-            value = known[name] = look_up(device.wire, device.driver, name)
+            value = known[name] = look_up(device.wire, device.driver, name, lists=self.context.compares_lists)
         return value  # type: ignore[return-value]
 
     def _join(
@@ -297,3 +307,13 @@ class Context:
     features: Features
     held: Held
     accounts: Accounts
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How capacity is counted."""
+        return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
+
+    @property
+    def compares_lists(self) -> bool:
+        """Whether constraints compare attributes as lists."""
+        return self.rules.kubernetes in {"1.36", "1.37"} and self.features.list_attributes

@@ -3,7 +3,7 @@
 In: a device's capacities with their request policies, a request's amounts. Out: amounts. Everything is exact.
 
 The rule: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, asked or not;
-min, step and valid values round up. Step arithmetic is on whole units before 1.37.
+min, step and valid values round up (`ranges.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dra_driver.model.quantity import Format, Quantity
+from dra_driver.allocation.ranges import Arithmetic, CapacityError, Range
+from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 
 Amount = int | Fraction
@@ -39,10 +40,7 @@ class Capacity:
     total: Amount
     total_text: str
     default: str | None
-    minimum: str | None
-    maximum: str | None
-    step: str | None
-    has_range: bool
+    limits: Range | None
     values: tuple[str, ...]
     has_policy: bool
 
@@ -56,52 +54,41 @@ class Capacity:
             parse(wire.get("value", "0")).value,
             _text(wire.get("value", "0")),
             _optional((policy or {}).get("default")),
-            _optional((limits or {}).get("min")),
-            _optional((limits or {}).get("max")),
-            _optional((limits or {}).get("step")),
-            limits is not None,
+            None if limits is None else Range(*(_limit(limits.get(key)) for key in ("min", "max", "step"))),
             tuple(_text(value) for value in (policy or {}).get("validValues") or ()),
             policy is not None,
         )
 
-    def consume(self, asked: str | None) -> Consumption | None:
-        """Give what a request consumes of this capacity, None if the policy does not allow it."""
-        taken = self._rounded(asked)
-        return None if self._violates(taken) else taken
+    def taken(self, asked: str | None, arithmetic: Arithmetic) -> Consumption:
+        """Return what a request takes of this capacity, whether or not the policy allows it.
 
-    def _rounded(self, asked: str | None) -> Consumption:
+        Raises:
+            CapacityError: It is an amount that ends the allocation.
+        """
+        taken = self._rounded(asked, arithmetic)
+        if arithmetic.checked and taken.quantity.sign < 0:
+            raise CapacityError("capacity value is negative")
+        return taken
+
+    def _rounded(self, asked: str | None, arithmetic: Arithmetic) -> Consumption:
         if asked is None:
             return _consumption(self.default if self.default is not None else self.total_text)
-        if self.minimum is not None:
-            return self._in_range(asked, self.minimum)
+        limits, quantity = self.limits, parse(asked)
+        if limits is not None and limits.minimum is not None:
+            if quantity < limits.minimum:
+                return Consumption(limits.minimum, "")
+            rounded = limits.rounded(quantity, arithmetic)
+            return _consumption(asked) if rounded is None else Consumption(rounded, "")
         if self.values:
-            quantity = parse(asked)
             return next((_consumption(v) for v in self.values if quantity <= parse(v)), _consumption(asked))
         return _consumption(asked)
 
-    def _in_range(self, asked: str, minimum: str) -> Consumption:
-        least, quantity = parse(minimum), parse(asked)
-        if quantity < least:
-            return _consumption(minimum)
-        if self.step is None:
-            return _consumption(asked)
-        start, step = _ceil(least), _ceil(parse(self.step))
-        if step == 0:
-            return _consumption(asked)
-        count = -((start - _ceil(quantity)) // step)
-        return Consumption(Quantity(start + step * count, 0, Format.BINARY_SI), "")
-
-    def _violates(self, taken: Consumption) -> bool:
+    def violates(self, taken: Consumption, arithmetic: Arithmetic) -> bool:
+        """Whether the policy does not allow an amount."""
         if not self.has_policy or (self.default is not None and taken.text == self.default):
             return False
-        if self.has_range:
-            if self.maximum is not None and taken.quantity > parse(self.maximum):
-                return True
-            if self.step is None:
-                return False
-            start = _ceil(parse(self.minimum)) if self.minimum is not None else 0
-            step = _ceil(parse(self.step))
-            return step == 0 or (_ceil(taken.quantity) - start) % step != 0
+        if self.limits is not None:
+            return self.limits.excludes(taken.quantity, arithmetic)
         return bool(self.values) and all(taken.quantity != parse(value) for value in self.values)
 
 
@@ -110,17 +97,25 @@ def read_capacities(device: Wire) -> tuple[Capacity, ...]:
     return tuple(Capacity.read(name, wire) for name, wire in (device.get("capacity") or {}).items())
 
 
-def consume(capacities: tuple[Capacity, ...], asked: Mapping[str, str]) -> dict[str, Consumption] | None:
-    """Give what a request takes of every capacity of a device; None where it asks for what can't be had."""
+def consume(
+    capacities: tuple[Capacity, ...], asked: Mapping[str, str], arithmetic: Arithmetic
+) -> dict[str, Consumption] | None:
+    """Return what a request takes of every capacity of a device; None where it asks for what can't be had.
+
+    Raises:
+        CapacityError: It takes an amount that ends the allocation.
+    """
     known = {capacity.name for capacity in capacities}
     if any(name not in known for name in asked):
         return None
     taken = {}
     for capacity in capacities:
-        one = capacity.consume(asked.get(capacity.name))
-        if one is None:
-            return None
-        taken[capacity.name] = one
+        try:
+            taken[capacity.name] = capacity.taken(asked.get(capacity.name), arithmetic)
+        except CapacityError as error:
+            raise CapacityError(f'capacity "{capacity.name}": {error}') from error
+    if any(capacity.violates(taken[capacity.name], arithmetic) for capacity in capacities):
+        return None
     return taken
 
 
@@ -145,10 +140,5 @@ def _optional(value: object) -> str | None:
     return None if value is None else _text(value)
 
 
-def _ceil(quantity: Quantity) -> int:
-    """Give the whole units, fractions rounded away from zero, as resource.Quantity.Value does."""
-    value = quantity.value
-    if isinstance(value, int):
-        return value
-    whole = abs(value.numerator) // value.denominator + 1
-    return whole if value > 0 else -whole
+def _limit(value: object) -> Quantity | None:
+    return None if value is None else parse(_text(value))

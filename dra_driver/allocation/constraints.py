@@ -16,10 +16,13 @@ from dra_driver.model.wire import Wire
 
 AttributeValue = tuple[str, Any]  # kind, value
 _KINDS = ("string", "int", "bool", "version")
+_SET_KINDS = ("int", "bool", "string", "version")
 
 
-def look_up(device: Wire, driver: str, name: str) -> AttributeValue | None:
+def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> AttributeValue | None:
     """Give the attribute with a fully qualified name; ("?", None) where its kind can't be compared.
+
+    With `lists` the value is the set of what the attribute holds, be it one value or many.
 
     Source: structured allocator, lookupAttribute: the exact key first, then without the driver's own domain.
     """
@@ -32,10 +35,22 @@ def look_up(device: Wire, driver: str, name: str) -> AttributeValue | None:
         held = attributes.get(short)
         if held is None:
             return None
+    if lists:
+        return _as_set(held)
     for kind in _KINDS:
         value = held.get(kind)
         if value is not None:
             return kind, value
+    return "?", None
+
+
+def _as_set(held: Wire) -> AttributeValue:
+    for kind in _SET_KINDS:
+        if held.get(f"{kind}s"):
+            return kind, frozenset(held[f"{kind}s"])
+    for kind in _SET_KINDS:
+        if held.get(kind) is not None:
+            return kind, frozenset([held[kind]])
     return "?", None
 
 
@@ -152,12 +167,98 @@ class PairwiseDistinctAttribute(Constraint):
         return tuple(sorted(self.values))
 
 
-def make_constraint(wire: Wire, *, knows_distinct: bool, forgets: bool = True) -> Constraint | None:
+class MatchLists(Constraint):
+    """All devices have one value at least in common; one value counts as a list of one (DRAListTypeAttributes).
+
+    In 1.36 (`keeps`) what a device narrowed stays narrow when the device is taken back, until none is left.
+    """
+
+    __slots__ = ("common", "count", "keeps")
+
+    def __init__(self, attribute: str, requests: frozenset[str], *, keeps: bool) -> None:
+        super().__init__(attribute, requests)
+        self.common: list[AttributeValue] = []
+        self.count = 0
+        self.keeps = keeps
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+        """Accept a device that shares a value with all before it."""
+        if value is None or value[0] == "?":
+            return False
+        if self.count == 0:
+            self.common = [value]
+        else:
+            kind, values = self.common[-1]
+            if kind != value[0] or not values & value[1]:
+                return False
+            self.common.append((kind, values & value[1]))
+        self.count += 1
+        return True
+
+    def remove(self, request: str) -> None:  # noqa: ARG002
+        """Forget a device, and since 1.37 what it narrowed."""
+        self.count -= 1
+        if not self.keeps:
+            self.common.pop()
+
+    def state(self) -> Hashable:
+        """Give the common values."""
+        return (self.count, self.common[-1]) if self.count else 0
+
+
+class DistinctLists(Constraint):
+    """No two devices have a value in common (DRAListTypeAttributes).
+
+    In 1.36 (`forgets`) one value is remembered for each request, as in `DistinctAttribute`.
+    """
+
+    __slots__ = ("count", "forgets", "values")
+
+    def __init__(self, attribute: str, requests: frozenset[str], *, forgets: bool) -> None:
+        super().__init__(attribute, requests)
+        self.values: list[tuple[str, AttributeValue]] = []
+        self.count = 0
+        self.forgets = forgets
+
+    def add(self, request: str, value: AttributeValue | None) -> bool:
+        """Accept a device that shares no value with any before it."""
+        if value is None or (value[0] == "?" and (self.count or not self.forgets)):
+            return False
+        if any(kind == value[0] and held & value[1] for _, (kind, held) in self.values if held) and (
+            self.count or not self.forgets
+        ):
+            return False
+        if self.forgets:
+            self.values = [one for one in self.values if one[0] != request]
+        self.values.append((request, value))
+        self.count += 1
+        return True
+
+    def remove(self, request: str) -> None:
+        """Forget the latest device, in 1.36 whatever is remembered for its request."""
+        self.count -= 1
+        if self.forgets:
+            self.values = [one for one in self.values if one[0] != request]
+        else:
+            self.values.pop()
+
+    def state(self) -> Hashable:
+        """Give the remembered values."""
+        return (self.count, tuple(self.values)) if self.count or self.values else 0
+
+
+def make_constraint(
+    wire: Wire, *, knows_distinct: bool, forgets: bool = True, lists: bool = False
+) -> Constraint | None:
     """Make a constraint with an empty memory; None for a kind that the allocator does not know."""
     requests = frozenset(wire.get("requests") or ())
     if wire.get("matchAttribute") is not None:
+        if lists:
+            return MatchLists(wire["matchAttribute"], requests, keeps=forgets)
         return MatchAttribute(wire["matchAttribute"], requests)
     if knows_distinct and wire.get("distinctAttribute") is not None:
+        if lists:
+            return DistinctLists(wire["distinctAttribute"], requests, forgets=forgets)
         kind = DistinctAttribute if forgets else PairwiseDistinctAttribute
         return kind(wire["distinctAttribute"], requests)
     return None

@@ -67,6 +67,7 @@ class SliceRecord:
         "generation",
         "has_binding",
         "has_duplicates",
+        "has_groups",
         "is_per_device",
         "name",
         "order",
@@ -92,6 +93,7 @@ class SliceRecord:
         facts = facts_of(self.wires)
         self.has_binding = facts.has_binding
         self.consumes = facts.consumes
+        self.has_groups = facts.has_groups
         self.has_duplicates = facts.has_duplicates
         self._made: dict[int, DeviceRecord] = {}
 

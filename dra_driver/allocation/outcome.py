@@ -28,6 +28,8 @@ class Category(StrEnum):
     INVALID_POOL_ALL = "invalid-pool-all"
     INVALID_POOL = "invalid-pool"
     ALL_CONSTRAINT_UNSATISFIED = "all-constraint-unsatisfied"
+    BAD_CAPACITY = "bad-capacity"
+    NOT_JUDGED = "not-judged"  # Kubernetes' own answer is not known
     UNSUPPORTED = "unsupported"  # a request that the API server would refuse
     UNDECIDED = "undecided"  # our own limit: the search was given up
 

@@ -70,6 +70,7 @@ class ClaimPlan:
     constraint_wires: Sequence[Wire] = ()
     knows_distinct: bool = False
     distinct_forgets: bool = True
+    compares_lists: bool = False
 
     def constraints(self) -> list[Constraint]:
         """Make the claim's constraints, with an empty memory.
@@ -79,7 +80,7 @@ class ClaimPlan:
         """
         made = []
         for number, wire in enumerate(self.constraint_wires):
-            constraint = make_constraint(wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets)
+            constraint = make_constraint(wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets, lists=self.compares_lists)
             if constraint is None:
                 text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
                 raise Refusal(Category.FEATURE_DISABLED, text)
@@ -127,6 +128,7 @@ class Planner:
             constraint_wires=devices.get("constraints") or (),
             knows_distinct=self._rules.shares,
             distinct_forgets=self._rules.distinct_forgets,
+            compares_lists=self._rules.kubernetes in {"1.36", "1.37"} and self._features.list_attributes,
         )
         for number, request in enumerate(devices.get("requests") or ()):
             plan.requests.append(self._request(plan, index, number, request))

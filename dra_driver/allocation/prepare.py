@@ -99,15 +99,25 @@ class Prepared:
         if self._context.plan.is_plain:
             return constraints
         for claim in claims:
-            least = sum(self._least(attempt, claim, request) for request in claim.requests)
-            if least > limits.ALLOCATION_RESULTS:
-                text = (
-                    f"claim {claim.name}: number of requested devices {least} exceeds the claim limit of"
-                    f" {limits.ALLOCATION_RESULTS}"
-                )
-                raise Refusal(Category.TOO_MANY_RESULTS, text)
+            self._check_count(attempt, claim)
             constraints.append(claim.constraints())
         return constraints
+
+    def _check_count(self, attempt: Attempt, claim: ClaimPlan) -> None:
+        """Read all requests of a claim, and refuse a claim that asks for too many devices."""
+        most, least = limits.ALLOCATION_RESULTS, 0
+        for request in claim.requests:
+            added = self._least(attempt, claim, request)
+            if self._context.rules.limit_per_request and added > most - least:
+                text = (
+                    f"claim {claim.name}, request {request.name}: adding {added} devices exceeds the claim limit of"
+                    f" {most}, with {least} already accounted for"
+                )
+                raise Refusal(Category.TOO_MANY_RESULTS, text)
+            least += added
+        if least > most:
+            text = f"claim {claim.name}: number of requested devices {least} exceeds the claim limit of {most}"
+            raise Refusal(Category.TOO_MANY_RESULTS, text)
 
     def _least(self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan) -> int:
         for alternative in request.alternatives:

@@ -23,6 +23,7 @@ class DeviceListFacts:
 
     has_binding: bool
     consumes: bool
+    has_groups: bool  # compatibilityGroups
     has_duplicates: bool
 
 
@@ -30,13 +31,15 @@ def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
     """Look through a list of devices; through equal ones once."""
     if isinstance(wires, Replica):
         return wires.shape.facts
-    has_binding = consumes = False
+    has_binding = consumes = has_groups = False
     for device in wires:
         if "bindingConditions" in device or "consumesCounters" in device:
             has_binding = has_binding or device.get("bindingConditions") is not None
-            consumes = consumes or bool(device.get("consumesCounters"))
+            taken = device.get("consumesCounters") or ()
+            consumes = consumes or bool(taken)
+            has_groups = has_groups or any(one.get("compatibilityGroups") for one in taken)
     has_duplicates = len({device["name"] for device in wires}) < len(wires)
-    return DeviceListFacts(has_binding, consumes, has_duplicates)
+    return DeviceListFacts(has_binding, consumes, has_groups, has_duplicates)
 
 
 class Shape:

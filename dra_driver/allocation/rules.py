@@ -48,6 +48,8 @@ class Features:
     taints: bool = False
     partitionable: bool = False
     fractional_range: bool = False
+    list_attributes: bool = False
+    compatibility_groups: bool = False
 
     @classmethod
     def from_names(cls, names: Mapping[str, bool]) -> Features:
@@ -72,12 +74,16 @@ class Features:
             taints="DRADeviceTaints" in on,
             partitionable="DRAPartitionableDevices" in on,
             fractional_range="DRAFractionalCapacityRange" in on,
+            list_attributes="DRAListTypeAttributes" in on,
+            compatibility_groups="DRADeviceCompatibilityGroups" in on,
         )
 
-    @property
-    def gates(self) -> dict[str, bool]:
-        """The gates that selectors depend on."""
-        return {"DRAConsumableCapacity": self.consumable_capacity}
+    def selector_gates(self, rules: Rules) -> dict[str, bool]:
+        """Return the gates that selectors depend on.
+
+        The variants that know shares pass `allowMultipleAllocations` on to selectors whatever the gate says.
+        """
+        return {"DRAConsumableCapacity": rules.shares, "DRAListTypeAttributes": self.list_attributes}
 
 
 _BY_NAME = {
@@ -88,9 +94,13 @@ _BY_NAME = {
     "DeviceTaints": "taints",
     "PartitionableDevices": "partitionable",
     "FractionalCapacityRange": "fractional_range",
+    "ListTypeAttributes": "list_attributes",
+    "CompatibilityGroups": "compatibility_groups",
 }
 SWITCHES = tuple(field.name for field in fields(Features))
 
+# The patch releases whose own code gave the recorded verdicts.
+RECORDED_PATCHES = {"1.34": 4, "1.35": 8, "1.36": 4, "1.37": 1}
 Variant = Literal["stable", "incubating", "experimental"]
 
 
@@ -118,6 +128,8 @@ class Rules:
     shares_hold_counters: bool = False  # allocated shares count when the available counters are computed
     # search
     combinations: bool = False  # devices of one request are tried in rising order only
+    limit_per_request: bool = False  # the limit of 32 is judged request by request, before the next one is read
+    capacity_errors: bool = False  # a capacity that can't be written as int64, or is negative, ends the search
     too_many_stops: bool = True  # "more than 32" ends the search of the request, not only this branch
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
@@ -141,9 +153,11 @@ def choose_rules(kubernetes: str, features: Features) -> Rules:
     """
     version = _known(kubernetes)
     shares = features.consumable_capacity or features.binding_conditions
+    per_request = _patch(kubernetes, version) >= _LIMIT_PER_REQUEST_SINCE[version]
     if version in {"1.36", "1.37"}:
-        return _newer(version, shares=shares)
-    base = Rules(version, "incubating", exact=version == "1.35")
+        rules = _newer(version, features, shares=shares)
+        return replace(rules, limit_per_request=per_request)
+    base = Rules(version, "incubating", exact=True, limit_per_request=per_request)
     base = replace(base, leaks=True, all_restarts_alternatives=True, late_match_key=True)
     if shares:
         base = replace(base, variant="experimental", shares=True, binding_slices_last=True)
@@ -172,11 +186,25 @@ def choose_rules(kubernetes: str, features: Features) -> Rules:
     return base
 
 
-def _newer(version: str, *, shares: bool) -> Rules:
-    rules = Rules(version, "incubating" if shares else "stable", exact=version == "1.36", shares=shares)
+# The first patch release of each minor version that judges so. Source: Kubernetes changelogs.
+_LIMIT_PER_REQUEST_SINCE = {"1.34": 12, "1.35": 9, "1.36": 5, "1.37": 1}
+
+
+def _patch(kubernetes: str, version: str) -> int:
+    """Return the patch release that a version names; for a minor version, the one that verdicts are recorded of."""
+    found = kubernetes.removeprefix("v").split("-")[0].split("+")[0].split(".")[2:]
+    return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[version]
+
+
+def _newer(version: str, features: Features, *, shares: bool) -> Rules:
+    experimental = features.list_attributes or (version == "1.37" and features.compatibility_groups)
+    shares = shares or experimental or (version == "1.37" and features.fractional_range)
+    variant: Variant = "experimental" if experimental else "incubating" if shares else "stable"
+    rules = Rules(version, variant, exact=True, shares=shares)
     if shares:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
+        rules = replace(rules, capacity_errors=True)
         rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.attempt import Attempt
 from dra_driver.allocation.capacity import Amount
-from dra_driver.allocation.constraints import DistinctAttribute
+from dra_driver.allocation.constraints import DistinctAttribute, DistinctLists, MatchLists
 from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.outcome import Refusal
 from dra_driver.allocation.plan import Alternative, Plan
@@ -63,7 +63,8 @@ class Symmetry:
         devices comes first.
         """
         constraints = self.attempt.constraints
-        distinct = any(isinstance(c, DistinctAttribute) for claim in constraints for c in claim)
+        kinds = (DistinctAttribute, DistinctLists, MatchLists)
+        distinct = any(isinstance(c, kinds) for claim in constraints for c in claim)
         return (distinct and self._combinations) or any(
             alternative.is_all and constraints[alternative.claim] for alternative in self._plan.alternatives
         )

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
-from dra_driver.selectors.conversions import format_double
+from dra_driver.selectors.doubles import format_double
 from dra_driver.selectors.equality import find, is_map, map_items, map_keys, shown
 from dra_driver.selectors.values import (
     NONE,
@@ -37,6 +37,8 @@ from dra_driver.selectors.values import (
 
 _GO_TYPES: dict[type, str] = {
     CelError: "*types.Err",
+    list: "*types.baseList",
+    Concat: "*types.concatList",
     bool: "types.Bool",
     int: "types.Int",
     Uint: "types.Uint",
@@ -55,7 +57,7 @@ _GO_TYPES: dict[type, str] = {
     Cidr: "cel.CIDR",
     NamedFormat: "cel.Format",
 }
-_FOREIGN = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
+_FOREIGN = frozenset({CelQuantity, Semver, Url, Ip, Cidr})
 _EMPTY: dict[str, Any] = {}
 
 
@@ -77,7 +79,7 @@ def go_type(value: Any) -> str:
     """Name the value's type the way the server's own language does; some messages show it."""
     if type(value) is CelQuantity and value.computed:
         return "*cel.Quantity"
-    return _GO_TYPES.get(type(value), "types.Unknown")
+    return "*types.baseMap" if is_map(value) else _GO_TYPES.get(type(value), "types.Unknown")
 
 
 KEY_TYPES = frozenset({str, int, Uint, float, bool})
@@ -122,24 +124,38 @@ def index_optional(holder: Any, key: Any) -> Optional:
     if type(holder) is Optional:
         if not holder.present:
             return NONE
-        holder = _native(holder.value)
+        holder = native(holder.value)
     check_key(key)
     found, value = _look_up(holder, key)
     return Optional(value) if found else NONE
 
 
-def _native(value: Any) -> Any:
+def native(value: Any) -> Any:
     """Refuse what the server can't take out of an optional on the way to a field."""
     if type(value) in _FOREIGN:
-        shown = f"(*resource.Quantity){value.number}" if type(value) is CelQuantity else f"({go_type(value)})"
-        raise CelError(f"unsupported conversion to ref.Val: {shown}")
+        raise CelError(f"unsupported conversion to ref.Val: {_in_go(value)}")
+    if type(value) is CelError:
+        raise value
     return value
+
+
+def _in_go(value: Any) -> str:
+    """Write a value of Kubernetes' own types with the type that the server's language gives it."""
+    if type(value) is CelQuantity:
+        return f"(*resource.Quantity){value.number}"
+    if type(value) is Semver:
+        return f"(semver.Version){value}"
+    if type(value) is Ip:
+        return f"(netip.Addr){value.address}"
+    if type(value) is Cidr:
+        return f"(netip.Prefix){value.address}/{value.prefix}"
+    return f"(*url.URL){value.text}"
 
 
 def test(holder: Any, field: str) -> bool:
     """Evaluate has(holder.field)."""
     if type(holder) is Optional:
-        return holder.present and test(_native(holder.value), field)
+        return holder.present and test(native(holder.value), field)
     return _look_up(holder, field)[0]
 
 

@@ -62,10 +62,10 @@ def size_of(value: Any) -> int:
     return 1
 
 
-def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any) -> int:
-    """Give the cost of a call."""
+def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any, *, newer: bool) -> int:
+    """Give the cost of a call; `newer` for the costs since 1.37."""
     overload = overloads[0] if len(overloads) == 1 else ""
-    rule = _BY_EXTENSION.get(overload)
+    rule = (_SINCE_1_37.get(overload) if newer else None) or _BY_EXTENSION.get(overload)
     if rule is None and overload.endswith(_SORTS):
         rule = _sort
     rule = rule or _BY_FUNCTION.get(function)
@@ -231,4 +231,10 @@ _BY_OVERLOAD: dict[str, _Rule] = {
     "add_bytes": _concatenate,
     "matches_string": _find,
     "contains_string": _contains,
+}
+_SINCE_1_37: dict[str, _Rule] = {
+    "starts_with_string": lambda args, _: _scaled(args[1]),
+    "ends_with_string": lambda args, _: _scaled(args[1]),
+    "dra_includes_dyn_dyn": _walk,
+    "matches": _find,
 }

@@ -139,7 +139,7 @@ def emit_call(function: str, operands: list[Closure], constants: Constants, patt
         return _evaluated(function, [value for _, value in constants])
     if pattern is not None:
         return _with_pattern(function, operands, pattern)
-    table = TABLES.get(function)
+    table = TABLES.get(function, {} if function not in FUNCTIONS else None)
     if table is None or function in LIST_AND_ANY:
         call = FUNCTIONS[function]
         return lambda frame: call(*[closure(frame) for closure in operands])

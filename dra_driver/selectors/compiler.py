@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.selectors.access import index, index_optional, test
+from dra_driver.selectors.behaviour import may_be_optional
 from dra_driver.selectors.closures_calls import PURE, emit_binary, emit_call, emit_equality, emit_membership, emit_order
 from dra_driver.selectors.closures_folds import Folds
 from dra_driver.selectors.closures_logic import all_of, any_of, choose, negation
 from dra_driver.selectors.construction import make_list, make_map, make_message
 from dra_driver.selectors.device_view import DeviceView
+from dra_driver.selectors.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.functions import FUNCTIONS, dispatch_name
+from dra_driver.selectors.library_optional import copied, value_of
 from dra_driver.selectors.nodes import (
     Call,
     Comprehension,
@@ -47,6 +50,8 @@ _MAPS = frozenset({"attributes", "capacity"})
 
 def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[DeviceView], Any] | None:
     """Compile a program; None if its cost must be counted."""
+    if program.changes_quantities:
+        return None
     pending, locals_ = [program.root], 0
     while pending:
         node = pending.pop()
@@ -116,7 +121,9 @@ class _Compiler(Folds):
 
     def _ident(self, node: Ident) -> Closure:
         if self.is_local(node.name):
-            return self.local(node.name)
+            value = self.local(node.name)
+            is_copied = self._program.behaviour.copies_branches and may_be_optional(node)
+            return _copying(value) if is_copied else value
         shows = self._shows_sharing
         if self._framed:
             return lambda frame: frame[0].root(shows_sharing=shows)
@@ -271,7 +278,12 @@ class _Compiler(Folds):
             terms = self.emit_all(chain_terms(node))
             return all_of(terms) if function == "_&&_" else any_of(terms)
         if function == "_?_:_":
-            return choose(*self.emit_all(node.args))
+            condition, *branches = self.emit_all(node.args)
+            then, otherwise = (
+                _copying(closure) if self._program.behaviour.copies(branch) else closure
+                for branch, closure in zip(node.args[1:], branches, strict=True)
+            )
+            return choose(condition, then, otherwise)
         if function in {"or", "orValue"}:
             return self._alternative(node)
         if function == "!_":
@@ -282,7 +294,7 @@ class _Compiler(Folds):
         operands = node.args if node.target is None else [node.target, *node.args]
         closures = self.emit_all(operands)
         constants = [self._constant(operand) for operand in operands]
-        name = dispatch_name(function, member=node.target is not None)
+        name = dispatch_name(self._program.filed(function), member=node.target is not None)
         if function in {"_==_", "_!=_"}:
             return emit_equality(closures, constants, negated=function == "_!=_")
         return (
@@ -295,7 +307,7 @@ class _Compiler(Folds):
         """Make or() and orValue(); a look-up in a domain with a fallback needs no optional."""
         assert node.target is not None  # noqa: S101
         first, other = self.emit(node.target), self.emit(node.args[0])
-        unwraps = node.function == "orValue"
+        unwraps, refuses = node.function == "orValue", self._program.behaviour.refuses_plain
         target = node.target
         if unwraps and type(target) is Call and target.function in {"_?._", "_[?_]"}:
             name = self._constants.get(target.args[1])
@@ -307,9 +319,11 @@ class _Compiler(Folds):
         def alternative(frame: Any) -> Any:
             found = first(frame)
             if type(found) is not Optional:
-                return found  # the server does not look twice at what is no optional
+                if refuses:
+                    raise CelError(NO_SUCH_OVERLOAD)
+                return found  # up to 1.36 the server does not look twice at what is no optional
             if found.present:
-                return found.value if unwraps else found
+                return value_of(found) if unwraps else found
             return other(frame)
 
         return alternative
@@ -344,6 +358,16 @@ class _Compiler(Folds):
             return make_message(name, fields)
 
         return message
+
+
+def _copying(branch: Closure) -> Closure:
+    """Make the branch of a ternary whose optionals are copied."""
+
+    def copying(frame: Any) -> Any:
+        value = branch(frame)
+        return copied(value) if type(value) is Optional else value
+
+    return copying
 
 
 def _fallback(holder: Closure, name: str, other: Closure) -> Closure:

@@ -50,10 +50,7 @@ def make_map(entries: list[tuple[Any, Any, bool]]) -> CelMap:
                 items.pop(raw_key(key), None)
                 continue
             item = value.value
-        try:
-            items[raw_key(key)] = item
-        except TypeError as error:
-            raise CelError(f"unsupported key type: {type(key).__name__}") from error
+        items[raw_key(key)] = item
     return CelMap(items)
 
 
@@ -70,10 +67,7 @@ def insert(*args: Any) -> CelMap:
         refuse_unhashable(key)
         if find(holder, key)[0]:
             raise CelError(f"insert failed: key {shown(key)} already exists")
-        try:
-            items[raw_key(key)] = value
-        except TypeError as error:
-            raise CelError(f"unsupported key type: {type(key).__name__}") from error
+        items[raw_key(key)] = value
     return CelMap(items)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 from dra_driver.selectors.arithmetic import (
@@ -21,6 +20,7 @@ from dra_driver.selectors.arithmetic import (
     UINT_OVERFLOW,
     to_timestamp,
 )
+from dra_driver.selectors.doubles import format_double
 from dra_driver.selectors.library_time import format_duration, format_timestamp, parse_duration, parse_timestamp
 from dra_driver.selectors.values import CelError, Cidr, Duration, Ip, Timestamp, TypeValue, Uint, type_name
 
@@ -33,7 +33,6 @@ _INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _MOST_DIGITS = 400
-_EXPONENT_FROM = 6
 
 
 def _mismatch(source: str, target: str) -> CelError:
@@ -111,29 +110,6 @@ def _int_to_uint(number: int) -> Uint:
     if number < 0:
         raise CelError(UINT_OVERFLOW)
     return Uint(number)
-
-
-def format_double(number: float) -> str:
-    """Print a double as Go's %g does: shortest digits, an exponent below -4 and from 7 digits on."""
-    if math.isnan(number):
-        return "NaN"
-    if math.isinf(number):
-        return "+Inf" if number > 0 else "-Inf"
-    sign, digits, exponent = Decimal(repr(number)).as_tuple()
-    assert isinstance(exponent, int)  # noqa: S101
-    text = "".join(map(str, digits)).lstrip("0").rstrip("0") or "0"
-    if number == 0:
-        return "-0" if math.copysign(1.0, number) < 0 else "0"
-    point = Decimal(repr(abs(number))).adjusted()
-    lead = "-" if sign else ""
-    if point < -4 or point >= _EXPONENT_FROM:
-        fraction = f".{text[1:]}" if len(text) > 1 else ""
-        return f"{lead}{text[0]}{fraction}e{'-' if point < 0 else '+'}{abs(point):02d}"
-    if point < 0:
-        return f"{lead}0.{'0' * (-point - 1)}{text}"
-    if len(text) <= point + 1:
-        return lead + text.ljust(point + 1, "0")
-    return f"{lead}{text[: point + 1]}.{text[point + 1 :]}"
 
 
 def _bytes_to_string(data: bytes) -> str:

@@ -46,9 +46,9 @@ _ACCUMULATORS = frozenset({"@result", "__result__"})
 Entry = tuple[str, Size, Size]  # kind of the container, size of a key, size of a value
 
 
-def estimate(root: Node) -> int:
-    """Give the worst-case cost of a checked tree."""
-    return _Coster().cost(root)
+def estimate(root: Node, *, newer: bool) -> int:
+    """Give the worst-case cost of a checked tree; `newer` for the costs since 1.37."""
+    return _Coster(newer=newer).cost(root)
 
 
 class _Local:
@@ -67,9 +67,10 @@ def _is_scalar(t: Type) -> bool:
 
 
 class _Coster:
-    __slots__ = ("_entries", "_locals", "_paths", "_sizes")
+    __slots__ = ("_entries", "_locals", "_newer", "_paths", "_sizes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, newer: bool) -> None:
+        self._newer = newer
         self._paths: dict[Node, Path] = {}
         self._sizes: dict[Node, Size] = {}
         self._entries: dict[Node, Entry] = {}
@@ -251,7 +252,7 @@ class _Coster:
             return Estimate(add(costs[0], max(costs[1], costs[2])), size, whole=True)
         if overload in {"add_string", "add_bytes", "add_list"}:
             self._join_entries(node, node.args[0], node.args[1])
-        rule = rule_for(node.function, overload)
+        rule = rule_for(node.function, overload, newer=self._newer)
         found = rule(node, overload, target, args) if rule is not None else None
         return found if found is not None else Estimate(1)
 

@@ -65,8 +65,10 @@ _CALL, _ALLOCATION = 1, 10
 _TEXT = frozenset({"string", "bytes"})
 
 
-def rule_for(function: str, overload: str) -> Rule | None:
-    """Find the rule of a call."""
+def rule_for(function: str, overload: str, *, newer: bool) -> Rule | None:
+    """Find the rule of a call; `newer` for the rules since 1.37."""
+    if newer and overload in _SINCE_1_37:
+        return _SINCE_1_37[overload]
     return _BY_EXTENSION.get(overload) or _BY_FUNCTION.get(function) or _BY_OVERLOAD.get(overload)
 
 
@@ -148,7 +150,18 @@ def _walk_list(_: Call, __: str, target: Operand | None, ___: list[Operand]) -> 
     element = _element(target)
     if element is None:
         return Estimate(scale(target.span[1], TRAVERSAL))
+    return _walk(target, element)
+
+
+def _includes(_: Call, __: str, target: Operand | None, ___: list[Operand]) -> Estimate | None:
+    """Charge for each element of what may be a list: since 1.37."""
+    return None if target is None else _walk(target, _element(target))
+
+
+def _walk(target: Operand, element: tuple[Type, Size] | None) -> Estimate:
     each = 1
+    if element is None:
+        return Estimate(target.span[1])
     if element[0].kind in _TEXT:
         each = add(1, scale(element[1][1], TRAVERSAL))
     return Estimate(multiply(target.span[1], each))
@@ -361,6 +374,12 @@ _BY_FUNCTION: dict[str, Rule] = {
     "_==_": _equals,
 }
 
+
+def _matches_both(_: Call, __: str, ___: Operand | None, args: list[Operand]) -> Estimate | None:
+    return Estimate(_regex_cost(args[0].span, args[1].span)) if len(args) == 2 else None
+
+
+_SINCE_1_37: dict[str, Rule] = {"dra_includes_dyn_dyn": _includes, "matches": _matches_both}
 _BY_OVERLOAD: dict[str, Rule] = {
     "string_format": _format,
     "string_to_bytes": _to_bytes,

@@ -36,12 +36,17 @@ class DeviceView:
         self.list_problem: str | None = None  # as `problem`, where list values are not supported
         self.list_fault: str | None = None  # as `problem`, where they are
 
-    def root(self, *, shows_sharing: bool) -> dict[str, Any]:
-        """Give the value of the variable `device`."""
+    def root(self, *, shows_sharing: bool, is_changed: bool = False) -> dict[str, Any]:
+        """Give the value of the variable `device`; with `is_changed`, with quantities of its own."""
+        capacity = self.capacity
+        if is_changed:
+            capacity = Domains()
+            for domain, amounts in self.capacity.items():
+                capacity[domain] = {name: CelQuantity(amount.number) for name, amount in amounts.items()}
         return {
             "driver": self.driver,
             "attributes": self.attributes,
-            "capacity": self.capacity,
+            "capacity": capacity,
             "allowMultipleAllocations": self.shared and shows_sharing,
         }
 

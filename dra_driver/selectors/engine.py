@@ -24,6 +24,7 @@ class CompileErrorKind(StrEnum):
     TYPE = "type"
     RESULT_TYPE = "result-type"
     INSTANTIATION = "instantiation"
+    PANIC = "panic"  # Kubernetes' own compiler crashes on it
 
 
 class SelectorCompileError(SelectorError):

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.doubles import format_double
 from dra_driver.selectors.patience import ask
 from dra_driver.selectors.values import (
     COST_EXCEEDED,
@@ -85,6 +86,8 @@ def _equal(left: Any, right: Any) -> bool:
     if kind is Optional:
         if not left.present or not right.present:
             return left.present == right.present  # type: ignore[no-any-return]
+        if type(left.value) is CelError or (type(right.value) is CelError and type(left.value) in _STRICT):
+            raise left.value if type(left.value) is CelError else right.value
         return _equal_plain(left.value, right.value)
     return left == right  # type: ignore[no-any-return]
 
@@ -176,12 +179,9 @@ def find(holder: Any, key: Any) -> tuple[bool, Any]:
     if not items:
         return False, None
     refuse_unhashable(key)
-    try:
-        for raw in _spellings(key):
-            if raw in items:
-                return True, items[raw]
-    except TypeError:
-        return False, None  # a list or a map is never a key
+    for raw in _spellings(key):
+        if raw in items:
+            return True, items[raw]
     return False, None
 
 
@@ -249,6 +249,8 @@ def compare(left: Any, right: Any, operator: str = "") -> int:
         CelError: The types have no common order.
     """
     kind, other = type(left), type(right)
+    if kind is float and math.isnan(left):
+        raise CelError("NaN values cannot be ordered")
     if kind in _NUMBERS and other in _NUMBERS:
         return _compare_numbers(left, right)
     if kind is other:
@@ -273,7 +275,7 @@ def shown(value: Any) -> str:
     if type(value) in {int, Uint, str}:
         return str(value)
     if type(value) is float:
-        return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
+        return format_double(value)
     if type(value) is TypeValue:
         return value.name
     return type_name(value)

@@ -79,7 +79,7 @@ def compile_fragment(text: str, declarations: Declarations) -> Fragment:
             kind = CompileErrorKind.SYNTAX if grammar else CompileErrorKind.TYPE
             raise SelectorCompileError(kind, f"compilation failed: {report}", position=position)
         try:
-            return Fragment(construct(root), declarations)
+            return Fragment(construct(root, declarations.kubernetes), declarations)
         except BadProgram as bad:
             text = f"program instantiation failed: {bad}"
             raise SelectorCompileError(CompileErrorKind.INSTANTIATION, text) from bad

@@ -16,7 +16,7 @@ from typing import Any
 from dra_driver.selectors.conversions import CONVERSIONS, type_of_value
 from dra_driver.selectors.equality import NO_SUCH_OVERLOAD, is_map, map_size
 from dra_driver.selectors.library_format import FORMATS
-from dra_driver.selectors.library_lists import LIST_AND_ANY, LISTS, includes, is_list
+from dra_driver.selectors.library_lists import LIST_AND_ANY, LISTS, includes, includes_all, is_list
 from dra_driver.selectors.library_named_formats import NAMED_FORMATS
 from dra_driver.selectors.library_network import NETWORK
 from dra_driver.selectors.library_optional import ANY_TO_OPTIONAL, OPTIONALS
@@ -38,6 +38,7 @@ _RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer any call
 
 def refusal(name: str, args: tuple[Any, ...]) -> CelError:
     """Make the error of a function whose operands fit no overload."""
+    name = name.removesuffix(" up to 1.36").removesuffix(" since 1.37")
     if name in _SHORT_REFUSAL:
         return CelError(NO_SUCH_OVERLOAD)
     if name in _NAMED_REFUSAL:
@@ -54,8 +55,9 @@ def dispatch_name(function: str, *, member: bool) -> str:
 
 
 def implementation(function: str, *, member: bool) -> Function:
-    """Find what a call does."""
-    return FUNCTIONS[dispatch_name(function, member=member)]
+    """Find what a call does. Functions of types that no value has (an authorizer's) refuse every operand."""
+    name = dispatch_name(function, member=member)
+    return FUNCTIONS.get(name) or _by_types(name, {})
 
 
 def _size(value: Any) -> int:
@@ -119,6 +121,7 @@ FUNCTIONS: dict[str, Function] = {
     "type": type_of_value,
     "dyn": lambda value: value,
     "includes": includes,
+    "includes since 1.37": includes_all,
     **ANY_TO_OPTIONAL,
 }
 for _name, _on_list in LIST_AND_ANY.items():

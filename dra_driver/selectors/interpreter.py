@@ -24,6 +24,7 @@ from dra_driver.selectors.equality import (
     refuse_unhashable,
 )
 from dra_driver.selectors.functions import FUNCTIONS, implementation
+from dra_driver.selectors.library_optional import copied, value_of
 from dra_driver.selectors.macros import BINDINGS
 from dra_driver.selectors.nodes import (
     Call,
@@ -74,6 +75,7 @@ class Interpreter:
         "_check",
         "_constants",
         "_device",
+        "_newer",
         "_program",
         "_record",
         "_scope",
@@ -85,6 +87,7 @@ class Interpreter:
     def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
         self._program = program
         self._constants = program.constants
+        self._newer = program.behaviour.newer_costs
         self._device = device
         self._scope: dict[str, _Lazy] = {}
         self._budget = budget
@@ -130,7 +133,8 @@ class Interpreter:
             return self._call(node)  # type: ignore[arg-type]
         if kind is Ident:
             self._charge(1)
-            return self._name(node.name)  # type: ignore[attr-defined]
+            value = self._name(node.name)  # type: ignore[attr-defined]
+            return copied(value) if type(value) is Optional and self._program.behaviour.copies_branches else value
         if kind is Select:
             return self._select(node)  # type: ignore[arg-type]
         if kind is Comprehension:
@@ -265,14 +269,14 @@ class Interpreter:
                 failed = failed or error
                 values.append(error)
         if failed is not None:
-            self._charge(charge(node.function, node.overloads, values, failed))
+            self._charge(charge(node.function, node.overloads, values, failed, newer=self._newer))
             raise failed
         try:
             result = self._apply(node, values)
         except CelError as error:
-            self._charge(charge(node.function, node.overloads, values, error))
+            self._charge(charge(node.function, node.overloads, values, error, newer=self._newer))
             raise
-        self._charge(charge(node.function, node.overloads, values, result))
+        self._charge(charge(node.function, node.overloads, values, result, newer=self._newer))
         return result
 
     def _apply(self, node: Call, values: list[Any]) -> Any:
@@ -303,7 +307,7 @@ class Interpreter:
         pattern = self._program.patterns.get(node)
         if pattern is not None:
             return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
-        return implementation(function, member=node.target is not None)(*values)
+        return implementation(self._program.filed(function), member=node.target is not None)(*values)
 
     def _logical(self, node: Call, *, decisive: bool) -> bool:
         failed: CelError | None = None
@@ -332,6 +336,8 @@ class Interpreter:
             raise CelError(NO_SUCH_OVERLOAD)
         chosen = node.args[1] if condition else node.args[2]
         value = self.eval(chosen)
+        if type(value) is Optional and self._program.behaviour.copies(chosen):
+            value = copied(value)
         if chosen not in self._constants and _is_chain(chosen):
             self.cost -= 1  # the root of a chain that is a branch goes free
         return value
@@ -341,9 +347,11 @@ class Interpreter:
         assert node.target is not None  # noqa: S101
         first = self.eval(node.target)
         if type(first) is not Optional:
-            return first  # the server does not look twice at what is no optional
+            if self._program.behaviour.refuses_plain:
+                raise CelError(NO_SUCH_OVERLOAD)
+            return first  # up to 1.36 the server does not look twice at what is no optional
         if first.present:
-            return first.value if node.function == "orValue" else first
+            return value_of(first) if node.function == "orValue" else first
         return self.eval(node.args[0])
 
     def _not_strictly_false(self, node: Call) -> bool:

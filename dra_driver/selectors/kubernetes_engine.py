@@ -26,7 +26,7 @@ from dra_driver.selectors.patience import QUICK_COST, ask, held
 from dra_driver.selectors.program import BadProgram, Program, construct
 from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.source import Fault, Source
-from dra_driver.selectors.validators import validate
+from dra_driver.selectors.validators import CompilerPanic, validate
 from dra_driver.selectors.values import CelAbort, CelError
 from dra_driver.selectors.verdict import to_match
 
@@ -59,7 +59,7 @@ class KubernetesSelector:
 
     def __init__(self, engine: KubernetesEngine, expression: str, declarations: Declarations, program: Program) -> None:
         self.expression = expression
-        self.max_cost = estimate(program.root)
+        self.max_cost = estimate(program.root, newer=program.behaviour.newer_costs)
         self._engine = engine
         self._declarations = declarations
         self._program = program
@@ -150,12 +150,11 @@ class KubernetesSelector:
 
     def interpreter(self, view: DeviceView) -> Interpreter:
         """Make the careful evaluator for one device."""
-        return Interpreter(self._program, view.root(shows_sharing=self._declarations.shows_sharing))
+        return Interpreter(self._program, self._root(view))
 
     def trace(self, view: DeviceView) -> dict[Node, Any]:
         """Evaluate every part on one device; give values and errors by node."""
-        root = view.root(shows_sharing=self._declarations.shows_sharing)
-        recorder = Interpreter(self._program, root, record=True)
+        recorder = Interpreter(self._program, self._root(view), record=True)
         Work.done = 0
         with room_for(self._room()):
             try:
@@ -163,6 +162,10 @@ class KubernetesSelector:
             except (CelError, CelAbort) as error:
                 recorder.trace.setdefault(self._program.root, error)
         return recorder.trace
+
+    def _root(self, view: DeviceView) -> dict[str, Any]:
+        shows = self._declarations.shows_sharing
+        return view.root(shows_sharing=shows, is_changed=self._program.changes_quantities)
 
     def _room(self) -> int:
         """Count the frames that an evaluation can need."""
@@ -219,7 +222,7 @@ class KubernetesEngine:
         with room_for(_frames(expression)):
             root = _checked(expression, declarations)
             try:
-                program = construct(root)
+                program = construct(root, declarations.kubernetes)
             except BadProgram as bad:
                 text = f"program instantiation failed: {bad}"
                 raise SelectorCompileError(CompileErrorKind.INSTANTIATION, text) from bad
@@ -242,13 +245,24 @@ def _checked(expression: str, declarations: Declarations) -> Node:
         ask()
         faults = check(root, declarations)
         if not faults:
-            faults = validate(root)
+            faults = _validated(root)
     if root is None or faults:
         raise _refused(expression, faults)
     if root.type not in declarations.result_types:
         text = f"must evaluate to bool or the unknown type, not {root.type.long()}"
         raise SelectorCompileError(CompileErrorKind.RESULT_TYPE, text)
     return root
+
+
+def _validated(root: Node) -> list[Fault]:
+    try:
+        return validate(root)
+    except CompilerPanic as panic:
+        text = (
+            f"Kubernetes' own compiler crashes on this expression (panic: {panic}): an optional entry ([?x], {{?k: x}})"
+            " of unknown type. The API server does not accept it; write the entry with optional.of() or orValue()"
+        )
+        raise SelectorCompileError(CompileErrorKind.PANIC, text) from panic
 
 
 def _refused(expression: str, faults: list[Fault]) -> SelectorCompileError:

@@ -31,6 +31,7 @@ from dra_driver.selectors.values import (
 )
 from dra_driver.selectors.values import NONE as NO_VALUE
 
+_LONGEST_RANGE = 1_000_000  # Source: cel-go 0.29, ext.Lists
 _LISTS = (list, Concat)
 _ZEROS = {int: 0, Uint: Uint(0), float: 0.0, Duration: Duration(0)}
 _COMPARABLE = frozenset({int, Uint, float, bool, Duration, Timestamp, str, bytes})
@@ -56,6 +57,15 @@ def _range(count: int) -> list[int]:
     if count > MAX_ELEMENTS:
         raise CelAbort(COST_EXCEEDED)
     return list(range(max(count, 0)))
+
+
+def _bounded_range(count: int) -> list[int]:
+    """Evaluate lists.range() since 1.37."""
+    if count < 0:
+        raise CelError(f"lists.range: size must be non-negative, got {count}")
+    if count > _LONGEST_RANGE:
+        raise CelError(f"lists.range: size {count} exceeds maximum allowed ({_LONGEST_RANGE})")
+    return list(range(count))
 
 
 def _flatten(values: Any, depth: int = 1) -> list[Any]:
@@ -189,6 +199,13 @@ def includes(value: Any, needle: Any) -> bool:
     return _found(value, needle)
 
 
+def includes_all(value: Any, needle: Any) -> bool:
+    """Tell the same since 1.37, for lists of any length."""
+    if is_list(value):
+        return any(_found(element, needle) for element in unfold(value))
+    return _found(value, needle)
+
+
 def _sets_contains(values: Any, wanted: Any) -> bool:
     return all(contains(values, element) for element in unfold(wanted))
 
@@ -233,6 +250,7 @@ def _pairs(function: Callable[[Any, Any], Any]) -> dict[tuple[type, ...], Any]:
 LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "slice": {(kind, int, int): _slice for kind in _LISTS},
     "lists.range": {(int,): _range},
+    "lists.range since 1.37": {(int,): _bounded_range},
     "reverse": _unary(lambda values: unfold(values)[::-1]),
     "flatten": {**_unary(_flatten), **{(kind, int): _flatten for kind in _LISTS}},
     "distinct": _unary(_distinct),

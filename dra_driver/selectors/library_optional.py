@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra_driver.selectors.access import native
 from dra_driver.selectors.arithmetic import TIME_MIN
 from dra_driver.selectors.equality import is_map, map_size
-from dra_driver.selectors.values import NONE, CelError, Concat, Duration, Optional, Timestamp, Uint
+from dra_driver.selectors.values import NONE, CelError, Concat, Duration, Optional, Timestamp, TypeValue, Uint
 
 _ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
 
@@ -27,8 +28,6 @@ def is_zero(value: Any) -> bool:
         return bool(value.ns == 0)
     if kind is Timestamp:
         return bool(value.ns == TIME_MIN)
-    if kind is Optional:
-        return not value.present
     if kind is Concat:
         return bool(value.size == 0)
     return is_map(value) and map_size(value) == 0
@@ -38,7 +37,30 @@ def value_of(optional: Optional) -> Any:
     """Evaluate value()."""
     if not optional.present:
         raise CelError("optional.none() dereference")
+    if type(optional.value) is CelError:
+        raise optional.value
     return optional.value
+
+
+def copied(optional: Optional) -> Optional:
+    """Return an optional as a ternary passes it on up to 1.36: by way of the server's own language.
+
+    A type of Kubernetes does not come back (the error shows once the content is used), a type becomes its name, an
+    optional inside loses itself.
+
+    Source: cel-go 0.26, applyQualifiers.
+    """
+    if not optional.present:
+        return optional
+    value = optional.value
+    while type(value) is Optional:
+        value = value.value
+    if type(value) is TypeValue:
+        value = value.name
+    try:
+        return Optional(native(value))
+    except CelError as error:
+        return Optional(error)
 
 
 def of(value: Any) -> Optional:

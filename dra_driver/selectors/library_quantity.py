@@ -75,6 +75,32 @@ def _sub(left: CelQuantity, right: CelQuantity | int) -> CelQuantity:
         raise CelError(error.message) from error
 
 
+def _fresh(text: str) -> CelQuantity:
+    """Evaluate quantity() where the result may be changed."""
+    return CelQuantity(to_quantity(text).number)
+
+
+def _changing(operation: Any) -> Any:
+    """Make add or sub as they are up to 1.36: a number that is no int64 is changed in place, and shared by the result.
+
+    Source: Kubernetes' quantity library before 1.37, which copies a quantity without the number behind it.
+    """
+
+    def change(left: CelQuantity, right: CelQuantity | int) -> CelQuantity:
+        result: CelQuantity = operation(left, right)
+        if left.number.machine:
+            return result
+        left.kin = left.kin or [left]
+        left.kin.append(result)
+        result.kin = left.kin
+        total = result.number
+        for one in left.kin:
+            one.number = Quantity(total.unscaled, total.scale, one.number.format, machine=False)
+        return result
+
+    return change
+
+
 def _int64(number: int) -> int:
     """Wrap an unsigned number the way the server's conversion does."""
     return number - 2**64 if number >= 2**63 else number
@@ -91,6 +117,9 @@ QUANTITIES: dict[str, dict[tuple[type, ...], Any]] = {
     "asApproximateFloat": {(CelQuantity,): lambda value: value.number.as_float()},
     "add": {_TWO_QUANTITIES: _add, (CelQuantity, int): _add},
     "sub": {_TWO_QUANTITIES: _sub, (CelQuantity, int): _sub},
+    "quantity up to 1.36": {(str,): _fresh},
+    "add up to 1.36": {_TWO_QUANTITIES: _changing(_add), (CelQuantity, int): _changing(_add)},
+    "sub up to 1.36": {_TWO_QUANTITIES: _changing(_sub), (CelQuantity, int): _changing(_sub)},
     "isGreaterThan": {
         _TWO_QUANTITIES: lambda left, right: left.number.compare(right.number) > 0,
         _TWO_VERSIONS: lambda left, right: left.compare(right) > 0,

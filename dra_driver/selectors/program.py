@@ -14,6 +14,7 @@ from typing import Any
 
 from dra_driver.selectors.access import KEY_TYPES, go_type
 from dra_driver.selectors.arithmetic import INT_MAX, UINT_MAX
+from dra_driver.selectors.behaviour import CHANGING, Behaviour, behaviour_of
 from dra_driver.selectors.construction import make_list, make_map
 from dra_driver.selectors.conversions import CONVERSIONS
 from dra_driver.selectors.functions import FUNCTIONS
@@ -44,21 +45,32 @@ class BadProgram(Exception):
 
 @dataclass(slots=True)
 class Program:
-    """The root, and what is known of some nodes: their value, their set of members, their pattern."""
+    """The root, and what is known of some nodes: their value, their set of members, their pattern.
+
+    With `changes_quantities` an evaluation may change the quantities that it reads: it needs some of its own.
+    """
 
     root: Node
+    behaviour: Behaviour
     constants: dict[Node, Any] = field(default_factory=dict)
     members: dict[Node, frozenset[Any]] = field(default_factory=dict)
     patterns: dict[Node, Pattern] = field(default_factory=dict)
+    changes_quantities: bool = False
+
+    def filed(self, function: str) -> str:
+        """Return the name under which this version's way of a function is filed."""
+        if self.changes_quantities and function in CHANGING:
+            return CHANGING[function]
+        return self.behaviour.names.get(function, function)
 
 
-def construct(root: Node) -> Program:
-    """Settle what can be settled.
+def construct(root: Node, kubernetes: str) -> Program:
+    """Settle what can be settled, as one version does.
 
     Raises:
         BadProgram: The server's program construction fails.
     """
-    program = Program(root)
+    program = Program(root, behaviour_of(kubernetes))
     _Constructor(program).visit(root)
     return program
 
@@ -105,6 +117,9 @@ class _Constructor:
 
     def _type(self, node: Node, name: str) -> bool:
         if not name:
+            if type(node) is Ident and node.type.kind == "type":
+                # The server takes whatever is a type for the name of one.
+                raise BadProgram(f"reference to undefined type: {node.name}")
             return False
         if name in ENUM_VALUES:
             self._constants[node] = ENUM_VALUES[name]
@@ -147,6 +162,8 @@ class _Constructor:
         for operand in operands:
             constant = self.visit(operand) and constant
         function = node.function
+        if function in {"add", "sub"} and self._program.behaviour.changes_receivers:
+            self._program.changes_quantities = True
         if function in _FOLDED and len(operands) == 1 and constant:
             try:
                 self._constants[node] = FUNCTIONS[function](self._constants[operands[0]])

@@ -16,7 +16,7 @@ from dra_driver.selectors.library_format import REFUSALS, BadArgument, BadClause
 from dra_driver.selectors.library_regex import BadPattern, compile_pattern
 from dra_driver.selectors.nodes import Call, ListLiteral, Literal, MapLiteral, Node, children
 from dra_driver.selectors.source import Fault
-from dra_driver.selectors.types import Type, is_optional
+from dra_driver.selectors.types import Type
 from dra_driver.selectors.values import CelError
 
 _STRINGS = frozenset(
@@ -58,8 +58,21 @@ def _mismatch(node: Node, wanted: Type, found: Type) -> Fault:
     return Fault(node.offset, f"expected type '{wanted}' but found '{found}'")
 
 
+class CompilerPanic(Exception):
+    """Kubernetes' own compiler crashes on the expression."""
+
+
 def _entry_type(node: Node, *, optional: bool) -> Type:
-    return node.type.params[0] if optional and is_optional(node.type) else node.type
+    """Return the type of an entry; of an optional one, the first parameter of its type, which must be there.
+
+    Raises:
+        CompilerPanic: It is not: the server takes it without looking.
+    """
+    if not optional:
+        return node.type
+    if not node.type.params:
+        raise CompilerPanic("index out of range [0] with length 0")
+    return node.type.params[0]
 
 
 def _list(node: ListLiteral, faults: list[Fault]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.values import type_name
+from dra_driver.selectors.values import Optional, type_name
 
+NOTHING = "optional.none() dereference"
 _NATIVE = {
     "string": "unsupported native conversion from string to 'bool'",
     "int": "unsupported type conversion from 'int' to bool",
@@ -34,6 +35,13 @@ def to_match(value: Any) -> bool:
     """
     if value is True or value is False:
         return bool(value)
-    name = type_name(value)
-    reason = _NATIVE.get(name, f"type conversion error from '{name}' to 'bool'")
+    name = inner = type_name(value)
+    while type(value) is Optional:
+        if not value.present:
+            raise SelectorRuntimeError(f"CEL result of type {name} could not be converted to bool: {NOTHING}")
+        value = value.value
+        inner = type_name(value)
+        if value is True or value is False:
+            return bool(value)
+    reason = _NATIVE.get(inner, f"type conversion error from '{inner}' to 'bool'")
     raise SelectorRuntimeError(f"CEL result of type {name} could not be converted to bool: {reason}")

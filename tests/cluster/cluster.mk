@@ -15,10 +15,13 @@ define lane
 	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
 endef
 
-.PHONY: cluster-binaries test-cluster soak soak-first soak-second
+.PHONY: cluster-binaries verdicts test-cluster soak soak-first soak-second
 
 cluster-binaries: $(READY)   ## Build the real components that are missing (Go; once).
 	@$(BIN)/python -m tests.cluster binaries --k8s $(K8S)
+
+verdicts: $(READY)   ## Record what Kubernetes' own packages answer about selectors and allocation (Go; for make test).
+	@$(BIN)/python -m tests.cluster.oracle record
 
 test-cluster: cluster-binaries   ## The core lane on a real Kubernetes: all gates on, then a smoke set on its defaults.
 	$(call lane,$(K8S),on,-m "not soak")

@@ -1,0 +1,50 @@
+"""The oracle by hand: `python -m tests.cluster.oracle record|search`.
+
+`record` asks Kubernetes' own packages again and writes the recordings; `search` compares our verdicts with theirs on
+new random cases, and prints what differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from tests.cluster.oracle import selectors
+from tests.cluster.oracle.editions import SELECTOR_EDITIONS
+from tests.cluster.oracle.expressions import random_expressions
+from tests.cluster.oracle.ours import differs, our_selector_verdict
+
+
+def main() -> int:
+    """Run one command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.oracle", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("record", help="record all verdicts anew")
+    search = commands.add_parser("search", help="compare on new random cases")
+    search.add_argument("kind", choices=("selectors",))
+    search.add_argument("--seed", type=int, required=True, help="another seed, other cases")
+    search.add_argument("--count", type=int, default=1000, help="how many cases (default 1000)")
+    options = parser.parse_args()
+    if options.command == "record":
+        selectors.record()
+        return 0
+    return _search_selectors(options.seed, options.count)
+
+
+def _search_selectors(seed: int, count: int) -> int:
+    """Print each expression on which we differ; return 1 if there is one."""
+    expressions, found = random_expressions(seed, count), Counter()
+    for edition in SELECTOR_EDITIONS:
+        for expression, told in zip(expressions, selectors.verdicts_of(expressions, edition), strict=True):
+            ours = our_selector_verdict(expression, edition)
+            kind = differs(told, ours)
+            found[kind] += 1
+            if kind:
+                print(f"{kind} {edition}: {expression}\n   told {told}\n   ours {ours}")
+    print(f"{sum(found.values())} verdicts: {found['verdict']} differ, {found['text']} in words", file=sys.stderr)
+    return int(bool(found["verdict"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The engine against verdicts that were recorded from Kubernetes' own packages, by version (`make verdicts`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
+from tests.cluster import binaries
+from tests.cluster.oracle import recordings
+from tests.cluster.oracle.editions import SELECTOR_EDITIONS, Edition
+from tests.cluster.oracle.ours import differs, our_selector_verdict
+
+_LEAST_EQUAL_TEXTS = 0.995
+
+
+@pytest.mark.parametrize("edition", SELECTOR_EDITIONS, ids=str)
+def test_every_selector_gets_the_verdict_that_kubernetes_gave(edition: Edition) -> None:
+    found: Counter[str] = Counter()
+    differing = []
+    for expression, told in recordings.read(recordings.SELECTORS, str(edition)):
+        ours = our_selector_verdict(expression, edition)
+        kind = differs(told, ours)
+        found[kind] += 1
+        if kind == "verdict":
+            differing.append((expression, told, ours))
+    assert found.total() > 1000
+    assert not differing
+    assert found["text"] <= (1 - _LEAST_EQUAL_TEXTS) * found.total()
+
+
+def test_the_recorded_packages_are_those_of_the_lane() -> None:
+    lane = {version: f"v0.{binaries.kubernetes(version).version.split('.', 1)[1]}" for version in binaries.VERSIONS}
+    assert recordings.header(recordings.SELECTORS)["packages"] == recordings.pins() == lane
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+def test_what_crashes_kubernetes_own_compiler_is_refused_by_name(version: str) -> None:
+    with pytest.raises(SelectorCompileError, match="own compiler crashes") as caught:
+        compile_selector('[?device.attributes["a"].s[?0]].size() == 0', kubernetes=version)
+    assert caught.value.kind is CompileErrorKind.PANIC
