@@ -60,7 +60,13 @@ rules:
 """
 PODS = tuple(str(uuid.UUID(int=number)) for number in (1, 2))
 PATIENT = ("claim.device-in-use", "prepare.locked", "ledger.busy", "hardware.insufficient-resources")
-PATIENT += ("hardware.partition-in-use", "claim.hardware-waiting", "claim.device-unknown", "hardware.mig-in-use")
+PATIENT += (
+    "hardware.partition-in-use",
+    "claim.hardware-waiting",
+    "claim.device-unknown",
+    "api.timeout",
+    "api.unreachable",
+)
 
 
 @dataclass
