@@ -261,7 +261,7 @@ def _is_busy(exc: BaseException) -> bool:
 
 def _locked(path: Path, started: float) -> LedgerError:
     waited = time.monotonic() - started
-    text = f"ledger {path} was kept locked by another process for {waited:.1f} s, as long as this call could wait"
+    text = f"ledger {path} was kept locked by another process, or by a slow disk, for {waited:.1f} s: no time is left"
     return LedgerError("busy", text, hint=_WHO, retry=Retry.LATER)
 
 

@@ -117,6 +117,8 @@ class PluginServer:
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
+        if not context.is_active():  # it stood in line until the kubelet gave up, which will ask again
+            return messages.NodePrepareResourcesResponse()
         deadline = Deadline.of_call(context.time_remaining())
 
         def answer(claim: Any) -> Any:

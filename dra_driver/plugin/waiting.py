@@ -7,6 +7,7 @@ the node can't wake us; and one of them asks after a holder for all that wait fo
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dra_driver.model.errors import DriverError
 
 log = logging.getLogger(__name__)
 
+APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # between two that wake; for all of them together
 POLL_SECONDS = 0.1  # how often the ledger is looked at while somebody sleeps
 
 
@@ -35,14 +37,19 @@ class Waiting:
             self._condition.wait_for(lambda: self.is_over, seconds)
 
     def await_change(self, seconds: float, seen: int) -> None:
-        """Sleep, at most for `seconds`, until something changes, or not at all where it has since `seen`."""
+        """Sleep, at most for `seconds`, until something changes, or not at all where it has since `seen`.
+
+        A crowd wakes one after the other: the first takes what was freed, and the others see that when they look.
+        """
         with self._condition:
             self._sleepers += 1
             if not self._is_watched:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name="waiting", daemon=True).start()
             self._condition.wait_for(lambda: self.is_over or self.seen != seen, seconds)
+            crowd = 0 if self.is_over else self._sleepers - 1
             self._sleepers -= 1
+        time.sleep(random.uniform(0, min(crowd * APART_SECONDS, APART_MOST_SECONDS)))  # noqa: S311 - no secret
 
     def wake(self) -> None:
         """Wake every call: a device may be free."""

@@ -1,5 +1,5 @@
-"""The real agent and its ledger: a full disk, another program that locks it, devices that are kept back while containers
-still run, calls that wait by the hundred. Two instances, restarts and kills between the calls of a kubelet."""
+"""The real agent and its ledger: a full disk, another program that locks it, devices that are kept back while
+containers still run, calls that wait by the hundred. Two instances, restarts and kills between a kubelet's calls."""
 
 import signal
 import subprocess
@@ -77,6 +77,11 @@ def begin(channel: grpc.Channel, method: str, request, seconds: float):
         response_deserializer=getattr(v1, f"{method}Response").FromString,
     )
     return rpc.future(request, timeout=seconds)
+
+
+def error_of(call) -> str:
+    (answer,) = call.result().claims.values()
+    return answer.error
 
 
 @contextmanager
@@ -218,7 +223,7 @@ def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadl
         assert holder.stdin is not None
         holder.stdin.write("\n")
         holder.stdin.flush()
-        assert [list(c.result().claims.values())[0].error for c in calls] == ["", ""]
+        assert [error_of(each) for each in calls] == ["", ""]
 
 
 def test_an_unprepare_is_heard_while_hundreds_of_prepares_wait_for_what_it_frees(here: Stage) -> None:
@@ -234,7 +239,7 @@ def test_an_unprepare_is_heard_while_hundreds_of_prepares_wait_for_what_it_frees
         assert agent.unprepare(ClaimRef("default", "unknown", "unknown"), 5.0) == ""
         assert agent.unprepare(held, 5.0) == ""
         soon(lambda: any(c.done() for c in calls), "one of them to get the device")
-        (got,) = [list(c.result().claims.values())[0].error for c in calls if c.done()]
+        (got,) = [error_of(each) for each in calls if each.done()]
         assert got == ""
         threads = int(Path(f"/proc/{agent.process.pid}/status").read_text().partition("Threads:")[2].split()[0])
         assert threads < 200

@@ -11,6 +11,7 @@ import pytest
 from dra_driver.model.errors import NodeError, PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.locks import NodeLocks
+from tests.plugin.kubelet import eventually
 from tests.plugin.parts import in_thread
 
 HOLD = """
@@ -119,3 +120,30 @@ def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NodeError):
         NodeLocks(tmp_path / "file" / "locks")
+
+
+def test_a_call_that_goes_first_gets_a_lock_before_all_that_waited_longer(path: Path) -> None:
+    locks, order = NodeLocks(path), []
+
+    def take(name: str, deadline: Deadline) -> None:
+        with locks.hold(["a"], deadline):
+            order.append(name)
+
+    with locks.hold(["a"], Deadline.after(10)):
+        waiting = [in_thread(take, f"prepare {n}", Deadline.after(10))[0] for n in range(8)]
+        eventually(lambda: locks._locals["a"].users == 9)
+        waiting.append(in_thread(take, "unprepare", Deadline.of_call(10.0, goes_first=True).sooner(9))[0])
+        eventually(lambda: locks._locals["a"].first == 1)
+    for thread in waiting:
+        thread.join(10)
+    assert order[0] == "unprepare"
+    assert len(order) == 9
+
+
+def test_a_call_that_goes_first_still_ends_at_its_deadline(path: Path) -> None:
+    locks = NodeLocks(path)
+    with locks.hold(["a"], Deadline.after(10)):
+        thread, outcome = in_thread(lambda: locks.hold(["a"], Deadline.of_call(0.1, goes_first=True)).__enter__())
+        thread.join(5)
+    assert isinstance(outcome[0], PrepareError)
+    assert not locks._locals

@@ -1,0 +1,23 @@
+"""A short storm over one node; `python -m tests.plugin.storm 10000` is the long one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+OPERATIONS = 150
+
+
+def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugin.storm", str(OPERATIONS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        timeout=300,
+    )
+    report = json.loads(done.stdout)
+    assert report["wrong"] == [], done.stderr
+    assert report["operations"] >= OPERATIONS
+    assert sum(report["blows"].values()) >= 1

@@ -1,0 +1,87 @@
+"""Calls that wait: who wakes them, what they ask meanwhile, and how many threads that takes."""
+
+import threading
+
+from dra_driver.plugin.server import PREPARES, PluginServer
+from dra_driver.plugin.waiting import Looks, Waiting
+from tests.plugin.kubelet import FakeKubelet, claim, eventually
+from tests.plugin.parts import DRIVER, Rig, in_thread, inventory
+
+
+def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
+    version = [1]
+    waiting = Waiting(lambda: version[0])
+    sleepers = [in_thread(waiting.await_change, 30.0, waiting.seen)[0] for _ in range(20)]
+    eventually(lambda: waiting._sleepers == 20)
+    assert [t.name for t in threading.enumerate()].count("waiting") == 1
+    version[0] = 2
+    for thread in sleepers:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in sleepers)
+    eventually(lambda: "waiting" not in [t.name for t in threading.enumerate()])
+
+
+def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
+    waiting = Waiting(lambda: 1)
+    seen = waiting.seen
+    waiting.wake()
+    thread, _ = in_thread(waiting.await_change, 30.0, seen)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
+    waiting = Waiting(lambda: 1)
+    thread, _ = in_thread(waiting.pause, 30.0)
+    waiting.wake()
+    thread.join(0.2)
+    assert thread.is_alive()
+    waiting.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_one_of_many_asks_after_a_holder() -> None:
+    looks = Looks(30.0)
+    assert [looks.is_due("a"), looks.is_due("a"), looks.is_due("b")] == [True, False, True]
+
+
+def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(rig: Rig) -> None:
+    rig.allocate("holder", "gpu-0")
+    rig.prepare("holder")
+    calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 30.0)[0] for number in range(30)]
+    eventually(lambda: rig.preparer._waiting._sleepers == 30)
+    eventually(lambda: rig.preparer._looks.is_due("holder"))
+    asked = rig.api.requests["get"]
+    assert asked < 31 + 10, "each its own claim, and a few times the holder's"
+    rig.preparer.close()
+    for call in calls:
+        call.join(10)
+
+
+def test_claims_of_many_calls_share_the_threads_of_their_kind(short_path) -> None:
+    rig = Rig(short_path)
+    rig.inventory = inventory(1)
+    rig.allocate("holder", "gpu-0")
+    rig.prepare("holder")
+    kubelet = FakeKubelet(short_path / "registry")
+    server = PluginServer(
+        driver=DRIVER,
+        registrar_dir=short_path / "registry",
+        plugins_dir=short_path / "plugins",
+        pod_uid="",
+        preparer=rig.preparer,
+    )
+    server.start()
+    try:
+        kubelet.register()
+        uids = [[rig.allocate(f"u{call}-{n}", "gpu-0") for n in range(50)] for call in range(4)]
+        calls = [in_thread(kubelet.prepare, *map(claim, each))[0] for each in uids]
+        eventually(lambda: rig.preparer._waiting._sleepers == PREPARES, 30)
+        assert sum(t.name.startswith("prepare_") for t in threading.enumerate()) == PREPARES
+        assert kubelet.unprepare(claim("holder"))["holder"].error == ""
+    finally:
+        server.stop(1.0)
+    for call in calls:
+        call.join(10)
+    rig.close()
