@@ -34,6 +34,7 @@ LIFETIME_SECONDS = (240.0, 540.0)
 SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
 RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been away
 _BUSY = 429
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _HOPELESS = (400, 410)  # what the server says to a continue token that it does not take any more
 _SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
 
@@ -78,7 +79,10 @@ class _HistoryGoneError(Exception):
 
 
 class Watch:
-    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once."""
+    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once.
+
+    `check` raises ApiError for an object that is not built as its kind is: that interrupts the watch as any fault does.
+    """
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class Watch:
         *,
         field_selector: str = "",
         page_size: int = LIMIT,
+        check: Callable[[Wire], None] = lambda _wire: None,
         backoff: Backoff | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
         clock: Callable[[], float] = time.monotonic,
@@ -94,7 +99,7 @@ class Watch:
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
         self._api, self._path = api, path
-        self._field_selector, self._page_size = field_selector, page_size
+        self._field_selector, self._page_size, self._check = field_selector, page_size, check
         self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MOST_SECONDS)
@@ -164,12 +169,17 @@ class Watch:
 
     def _next_page(self, listing: Listing) -> Page:
         """Read a page; a list that can't be gone on with is begun anew at the next try. Raises: ApiError."""
+        is_read = False
         try:
-            return listing.next_page()
+            page = listing.next_page()
+            is_read = True
+            for wire in page.objects:
+                self._check(wire)
         except ApiError as err:
-            if err.status in _HOPELESS or err.retry is not Retry.NOW:
+            if is_read or err.status in _HOPELESS or err.retry is not Retry.NOW:
                 self._listing = None
             raise
+        return page
 
     def _follow(self) -> Iterator[Event]:
         """Read one stream to its end."""
@@ -222,6 +232,8 @@ class Watch:
             if wire.get("code") == _BUSY:
                 raise answers.refusal(_BUSY, wire, "", method="GET", path=self._path)
             raise _HistoryGoneError
+        if kind in _CHANGES:
+            self._check(wire)
         self._version = wire["metadata"]["resourceVersion"]
         if kind in ("ADDED", "MODIFIED"):
             return Changed(wire)
