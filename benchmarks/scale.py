@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Report
+from dra_driver.controller.server import FRESH_SECONDS
 
 NODES = 10_000
 AGENTS = 200
@@ -197,8 +198,8 @@ def _steady(report: Report, server: Server, seconds: float) -> None:
     _print(asked)
     lists = sum(count for what, count in asked.items() if what.startswith("list"))
     report.add(f"lists in a steady {seconds:.0f} s", lists, "lists", budget=0)
-    # A watch lasts longer than that: each end of one asks for the version, and for the next watch.
-    rate = asked.total() / seconds + 2 / LIFETIME_SECONDS
+    # A watch lasts longer than that, and is renewed; the version is asked for once an hour.
+    rate = asked.total() / seconds + 1 / LIFETIME_SECONDS + 1 / FRESH_SECONDS
     report.add(f"steady requests of {NODES} agents", rate * NODES, "requests/s", budget=100)
 
 
@@ -230,20 +231,27 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
 
 def _scaled(report: Report, requests: float, quickest_s: float) -> None:
     """Scale to all nodes: so many agents at once as the DaemonSet replaces, each as quick as it can be."""
-    at_once = _agents_at_once(_MANIFEST.read_text(), NODES)
-    rate = requests * at_once / quickest_s
+    manifest = _MANIFEST.read_text()
+    at_once = _agents_at_once(manifest, NODES)
+    turn = max(_number(r"^ *minReadySeconds: (\d+)", manifest), quickest_s)
+    rate = requests * at_once / turn
     print(
-        f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (chart) / {quickest_s:.2f} s a start"
-        f" (the quickest; pulls, sandboxes and probes come on top) = {rate:.1f} requests/s;"
-        f" {requests * NODES:,.0f} requests in all"
+        f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn (the"
+        f" longer of minReadySeconds and the quickest start, {quickest_s:.2f} s; pulls and sandboxes come on top)"
+        f" = {rate:.1f} requests/s; {requests * NODES:,.0f} requests in all, {NODES / at_once * turn / 60:,.0f} minutes"
     )
     report.add(f"rollout of {NODES} agents", rate, "requests/s", budget=100)
 
 
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def _agents_at_once(manifest: str, nodes: int) -> int:
-    """Read how many agents a rollout replaces at the same time."""
-    found = re.findall(r"^ *max(?:Surge|Unavailable): (\d+)(%?)$", manifest, re.MULTILINE)
-    return max((int(number) * nodes // 100 if percent else int(number) for number, percent in found), default=1)
+    """Read how many agents a rollout replaces at the same time; a share is rounded up."""
+    found = re.findall(r'^ *max(?:Surge|Unavailable): "?(\d+)(%?)"?$', manifest, re.MULTILINE)
+    return max((-(-int(number) * nodes // 100) if percent else int(number) for number, percent in found), default=1)
 
 
 def _print(asked: Counter[str], agents: int = 1) -> None:

@@ -212,7 +212,7 @@ class Publisher:
         """Note one event and what has to follow from it."""
         stored = self._stored
         if isinstance(event, Connected):
-            if is_reconnect:  # perhaps another server, or a newer one
+            if is_reconnect and not (event.is_renewal and self._server.is_fresh):  # perhaps another, or a newer server
                 self._server.ask_again()
                 self._schedule.at_once()
             return

@@ -36,6 +36,7 @@ RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been
 _BUSY = 429
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _HOPELESS = (400, 410)  # what the server says to a continue token that it does not take any more
+_EARLY_SECONDS = 5.0  # a stream that ends so long before its time was ended by something else
 _SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
 
 
@@ -68,7 +69,12 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A stream was opened: the server may be another one, or a newer one, than before."""
+    """A stream was opened: the server may be another one, or a newer one, than before.
+
+    `is_renewal`: the last stream ended when it was asked to, so that nothing speaks for that.
+    """
+
+    is_renewal: bool = False
 
 
 Event = Listed | Changed | Deleted | Connected
@@ -109,6 +115,7 @@ class Watch:
         self._lock = threading.Lock()
         self._stream: LineStream | None = None
         self._version = ""
+        self._is_renewal = False
         self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
@@ -191,6 +198,8 @@ class Watch:
             "resourceVersion": self._version,
             "timeoutSeconds": str(int(lifetime_s)),
         }
+        is_renewal, self._is_renewal = self._is_renewal, False
+        over_at = self._clock() + lifetime_s - _EARLY_SECONDS
         stream = self._api.stream(self._path, query=query, most_s=lifetime_s + self._silence_s)
         with self._lock:
             self._stream = stream
@@ -199,13 +208,14 @@ class Watch:
                 return
             stream.open()
             self.fault = None
-            yield Connected()
+            yield Connected(is_renewal)
             for line in stream.lines():
                 event = self._decode(line)
                 if event is not None:
                     yield event
                 if self._stopping.is_set():
                     return
+            self._is_renewal = self._clock() >= over_at
         except ApiError as err:
             if err.status == 410:
                 raise _HistoryGoneError from err

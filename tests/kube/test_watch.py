@@ -417,3 +417,15 @@ def test_a_watch_whose_history_is_always_gone_lists_more_and_more_seldom(follow)
             follower.next(Listed)
         follower.watch.stop()
     assert waits[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
+
+
+def test_a_stream_that_ends_in_time_is_renewed_and_one_that_ends_early_is_another_connection(api, embedded, follow):
+    now = [0.0]
+    follower = follow(api, uniform=lambda low, high: 300.0, clock=lambda: now[0])
+    follower.next(Listed)
+    assert not follower.next(Connected).is_renewal
+    for moment, is_renewal in ((299.0, True), (400.0, False), (700.0, True)):
+        until(lambda: embedded.open_watches == 1)
+        now[0] = moment
+        embedded.drop_watches()
+        assert follower.next(Connected).is_renewal is is_renewal
