@@ -25,6 +25,7 @@ from dra_driver.model.wire import Wire
 PER_PIECE = 500
 NODES = 10_000
 SIZES = {"resourceclaims": 100_000, "pods": 110_000, "resourceslices": 80_000}
+ONE_NODES = 8  # claims of one node: all that is in the other server
 _MANAGED = [
     {
         "manager": manager,
@@ -43,7 +44,7 @@ class Crowd(EmbeddedApi):
 
     def __init__(self, *, is_full: bool) -> None:
         super().__init__(version="1.35")
-        self._sizes = SIZES if is_full else dict.fromkeys(SIZES, 0)
+        self._sizes = SIZES if is_full else {**dict.fromkeys(SIZES, 0), "resourceclaims": ONE_NODES}
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.read_bytes: Counter[str] = Counter()
 

@@ -1,8 +1,8 @@
 """Scale: what one agent costs a big cluster, and what a big cluster costs an agent.
 
-Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, one empty; starts
-alternate between them. Then many real agents, a batch at a time, and what they asked for, scaled to 10,000 nodes with
-the settings of the chart.
+Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, one with the claims
+of one node and nothing else; starts alternate between them. Then many real agents, a batch at a time, and what they
+asked for, scaled to 10,000 nodes with the settings of the chart.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crowd import ONE_NODES
 from benchmarks.figures import Report
+from dra_driver.controller.server import FRESH_SECONDS
 
 NODES = 10_000
 AGENTS = 200
 BATCH = 20
 ROUNDS = 5
-CLAIMS = 8  # that the kubelet tells of and the ledger does not know
+CLAIMS = ONE_NODES  # that the kubelet tells of and the ledger does not know
 SETTLED_SECONDS = 3.0  # after the first slices: what a start asks for comes by then
 STEADY_SECONDS = 150.0  # two looks of whatever looks once a minute
 LIFETIME_SECONDS = 390.0  # of a watch, in the mean: the agent asks for 4 to 9 minutes
@@ -65,21 +67,14 @@ class Server:
 class Agent:
     """A real agent with a node, folders and a token of its own."""
 
-    def __init__(self, server: Server, name: str, *, claims: int = 0) -> None:
+    def __init__(self, server: Server, name: str) -> None:
         self.server, self.name = server, name
         self.folder = Path(tempfile.mkdtemp(prefix="drab"))
         for part in ("cdi", "reg", "plugins", "pod-resources"):
             (self.folder / part).mkdir()
         server.ask(create=[{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}])
         self._write_kubeconfig()
-        socket = f"{self.folder}/pod-resources/kubelet.sock"
-        self._kubelet = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.told", str(claims), socket],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._kubelet.stdout is not None
-        self._kubelet.stdout.readline()
+        self.kubelet = self.folder / "pod-resources/kubelet.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -115,10 +110,9 @@ class Agent:
         return Counter(told["counts"].get(self.name, {})), int(told["bytes"].get(self.name, 0))
 
     def stop(self) -> None:
-        for process in (self._process, self._kubelet):
-            if process is not None:
-                process.terminate()
-                process.wait(60)
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_kubeconfig(self) -> None:
@@ -142,6 +136,23 @@ def run(report: Report, *, agents: int = AGENTS, rounds: int = ROUNDS, steady_s:
 
 
 @contextmanager
+def _agents(server: Server, names: Sequence[str], *, claims: int = 0) -> Iterator[list[Agent]]:
+    """Make agents, and the kubelets that tell each of so many claims."""
+    agents = [Agent(server, name) for name in names]
+    command = [sys.executable, "-m", "benchmarks.told", str(claims), *(str(agent.kubelet) for agent in agents)]
+    kubelets = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert kubelets.stdout is not None
+        kubelets.stdout.readline()
+        yield agents
+    finally:
+        for agent in agents:
+            agent.stop()
+        kubelets.terminate()
+        kubelets.wait(10)
+
+
+@contextmanager
 def _server(kind: str) -> Iterator[Server]:
     server = Server(kind)
     try:
@@ -158,16 +169,13 @@ def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
     read = 0
     for number in range(rounds):
         for kind, server in (("empty", empty), ("full", full)):
-            agent = Agent(server, f"start-{number}", claims=CLAIMS if kind == "full" else 0)
-            try:
+            with _agents(server, [f"start-{number}"], claims=CLAIMS) as (agent,):
                 agent.start()
                 seconds[kind].append(agent.wait_published())
                 time.sleep(SETTLED_SECONDS)
                 memory[kind].append(agent.peak_mib())
                 if kind == "full":
                     asked, read = max((asked, read), agent.asked(), key=lambda one: (one[0].total(), one[1]))
-            finally:
-                agent.stop()
     _print(asked)
     beyond = sum(count for what, count in asked.items() if what not in _OWN_WRITES) - CLAIMS
     report.add("a start's requests beyond slices and unknown claims", beyond, "requests", budget=MOST_STARTS)
@@ -184,21 +192,18 @@ def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
 
 def _steady(report: Report, server: Server, seconds: float) -> None:
     """Leave one agent alone."""
-    agent = Agent(server, "steady", claims=CLAIMS)
-    try:
+    with _agents(server, ["steady"], claims=CLAIMS) as (agent,):
         agent.start()
         agent.wait_published()
         time.sleep(SETTLED_SECONDS)
         before, _ = agent.asked()
         time.sleep(seconds)
         asked = agent.asked()[0] - before
-    finally:
-        agent.stop()
     _print(asked)
     lists = sum(count for what, count in asked.items() if what.startswith("list"))
     report.add(f"lists in a steady {seconds:.0f} s", lists, "lists", budget=0)
-    # A watch lasts longer than that: each end of one asks for the version, and for the next watch.
-    rate = asked.total() / seconds + 2 / LIFETIME_SECONDS
+    # A watch lasts longer than that, and is renewed; the version is asked for once an hour.
+    rate = asked.total() / seconds + 1 / LIFETIME_SECONDS + 1 / FRESH_SECONDS
     report.add(f"steady requests of {NODES} agents", rate * NODES, "requests/s", budget=100)
 
 
@@ -207,16 +212,12 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
     per_agent: list[Counter[str]] = []
     seconds: list[float] = []
     for first in range(0, agents, BATCH):
-        batch = [Agent(server, f"node-{number}") for number in range(first, min(first + BATCH, agents))]
-        try:
+        with _agents(server, [f"node-{number}" for number in range(first, min(first + BATCH, agents))]) as batch:
             for agent in batch:
                 agent.start()
             seconds += [agent.wait_published() for agent in batch]
             time.sleep(SETTLED_SECONDS)
             per_agent += [agent.asked()[0] for agent in batch]
-        finally:
-            for agent in batch:
-                agent.stop()
         print(f"  {first + len(batch)} of {agents} agents", flush=True)
     total = sum(per_agent, Counter[str]())
     _print(total, agents)
@@ -230,20 +231,27 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
 
 def _scaled(report: Report, requests: float, quickest_s: float) -> None:
     """Scale to all nodes: so many agents at once as the DaemonSet replaces, each as quick as it can be."""
-    at_once = _agents_at_once(_MANIFEST.read_text(), NODES)
-    rate = requests * at_once / quickest_s
+    manifest = _MANIFEST.read_text()
+    at_once = _agents_at_once(manifest, NODES)
+    turn = max(_number(r"^ *minReadySeconds: (\d+)", manifest), quickest_s)
+    rate = requests * at_once / turn
     print(
-        f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (chart) / {quickest_s:.2f} s a start"
-        f" (the quickest; pulls, sandboxes and probes come on top) = {rate:.1f} requests/s;"
-        f" {requests * NODES:,.0f} requests in all"
+        f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn (the"
+        f" longer of minReadySeconds and the quickest start, {quickest_s:.2f} s; pulls and sandboxes come on top)"
+        f" = {rate:.1f} requests/s; {requests * NODES:,.0f} requests in all, {NODES / at_once * turn / 60:,.0f} minutes"
     )
     report.add(f"rollout of {NODES} agents", rate, "requests/s", budget=100)
 
 
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def _agents_at_once(manifest: str, nodes: int) -> int:
-    """Read how many agents a rollout replaces at the same time."""
-    found = re.findall(r"^ *max(?:Surge|Unavailable): (\d+)(%?)$", manifest, re.MULTILINE)
-    return max((int(number) * nodes // 100 if percent else int(number) for number, percent in found), default=1)
+    """Read how many agents a rollout replaces at the same time; a share is rounded up."""
+    found = re.findall(r'^ *max(?:Surge|Unavailable): "?(\d+)(%?)"?$', manifest, re.MULTILINE)
+    return max((-(-int(number) * nodes // 100) if percent else int(number) for number, percent in found), default=1)
 
 
 def _print(asked: Counter[str], agents: int = 1) -> None:

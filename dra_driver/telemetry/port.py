@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 MOST_VISITS = 256
 VISIT_SECONDS = 5.0  # for the whole request, and again for the answer
-_BACKLOG = 512
+_BACKLOG = 4096  # more than the kernel allows is cut: who is not let in at once would come again only a second later
 _ACCEPTED_AT_ONCE = 32  # then those who are in are heard again
 _FAULT_SECONDS = 0.05  # after a connection that could not be taken: short of something
 _RENDER_SECONDS = 0.05  # between two beginnings of the same page
