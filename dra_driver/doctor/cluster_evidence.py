@@ -39,11 +39,12 @@ KINDS: dict[str, str] = {
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (
-    *(("resource.k8s.io", "resourceclaims", verb) for verb in ("get", "list")),
+    ("resource.k8s.io", "resourceclaims", "get"),
     *(("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")),
     ("", "nodes", "get"),
     ("", "events", "create"),
 )
+_LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # where the chart's takeover.listClaims is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,16 @@ def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[st
         account = template["spec"].get("serviceAccountName") or "default"
         user = f"system:serviceaccount:{daemonset['metadata']['namespace']}:{account}"
         try:
-            lacking[user] = [_named(right) for right in RIGHTS if not _is_allowed(api, user, right)]
+            needed = (*RIGHTS, _LIST_CLAIMS) if _lists_claims(template) else RIGHTS
+            lacking[user] = [_named(right) for right in needed if not _is_allowed(api, user, right)]
         except ApiError as error:
             return lacking, [Unseen(f"rights of {user}", _why(error))]
     return lacking, []
+
+
+def _lists_claims(template: Wire) -> bool:
+    env = (entry for container in template["spec"]["containers"] for entry in container.get("env") or ())
+    return any((entry.get("name"), entry.get("value")) == ("TAKEOVER_LIST_CLAIMS", "true") for entry in env)
 
 
 def _is_allowed(api: KubeApi, user: str, right: tuple[str, str, str]) -> bool:

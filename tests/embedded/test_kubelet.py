@@ -17,6 +17,7 @@ from dra_driver.embedded.apiserver import EmbeddedApi
 from dra_driver.embedded.kinds import CLAIMS, SLICES
 from dra_driver.embedded.kubelet import EmbeddedKubelet
 from dra_driver.model.errors import NodeError
+from dra_driver.plugin.pod_resources import ClaimHere, HeldDevice, PodResources
 from tests.support.embedded_client import slice_wire
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
@@ -391,3 +392,21 @@ def test_slices_stay_when_the_driver_comes_back_in_time(folder, api):
     assert "mine" in names(api)
     kubelet.stop()
     plugin.stop()
+
+
+# -- pod resources ----------------------------------------------------------------------------------------------------
+
+
+def test_pod_resources_are_told_over_a_socket_as_the_kubelet_tells_them(kubelet, plugin, api, folder):
+    uid = make_claim(api)
+    plugin.devices[uid] = [{**device(), "share_id": "5e7"}]
+    told = PodResources(folder / "pod-resources/kubelet.sock", DRIVER)
+    assert told.pods().claims == {}
+    kubelet.prepare_pod(pod("c"))
+    here = told.pods()
+    assert here.pods == {("default", "u1")}
+    assert here.claims == {("default", "c"): ClaimHere((HeldDevice("n1", "d", "5e7"),), is_prepared=True)}
+    kubelet.resources.is_telling = False
+    assert told.pods().claims == {}
+    kubelet.unprepare_pod(pod("c"))
+    assert told.pods().pods == frozenset()

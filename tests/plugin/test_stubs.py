@@ -12,7 +12,9 @@ from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as health
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as pod_resources
 from dra_driver.plugin.methods import REGISTRATION_SERVICE, VERSIONS
+from dra_driver.plugin.pod_resources import SERVICE
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "dra_driver/plugin/_proto"
@@ -27,6 +29,16 @@ CONTRACT = {
     v1.NodePrepareResourceResponse: {"devices": (1, MESSAGE), "error": (2, STRING)},
     v1.NodeUnprepareResourceResponse: {"error": (1, STRING)},
     v1beta1.Device: {"pool_name": (2, STRING), "device_name": (3, STRING)},
+    pod_resources.PodResources: {"name": (1, STRING), "namespace": (2, STRING)},
+    pod_resources.ContainerResources: {"name": (1, STRING)},
+    pod_resources.DynamicResource: {"claim_name": (2, STRING), "claim_namespace": (3, STRING)},
+    pod_resources.ClaimResource: {
+        "driver_name": (2, STRING),
+        "pool_name": (3, STRING),
+        "device_name": (4, STRING),
+        "share_id": (5, STRING),
+    },
+    pod_resources.ContainerDevices: {"resource_name": (1, STRING)},
     health.DeviceHealth: {
         "device": (1, MESSAGE),
         "health": (2, ENUM),
@@ -43,6 +55,12 @@ REPEATED = {
     v1.NodePrepareResourcesResponse: {"claims": 1},
     v1.NodeUnprepareResourcesResponse: {"claims": 1},
     health.NodeWatchResourcesResponse: {"devices": 1},
+    pod_resources.ListPodResourcesResponse: {"pod_resources": 1},
+    pod_resources.PodResources: {"containers": 3},
+    pod_resources.ContainerResources: {"dynamic_resources": 5},
+    pod_resources.DynamicResource: {"claim_resources": 4},
+    pod_resources.AllocatableResourcesResponse: {"devices": 1},
+    pod_resources.ContainerDevices: {"device_ids": 2},
 }
 
 
@@ -79,10 +97,10 @@ def test_numbers_and_types_are_the_kubelets() -> None:
 def test_services_have_their_full_names() -> None:
     services = {
         service.full_name: [method.name for method in service.methods]
-        for file in (registration, v1, v1beta1, health)
+        for file in (registration, v1, v1beta1, health, pod_resources)
         for service in file.DESCRIPTOR.services_by_name.values()
     }
-    assert set(VERSIONS.values()) | {REGISTRATION_SERVICE, "v1alpha1.DRAResourceHealth"} == set(services)
+    assert set(VERSIONS.values()) | {REGISTRATION_SERVICE, SERVICE, "v1alpha1.DRAResourceHealth"} == set(services)
     for name in VERSIONS.values():
         assert services[name] == ["NodePrepareResources", "NodeUnprepareResources"]
 
