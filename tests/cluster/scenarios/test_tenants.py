@@ -204,9 +204,7 @@ def test_a_share_that_was_allocated_before_the_switch_is_refused_with_what_to_de
     stage.delete_pod("late")
 
 
-def test_a_class_of_another_namespace_is_no_extended_resource_either(
-    tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster
-) -> None:
+def test_no_extended_resource_of_others(tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster) -> None:
     if not cluster.gates:
         pytest.skip("without the gate DRAExtendedResource the name means nothing")
     name = f"deviceclass.resource.kubernetes.io/{own_class(tenants.theirs)}"
