@@ -30,6 +30,7 @@ from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
+from dra_driver.kube.shapes import check_slice
 from dra_driver.kube.watch import Changed, Connected, Deleted, Event, Listed, Watch
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.names import pool_name
@@ -106,7 +107,7 @@ class Publisher:
             self._stored = StoredSlices(driver=self._driver, node=self._node)
             self._schedule = Schedule(settle_s=self._settle_s)
             self._schedule.at_once()
-            self._watch = Watch(self._api, SLICES, field_selector=self._selector)
+            self._watch = Watch(self._api, SLICES, field_selector=self._selector, check=check_slice)
             self._threads = [
                 threading.Thread(target=self._observe, args=(self._watch,), name="slice-watch", daemon=True),
                 threading.Thread(target=self._run, name="publisher", daemon=True),
@@ -211,7 +212,7 @@ class Publisher:
         """Note one event and what has to follow from it."""
         stored = self._stored
         if isinstance(event, Connected):
-            if is_reconnect:  # perhaps another server, or a newer one
+            if is_reconnect and not (event.is_renewal and self._server.is_fresh):  # perhaps another, or a newer server
                 self._server.ask_again()
                 self._schedule.at_once()
             return

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi, ServerVersion
@@ -16,14 +18,16 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
+FRESH_SECONDS = 3600.0
 _UNKNOWN = ServerVersion(0, 0, "")
 
 
 class Server:
     """One API server and one node. Questions are asked by one thread; `ask_again` and `forget_node` by any."""
 
-    def __init__(self, api: KubeApi, node: str) -> None:
-        self._api, self._node = api, node
+    def __init__(self, api: KubeApi, node: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._node, self._clock = api, node, clock
+        self._asked_at = float("-inf")
         self._owner: Wire | None = None
         self._version = _UNKNOWN
         self._is_known = False
@@ -33,6 +37,11 @@ class Server:
     def git_version(self) -> str:
         """Give the version as the server last said it, "" before."""
         return self._version.git
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the version was asked for a short while ago: ten thousand agents renew 26 watches a second."""
+        return self._clock() - self._asked_at < FRESH_SECONDS
 
     def ask_early(self) -> None:
         """Ask both questions before they are needed; who needs the answer will see what went wrong."""
@@ -55,6 +64,7 @@ class Server:
     def minor(self) -> int:
         """Give the server's minor version, 0 where it does not tell. Raises: ApiError."""
         if not self._is_known:
+            self._asked_at = self._clock()
             self._is_known = True  # before asking: a wish to ask again may come while we wait for the answer
             try:
                 version = self._api.server_version()

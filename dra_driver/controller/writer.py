@@ -11,6 +11,7 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.pages import Listing
 from dra_driver.kube.paths import SLICES, slice_path
+from dra_driver.kube.shapes import check_slice
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import SliceWire, Wire
 
@@ -28,22 +29,26 @@ class SliceWriter:
         found: list[SliceWire] = []
         while not listing.is_done:
             page = listing.next_page()
+            for wire in page.objects:
+                check_slice(wire)
             found = [*([] if page.is_first else found), *page.objects]
         return found, page.resource_version
 
     def create(self, wire: SliceWire) -> SliceWire:
         """Create one slice. Raises: ApiError."""
-        answer = self._api.request("POST", SLICES, body=wire)
+        answer = self._checked("POST", SLICES, wire)
         self.counts["create"] += 1
         return answer
 
     def try_create(self, wire: SliceWire) -> SliceWire:
         """Have the server say what it would store, and store nothing. Raises: ApiError."""
-        return self._api.request("POST", SLICES, body=wire, query={"dryRun": "All"})
+        answer = self._api.request("POST", SLICES, body=wire, query={"dryRun": "All"})
+        check_slice(answer, is_stored=False)
+        return answer
 
     def update(self, wire: SliceWire) -> SliceWire:
         """Replace one slice, if it is still as it was read. Raises: ApiError("api.conflict") if it is not."""
-        answer = self._api.request("PUT", slice_path(wire["metadata"]["name"]), body=wire)
+        answer = self._checked("PUT", slice_path(wire["metadata"]["name"]), wire)
         self.counts["update"] += 1
         return answer
 
@@ -65,3 +70,8 @@ class SliceWriter:
                 raise
             return
         self.counts["delete"] += 1
+
+    def _checked(self, method: str, path: str, wire: SliceWire) -> SliceWire:
+        answer = self._api.request(method, path, body=wire)
+        check_slice(answer)
+        return answer

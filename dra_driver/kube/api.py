@@ -25,6 +25,7 @@ from dra_driver.kube.bounds import MOST_BYTES, TooLargeError, read_body
 from dra_driver.kube.connections import CONNECT_SECONDS, Connections
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
+from dra_driver.kube.shapes import check_claim, check_node
 from dra_driver.kube.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
@@ -105,11 +106,15 @@ class KubeApi:
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
         """Read a ResourceClaim. Raises: ApiError."""
-        return self.request("GET", claim_path(namespace, name), timeout_s=timeout_s)
+        claim = self.request("GET", claim_path(namespace, name), timeout_s=timeout_s)
+        check_claim(claim, namespace, name)
+        return claim
 
     def get_node(self, name: str) -> Wire:
         """Read a Node. Raises: ApiError."""
-        return self.request("GET", node_path(name))
+        node = self.request("GET", node_path(name))
+        check_node(node, name)
+        return node
 
     def server_version(self) -> ServerVersion:
         """Ask for the server's version; "35+" counts as 35. Raises: ApiError."""

@@ -1,14 +1,19 @@
 """Events on this node's Node object: what an administrator finds with `kubectl describe node`.
 
 In: a reason and a message. Out: one Event in the namespace `default`, where the kubelet's own events about nodes lie.
-It never fails its caller: an event that was not taken is a line in the log.
+At most one for each reason and object in ten minutes, and at most `MOST` in all. Nothing is ever read, counted up or
+changed: the agent may create events only. It never fails its caller: an event that was not sent is a line in the log.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError
@@ -18,6 +23,9 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 NAMESPACE = "default"
+QUIET_SECONDS = 600.0
+MOST = 50
+Fault = tuple[str, ...]
 PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 
@@ -40,8 +48,44 @@ def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reaso
 
 
 def tell_node(api: KubeApi, event: Wire) -> None:
-    """Send an event; say in the log when it was not taken."""
+    """Send an event, unless its like was sent a short while ago; log what was not sent or not taken."""
+    if not _told_by(api).is_due(_fault_of(event)):
+        log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
+        return
     try:
         api.request("POST", PATH, body=event)
     except ApiError as error:
         log.warning("event not taken", extra=fields(reason=event["reason"], code=error.code, err=str(error)))
+
+
+class Told:
+    """Which faults were told in the last ten minutes, at most `MOST`. Any thread may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._at: dict[Fault, float] = {}
+
+    def is_due(self, fault: Fault) -> bool:
+        """Whether the fault may be told now; if so it counts as told."""
+        with self._lock:
+            now = self._clock()
+            self._at = {one: at for one, at in self._at.items() if now - at < QUIET_SECONDS}
+            if fault in self._at or len(self._at) >= MOST:
+                return False
+            self._at[fault] = now
+            return True
+
+
+_told: WeakKeyDictionary[KubeApi, Told] = WeakKeyDictionary()
+_told_lock = threading.Lock()
+
+
+def _told_by(api: KubeApi) -> Told:
+    with _told_lock:
+        return _told.setdefault(api, Told())
+
+
+def _fault_of(event: Wire) -> Fault:
+    involved = event["involvedObject"]
+    return (event["reason"], involved["kind"], involved.get("namespace", ""), involved["name"], involved["uid"])

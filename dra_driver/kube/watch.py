@@ -34,7 +34,9 @@ LIFETIME_SECONDS = (240.0, 540.0)
 SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
 RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been away
 _BUSY = 429
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _HOPELESS = (400, 410)  # what the server says to a continue token that it does not take any more
+_EARLY_SECONDS = 5.0  # a stream that ends so long before its time was ended by something else
 _SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
 
 
@@ -67,7 +69,12 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A stream was opened: the server may be another one, or a newer one, than before."""
+    """A stream was opened: the server may be another one, or a newer one, than before.
+
+    `is_renewal`: the last stream ended when it was asked to, so that nothing speaks for that.
+    """
+
+    is_renewal: bool = False
 
 
 Event = Listed | Changed | Deleted | Connected
@@ -78,7 +85,10 @@ class _HistoryGoneError(Exception):
 
 
 class Watch:
-    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once."""
+    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once.
+
+    `check` raises ApiError for an object that is not built as its kind is: that interrupts the watch as any fault does.
+    """
 
     def __init__(
         self,
@@ -87,6 +97,7 @@ class Watch:
         *,
         field_selector: str = "",
         page_size: int = LIMIT,
+        check: Callable[[Wire], None] = lambda _wire: None,
         backoff: Backoff | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
         clock: Callable[[], float] = time.monotonic,
@@ -94,7 +105,7 @@ class Watch:
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
         self._api, self._path = api, path
-        self._field_selector, self._page_size = field_selector, page_size
+        self._field_selector, self._page_size, self._check = field_selector, page_size, check
         self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MOST_SECONDS)
@@ -104,6 +115,7 @@ class Watch:
         self._lock = threading.Lock()
         self._stream: LineStream | None = None
         self._version = ""
+        self._is_renewal = False
         self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
@@ -164,12 +176,17 @@ class Watch:
 
     def _next_page(self, listing: Listing) -> Page:
         """Read a page; a list that can't be gone on with is begun anew at the next try. Raises: ApiError."""
+        is_read = False
         try:
-            return listing.next_page()
+            page = listing.next_page()
+            is_read = True
+            for wire in page.objects:
+                self._check(wire)
         except ApiError as err:
-            if err.status in _HOPELESS or err.retry is not Retry.NOW:
+            if is_read or err.status in _HOPELESS or err.retry is not Retry.NOW:
                 self._listing = None
             raise
+        return page
 
     def _follow(self) -> Iterator[Event]:
         """Read one stream to its end."""
@@ -181,6 +198,8 @@ class Watch:
             "resourceVersion": self._version,
             "timeoutSeconds": str(int(lifetime_s)),
         }
+        is_renewal, self._is_renewal = self._is_renewal, False
+        over_at = self._clock() + lifetime_s - _EARLY_SECONDS
         stream = self._api.stream(self._path, query=query, most_s=lifetime_s + self._silence_s)
         with self._lock:
             self._stream = stream
@@ -189,13 +208,14 @@ class Watch:
                 return
             stream.open()
             self.fault = None
-            yield Connected()
+            yield Connected(is_renewal)
             for line in stream.lines():
                 event = self._decode(line)
                 if event is not None:
                     yield event
                 if self._stopping.is_set():
                     return
+            self._is_renewal = self._clock() >= over_at
         except ApiError as err:
             if err.status == 410:
                 raise _HistoryGoneError from err
@@ -222,6 +242,8 @@ class Watch:
             if wire.get("code") == _BUSY:
                 raise answers.refusal(_BUSY, wire, "", method="GET", path=self._path)
             raise _HistoryGoneError
+        if kind in _CHANGES:
+            self._check(wire)
         self._version = wire["metadata"]["resourceVersion"]
         if kind in ("ADDED", "MODIFIED"):
             return Changed(wire)

@@ -13,6 +13,7 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import SLICES
+from dra_driver.kube.shapes import check_slice
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.kube.watch import Changed, Connected, Deleted, Listed, Watch
@@ -340,3 +341,91 @@ def test_over_tls_events_arrive_one_by_one_and_stop_returns_at_once(follow, tmp_
             follower.next(kind)
         assert follower.stop() < 1.0
     assert follower.events.empty()
+
+
+def test_an_object_that_is_not_built_as_its_kind_is_told_as_a_fault_and_no_event(follow):
+    answers = [{"metadata": {"resourceVersion": "5"}, "items": [{"metadata": {"name": "a"}, "spec": []}]}]
+
+    def script(exchange):
+        if "watch" in exchange.path:
+            exchange.begin_stream()
+            exchange.server.stopping.wait(20)
+            return
+        exchange.answer(200, answers.pop(0)) if answers else listing(exchange)
+
+    with ScriptedServer(script) as server:
+        api, options = scripted_watch(server)
+        faults = []
+        follower = follow(api, check=check_slice, wait=lambda _: faults.append(follower.watch.fault), **options)
+        assert follower.next(Listed).objects == ()
+        follower.next(Connected)
+    assert "ResourceSlice.metadata" in str(faults[0])
+
+
+def test_a_watch_that_the_server_is_too_busy_for_is_resumed_without_a_list(follow):
+    lists, waits = [], []
+
+    def script(exchange):
+        if "watch" not in exchange.path:
+            lists.append(1)
+            return listing(exchange)
+        exchange.begin_stream()
+        if not waits:
+            busy = {"kind": "Status", "metadata": {}, "code": 429, "details": {"retryAfterSeconds": 60}}
+            exchange.send_piece(json.dumps({"type": "ERROR", "object": busy}).encode() + b"\n")
+        exchange.server.stopping.wait(20)
+        return None
+
+    with ScriptedServer(script) as server:
+        api, options = scripted_watch(server)
+        follower = follow(api, wait=waits.append, **options)
+        for kind in (Listed, Connected, Connected):
+            follower.next(kind)
+    assert len(lists) == 1
+    assert waits[0] >= 60.0
+
+
+def test_a_list_of_many_pages_comes_page_by_page_and_the_watch_begins_where_the_first_was(api, embedded, follow):
+    for name in "abcde":
+        embedded.create(slice_wire(name))
+    follower = follow(api, page_size=2)
+    pages = [follower.next(Listed) for _ in range(3)]
+    follower.next(Connected)
+    assert [(len(p.objects), p.is_first, p.is_last) for p in pages] == [
+        (2, True, False),
+        (2, False, False),
+        (1, False, True),
+    ]
+    until(lambda: embedded.open_watches == 1)
+    watch = next(e.query for e in embedded.log.entries(contains=SLICES) if "watch" in e.query)
+    assert watch["resourceVersion"] == pages[0].resource_version
+
+
+def test_a_watch_whose_history_is_always_gone_lists_more_and_more_seldom(follow):
+    waits = []
+
+    def script(exchange):
+        if "watch" in exchange.path:
+            return exchange.answer(410, {"kind": "Status", "code": 410})
+        return listing(exchange)
+
+    with ScriptedServer(script) as server:
+        api = plain_api(server)
+        backoff = Backoff(base_s=1.0, most_s=10.0, uniform=lambda low, high: high)
+        follower = follow(api, backoff=backoff, wait=lambda seconds: waits.append(seconds) or len(waits) > 6)
+        for _ in range(6):
+            follower.next(Listed)
+        follower.watch.stop()
+    assert waits[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
+
+
+def test_a_stream_that_ends_in_time_is_renewed_and_one_that_ends_early_is_another_connection(api, embedded, follow):
+    now = [0.0]
+    follower = follow(api, uniform=lambda low, high: 300.0, clock=lambda: now[0])
+    follower.next(Listed)
+    assert not follower.next(Connected).is_renewal
+    for moment, is_renewal in ((299.0, True), (400.0, False), (700.0, True)):
+        until(lambda: embedded.open_watches == 1)
+        now[0] = moment
+        embedded.drop_watches()
+        assert follower.next(Connected).is_renewal is is_renewal

@@ -1,0 +1,270 @@
+"""Scale: what one agent costs a big cluster, and what a big cluster costs an agent.
+
+Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, one empty; starts
+alternate between them. Then many real agents, a batch at a time, and what they asked for, scaled to 10,000 nodes with
+the settings of the chart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Report
+from dra_driver.controller.server import FRESH_SECONDS
+
+NODES = 10_000
+AGENTS = 200
+BATCH = 20
+ROUNDS = 5
+CLAIMS = 8  # that the kubelet tells of and the ledger does not know
+SETTLED_SECONDS = 3.0  # after the first slices: what a start asks for comes by then
+STEADY_SECONDS = 150.0  # two looks of whatever looks once a minute
+LIFETIME_SECONDS = 390.0  # of a watch, in the mean: the agent asks for 4 to 9 minutes
+MOST_STARTS = 12
+_OWN_WRITES = {f"{verb} resourceslices" for verb in ("create", "update", "delete")}
+_MANIFEST = Path(__file__).parents[1] / "deploy/manifests/driver.yaml"
+
+
+class Server:
+    """A counting API server in a process of its own."""
+
+    def __init__(self, kind: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.crowd", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.url = self._told()["url"]
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command; what was counted so far comes back."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._told()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+
+    def _told(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+
+class Agent:
+    """A real agent with a node, folders and a token of its own."""
+
+    def __init__(self, server: Server, name: str, *, claims: int = 0) -> None:
+        self.server, self.name = server, name
+        self.folder = Path(tempfile.mkdtemp(prefix="drab"))
+        for part in ("cdi", "reg", "plugins", "pod-resources"):
+            (self.folder / part).mkdir()
+        server.ask(create=[{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}])
+        self._write_kubeconfig()
+        socket = f"{self.folder}/pod-resources/kubelet.sock"
+        self._kubelet = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.told", str(claims), socket],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._kubelet.stdout is not None
+        self._kubelet.stdout.readline()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "dra_driver", "agent", "--node-name", self.name]
+        command += ["--hardware", "simulated:dgx-h100", "--kubeconfig", f"{self.folder}/kubeconfig"]
+        command += ["--cdi-root", f"{self.folder}/cdi", "--kubelet-registrar-directory-path", f"{self.folder}/reg"]
+        command += ["--kubelet-plugins-directory-path", f"{self.folder}/plugins"]
+        self.started_at = time.monotonic()
+        with (self.folder / "agent.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait_published(self, seconds: float = 120.0) -> float:
+        """Return the seconds from the start until the devices are in the API server."""
+        while not self.server.ask()["devices"].get(self.name):
+            if (
+                time.monotonic() - self.started_at > seconds
+                or self._process is None
+                or self._process.poll() is not None
+            ):
+                raise RuntimeError((self.folder / "agent.log").read_text())
+            time.sleep(0.005)
+        return time.monotonic() - self.started_at
+
+    def peak_mib(self) -> float:
+        """Return the most memory that the agent has had."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+    def asked(self) -> tuple[Counter[str], int]:
+        """Return how often what was asked for since the agent was made, and the bytes it read."""
+        told = self.server.ask()
+        return Counter(told["counts"].get(self.name, {})), int(told["bytes"].get(self.name, 0))
+
+    def stop(self) -> None:
+        for process in (self._process, self._kubelet):
+            if process is not None:
+                process.terminate()
+                process.wait(60)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write_kubeconfig(self) -> None:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "crowd", "cluster": {"server": self.server.url}}],
+            "users": [{"name": "agent", "user": {"token": self.name}}],
+            "contexts": [{"name": "crowd", "context": {"cluster": "crowd", "user": "agent"}}],
+            "current-context": "crowd",
+        }
+        (self.folder / "kubeconfig").write_text(json.dumps(config))
+
+
+def run(report: Report, *, agents: int = AGENTS, rounds: int = ROUNDS, steady_s: float = STEADY_SECONDS) -> None:
+    """Measure starts, a steady while, and a rollout."""
+    with _server("full") as full, _server("empty") as empty:
+        _starts(report, full, empty, rounds)
+        _steady(report, full, steady_s)
+        _rollout(report, full, agents)
+
+
+@contextmanager
+def _server(kind: str) -> Iterator[Server]:
+    server = Server(kind)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
+    """Start an agent on each server in turn."""
+    seconds: dict[str, list[float]] = {"full": [], "empty": []}
+    memory: dict[str, list[float]] = {"full": [], "empty": []}
+    asked: Counter[str] = Counter()
+    read = 0
+    for number in range(rounds):
+        for kind, server in (("empty", empty), ("full", full)):
+            agent = Agent(server, f"start-{number}", claims=CLAIMS if kind == "full" else 0)
+            try:
+                agent.start()
+                seconds[kind].append(agent.wait_published())
+                time.sleep(SETTLED_SECONDS)
+                memory[kind].append(agent.peak_mib())
+                if kind == "full":
+                    asked, read = max((asked, read), agent.asked(), key=lambda one: (one[0].total(), one[1]))
+            finally:
+                agent.stop()
+    _print(asked)
+    beyond = sum(count for what, count in asked.items() if what not in _OWN_WRITES) - CLAIMS
+    report.add("a start's requests beyond slices and unknown claims", beyond, "requests", budget=MOST_STARTS)
+    report.add("a start reads", read / 1000, "KB", budget=200)
+    start, alone = (statistics.median(seconds[kind]) for kind in ("full", "empty"))
+    report.add("start, empty cluster", alone, "s")
+    report.add("start, 100,000 claims", start, "s")
+    report.add("start, 100,000 claims, slower by", (start / alone - 1) * 100, "%", budget=10)
+    peak, least = (statistics.median(memory[kind]) for kind in ("full", "empty"))
+    report.add("memory (peak), empty cluster", least, "MiB")
+    report.add("memory (peak), 100,000 claims", peak, "MiB")
+    report.add("memory (peak), 100,000 claims, more by", peak - least, "MiB", budget=2)
+
+
+def _steady(report: Report, server: Server, seconds: float) -> None:
+    """Leave one agent alone."""
+    agent = Agent(server, "steady", claims=CLAIMS)
+    try:
+        agent.start()
+        agent.wait_published()
+        time.sleep(SETTLED_SECONDS)
+        before, _ = agent.asked()
+        time.sleep(seconds)
+        asked = agent.asked()[0] - before
+    finally:
+        agent.stop()
+    _print(asked)
+    lists = sum(count for what, count in asked.items() if what.startswith("list"))
+    report.add(f"lists in a steady {seconds:.0f} s", lists, "lists", budget=0)
+    # A watch lasts longer than that, and is renewed; the version is asked for once an hour.
+    rate = asked.total() / seconds + 1 / LIFETIME_SECONDS + 1 / FRESH_SECONDS
+    report.add(f"steady requests of {NODES} agents", rate * NODES, "requests/s", budget=100)
+
+
+def _rollout(report: Report, server: Server, agents: int) -> None:
+    """Start many agents, a batch at a time; count per agent, and scale to a cluster that rolls out the chart."""
+    per_agent: list[Counter[str]] = []
+    seconds: list[float] = []
+    for first in range(0, agents, BATCH):
+        batch = [Agent(server, f"node-{number}") for number in range(first, min(first + BATCH, agents))]
+        try:
+            for agent in batch:
+                agent.start()
+            seconds += [agent.wait_published() for agent in batch]
+            time.sleep(SETTLED_SECONDS)
+            per_agent += [agent.asked()[0] for agent in batch]
+        finally:
+            for agent in batch:
+                agent.stop()
+        print(f"  {first + len(batch)} of {agents} agents", flush=True)
+    total = sum(per_agent, Counter[str]())
+    _print(total, agents)
+    requests, most = total.total() / agents, max(counts.total() for counts in per_agent)
+    report.add(f"requests of one start, mean of {agents} agents", requests, "requests")
+    report.add(f"requests of one start, most of {agents} agents", most, "requests", budget=MOST_STARTS + 10)
+    lists = sum(count for what, count in total.items() if what.startswith("list")) / agents
+    report.add(f"lists of one start, mean of {agents} agents", lists, "lists", budget=1)
+    _scaled(report, requests, min(seconds))
+
+
+def _scaled(report: Report, requests: float, quickest_s: float) -> None:
+    """Scale to all nodes: so many agents at once as the DaemonSet replaces, each as quick as it can be."""
+    manifest = _MANIFEST.read_text()
+    at_once = _agents_at_once(manifest, NODES)
+    turn = max(_number(r"^ *minReadySeconds: (\d+)", manifest), quickest_s)
+    rate = requests * at_once / turn
+    print(
+        f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn (the"
+        f" longer of minReadySeconds and the quickest start, {quickest_s:.2f} s; pulls and sandboxes come on top)"
+        f" = {rate:.1f} requests/s; {requests * NODES:,.0f} requests in all, {NODES / at_once * turn / 60:,.0f} minutes"
+    )
+    report.add(f"rollout of {NODES} agents", rate, "requests/s", budget=100)
+
+
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def _agents_at_once(manifest: str, nodes: int) -> int:
+    """Read how many agents a rollout replaces at the same time; a share is rounded up."""
+    found = re.findall(r'^ *max(?:Surge|Unavailable): "?(\d+)(%?)"?$', manifest, re.MULTILINE)
+    return max((-(-int(number) * nodes // 100) if percent else int(number) for number, percent in found), default=1)
+
+
+def _print(asked: Counter[str], agents: int = 1) -> None:
+    for what, count in sorted(asked.items()):
+        print(f"    {count / agents:8.2f}  {what}", flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run with fewer agents and rounds: `python -m benchmarks.scale AGENTS ROUNDS STEADY_SECONDS`."""
+    report = Report()
+    run(report, agents=int(arguments[0]), rounds=int(arguments[1]), steady_s=float(arguments[2]))
+    print("\n" + report.table())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

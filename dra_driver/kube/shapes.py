@@ -1,0 +1,92 @@
+"""Shapes: whether an object of the API server is built as its kind is, as far as this driver reads it.
+
+In: a decoded object. Out: nothing, or one clear error that names the field. What is absent or null is left to whoever
+needs it; what is there has the right type. A server that lies, or a proxy that mixes up answers, then costs an error
+and no crash somewhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.kube.answers import bad_answer
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+
+# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field must be there.
+_METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
+_DEVICE = {
+    "name!": str,
+    "attributes": {...: {}},
+    "capacity": {...: {}},
+    "taints": [{"key": str, "value": str, "effect": str}],
+    "consumesCounters": [{"counterSet": str, "counters": {...: {}}}],
+}
+_SLICE = {
+    "metadata!": _METADATA,
+    "spec!": {
+        "driver!": str,
+        "nodeName": str,
+        "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
+        "devices": [_DEVICE],
+        "sharedCounters": [{"name": str, "counters": {...: {}}}],
+    },
+}
+_RESULT = {"request": str, "driver!": str, "pool!": str, "device!": str, "shareID": str, "adminAccess": bool}
+_ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector": {}}
+_CLAIM = {
+    "metadata!": {**_METADATA, "namespace!": str},
+    "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
+    "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
+}
+_NODE = {"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}}
+_NOUNS = {str: "a text", int: "a whole number", bool: "true or false"}
+
+
+def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
+    """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
+    _check(wire, _SLICE, "ResourceSlice")
+    if is_stored:
+        _check(wire["metadata"].get("resourceVersion"), str, "ResourceSlice.metadata.resourceVersion")
+
+
+def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
+    """Check a ResourceClaim, and that it is the one that was asked for. Raises: ApiError("api.bad-answer")."""
+    _check(wire, _CLAIM, f"ResourceClaim {namespace}/{name}")
+    found = wire["metadata"]["namespace"], wire["metadata"]["name"]
+    if found != (namespace, name):
+        raise bad_answer(f"asked for ResourceClaim {namespace}/{name}, the server answered with {'/'.join(found)}")
+
+
+def check_node(wire: Wire, name: str) -> None:
+    """Check a Node, and that it is the one that was asked for. Raises: ApiError("api.bad-answer")."""
+    _check(wire, _NODE, f"Node {name}")
+    if wire["metadata"]["name"] != name:
+        raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")
+
+
+def _check(value: Any, shape: Any, where: str) -> None:
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            raise _fault(where, "an object", value)
+        for key, inner in shape.items():
+            if key is ...:
+                for name, one in value.items():
+                    _check(one, inner, f"{where}.{name}")
+                continue
+            name = key.removesuffix("!")
+            found = value.get(name)
+            if found is not None or key.endswith("!"):
+                _check(found, inner, f"{where}.{name}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise _fault(where, "a list", value)
+        for number, one in enumerate(value):
+            _check(one, shape[0], f"{where}[{number}]")
+    elif not isinstance(value, shape) or (shape is int and isinstance(value, bool)):
+        raise _fault(where, _NOUNS[shape], value)
+
+
+def _fault(where: str, expected: str, found: Any) -> ApiError:
+    noun = {dict: "an object", list: "a list", type(None): "nothing"}.get(type(found)) or repr(found)[:50]
+    return bad_answer(f"{where} should be {expected}, the server sent {noun}")

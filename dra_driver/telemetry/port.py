@@ -1,0 +1,240 @@
+"""Port: a few small pages over HTTP for probes and scrapes, whoever else knocks.
+
+In: an address, and a callable for each page. Out: answers, one a connection. One thread serves all connections and
+never waits for any: there are at most `MOST_VISITS`, the newest takes the place of the oldest, and each has an end. So
+ten thousand visitors that say nothing, or a word a minute, keep no probe from its answer. A page that takes a while is
+rendered in a thread of its own, at most a few times a second, once for all who wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from dra_driver.telemetry.visits import Answer, Visit
+
+log = logging.getLogger(__name__)
+
+MOST_VISITS = 256
+VISIT_SECONDS = 5.0  # for the whole request, and again for the answer
+_BACKLOG = 512
+_ACCEPTED_AT_ONCE = 32  # then those who are in are heard again
+_FAULT_SECONDS = 0.05  # after a connection that could not be taken: short of something
+_RENDER_SECONDS = 0.05  # between two beginnings of the same page
+
+Page = Callable[[], Answer]
+
+
+class Port:
+    """Serves `pages` by path. Those of `quick` must never wait for anything."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        pages: Mapping[str, Page],
+        *,
+        quick: Mapping[str, Answer],
+        most_visits: int = MOST_VISITS,
+        visit_s: float = VISIT_SECONDS,
+    ) -> None:
+        self._quick, self._most, self._visit_s = quick, most_visits, visit_s
+        self._listener = _listen(address)
+        self.number = int(self._listener.getsockname()[1])
+        self._bell, self._ear = socket.socketpair()
+        self._renderers = {path: _Renderer(page, self._rendered) for path, page in pages.items()}
+        self._done: deque[tuple[Visit, Answer]] = deque()
+        self._visits: dict[Visit, None] = {}  # the oldest first
+        self._selector = selectors.DefaultSelector()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
+
+    def start(self) -> None:
+        """Begin answering."""
+        for one in (self._listener, self._ear):
+            one.setblocking(False)
+            self._selector.register(one, selectors.EVENT_READ)
+        for renderer in self._renderers.values():
+            renderer.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering and free the port."""
+        self._is_stopping = True
+        for renderer in self._renderers.values():
+            renderer.stop()
+        self._ring()
+        if self._thread.is_alive():
+            self._thread.join()
+        for visit in list(self._visits):
+            self._end(visit)
+        for one in (self._listener, self._bell, self._ear):
+            one.close()
+        self._selector.close()
+
+    # -- the one thread ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._is_stopping:
+            try:
+                for key, _ in self._selector.select(self._wait_s()):
+                    self._ready(key.fileobj, key.data)
+                self._end_late()
+            except Exception:
+                log.exception("status port failed")
+                time.sleep(_FAULT_SECONDS)
+
+    def _ready(self, sock: object, visit: Visit | None) -> None:
+        if visit is not None:
+            self._go_on(visit)
+        elif sock is self._listener:
+            self._accept()
+        else:
+            with contextlib.suppress(BlockingIOError):
+                self._ear.recv(4096)
+            while self._done:
+                done, answer = self._done.popleft()
+                if done in self._visits:
+                    self._answer(done, answer)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._end_oldest()
+                time.sleep(_FAULT_SECONDS)
+                return
+            sock.setblocking(False)
+            if len(self._visits) >= self._most:
+                self._end_oldest()
+            visit = Visit(sock, time.monotonic() + self._visit_s)
+            self._visits[visit] = None
+            self._selector.register(sock, selectors.EVENT_READ, visit)
+            self._go_on(visit)
+
+    def _go_on(self, visit: Visit) -> None:
+        if visit not in self._visits:  # ended since the selector named it
+            return
+        try:
+            if visit.is_asked:
+                if visit.send():
+                    self._end(visit)
+                return
+            asked = visit.read()
+        except OSError:
+            self._end(visit)
+            return
+        if isinstance(asked, Answer):
+            self._answer(visit, asked)
+        elif asked is None:
+            return
+        elif asked in self._quick:
+            self._answer(visit, self._quick[asked])
+        elif asked in self._renderers:
+            self._selector.unregister(visit.sock)
+            self._renderers[asked].ask(visit)
+        else:
+            known = ", ".join([*self._renderers, *self._quick])
+            self._answer(visit, Answer(404, f"try {known}\n".encode()))
+
+    def _answer(self, visit: Visit, answer: Answer) -> None:
+        visit.until = time.monotonic() + self._visit_s
+        try:
+            is_sent = visit.answer(answer)
+        except OSError:
+            is_sent = True
+        if is_sent:
+            self._end(visit)
+            return
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(visit.sock)
+        self._selector.register(visit.sock, selectors.EVENT_WRITE, visit)
+
+    def _end(self, visit: Visit) -> None:
+        del self._visits[visit]
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(visit.sock)
+        visit.end()
+
+    def _end_oldest(self) -> None:
+        if self._visits:
+            self._end(next(iter(self._visits)))
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for visit in [visit for visit in self._visits if visit.until <= now]:
+            self._end(visit)
+
+    def _wait_s(self) -> float | None:
+        if not self._visits:
+            return None
+        return max(0.0, min(visit.until for visit in self._visits) - time.monotonic())
+
+    # -- the threads that render -------------------------------------------------------------------------------------
+
+    def _rendered(self, visits: list[Visit], answer: Answer) -> None:
+        self._done.extend((visit, answer) for visit in visits)
+        self._ring()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):
+            self._bell.send(b"!")
+
+
+class _Renderer:
+    """Makes one page for all who wait for it; whoever comes while it is made waits for the next."""
+
+    def __init__(self, page: Page, done: Callable[[list[Visit], Answer], None]) -> None:
+        self._page, self._done = page, done
+        self._changed = threading.Condition()
+        self._waiting: list[Visit] = []
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
+
+    def start(self) -> None:
+        """Begin; nothing runs before somebody asks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a page under way is left behind."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def ask(self, visit: Visit) -> None:
+        """Have the page made for this visit."""
+        with self._changed:
+            self._waiting.append(visit)
+            del self._waiting[:-MOST_VISITS]
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
+                if self._is_stopping:
+                    return
+                visits, self._waiting = self._waiting, []
+            try:
+                answer = self._page()
+            except Exception:
+                log.exception("status page failed")
+                answer = Answer(500, b"internal error\n")
+            self._done(visits, answer)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    """Listen; without a host on both IP versions: the kubelet's probes come by whichever the cluster has."""
+    is_for_both = not address[0] and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_for_both or ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_for_both)

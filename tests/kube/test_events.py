@@ -1,0 +1,74 @@
+"""Events: how often a fault is told, by a real request to the embedded API server."""
+
+import threading
+
+import pytest
+
+from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.kube import credentials, events
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import MOST, Told, node_event, tell_node
+
+
+@pytest.fixture
+def embedded():
+    with EmbeddedApi() as server:
+        yield server
+
+
+@pytest.fixture
+def api(embedded, tmp_path):
+    return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
+
+
+def fault(reason: str, node: str = "n1", message: str = "because") -> dict:
+    return node_event(node, "gpu.example.com", "Warning", reason, message)
+
+
+def sent(embedded) -> list[tuple[str, str]]:
+    return [(e.method, e.path) for e in embedded.log.entries(contains="/events")]
+
+
+def test_a_fault_is_told_once_in_ten_minutes_whatever_its_words(api, embedded):
+    for number in range(20):
+        tell_node(api, fault("Broken", message=f"for the {number}th time"))
+    assert len(sent(embedded)) == 1
+    tell_node(api, fault("Broken", node="n2"))
+    tell_node(api, fault("Other"))
+    assert sent(embedded) == [("POST", events.PATH)] * 3
+
+
+def test_a_fault_that_lasts_is_told_again_after_ten_minutes():
+    now = [0.0]
+    told = Told(lambda: now[0])
+    assert told.is_due(("Broken",))
+    now[0] = 599.0
+    assert not told.is_due(("Broken",))
+    now[0] = 600.0
+    assert told.is_due(("Broken",))
+
+
+def test_many_faults_cost_a_bounded_number_of_events_and_bounded_memory():
+    now = [0.0]
+    told = Told(lambda: now[0])
+    assert sum(told.is_due(("Broken", str(number))) for number in range(10_000)) == MOST
+    assert len(told._at) == MOST
+    now[0] = 600.0
+    assert told.is_due(("Broken", "10000"))
+    assert len(told._at) == 1
+
+
+def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
+    threads = [threading.Thread(target=tell_node, args=(api, fault("Broken"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sent(embedded)) == 1
+
+
+def test_an_event_that_is_not_taken_fails_nobody_and_is_not_sent_again_at_once(api, embedded):
+    embedded.troubles.fail_next(403, count=1, contains="/events")
+    tell_node(api, fault("Broken"))
+    tell_node(api, fault("Broken"))
+    assert len(sent(embedded)) == 1

@@ -1,0 +1,155 @@
+"""The status port under attack, over real sockets."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from dra_driver.telemetry.port import MOST_VISITS, Port
+from dra_driver.telemetry.visits import Answer
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def open_port():
+    ports = []
+
+    def start(**options) -> Port:
+        pages = options.pop("pages", {"/metrics": lambda: Answer(200, b"x" * 100_000)})
+        ports.append(Port(("127.0.0.1", 0), pages, quick={"/healthz": Answer(200, b"ok\n")}, **options))
+        ports[-1].start()
+        return ports[-1]
+
+    yield start
+    for port in ports:
+        port.stop()
+
+
+def connect(port: Port, said: bytes = b"", timeout: float = 10.0) -> socket.socket:
+    visitor = socket.create_connection(("127.0.0.1", port.number), timeout=timeout)
+    with contextlib.suppress(OSError):
+        visitor.sendall(said)
+    return visitor
+
+
+def rest(visitor: socket.socket) -> bytes:
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := visitor.recv(65536):
+            heard += piece
+    return heard
+
+
+def get(port: Port, path: str, method: str = "GET") -> bytes:
+    with connect(port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()) as visitor:
+        return rest(visitor)
+
+
+def status(answer: bytes) -> str:
+    return answer.decode().split()[1] if answer else ""
+
+
+def test_a_page_comes_whole_and_ends_the_connection(open_port):
+    port = open_port()
+    answer = get(port, "/metrics")
+    assert answer.endswith(b"\r\n\r\n" + b"x" * 100_000)
+    assert b"Connection: close" in answer
+    assert get(port, "/metrics?name=a").endswith(b"x" * 100_000)
+    assert get(port, "/metrics", "HEAD").endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", "404"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", "405"),
+        (b"hello\r\n\r\n", "400"),
+        (b"\x16\x03\x01\r\n\r\n", "400"),
+        (b"GET /" + b"x" * 9000, "431"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 2000, "431"),
+    ],
+)
+def test_what_is_no_request_for_a_page_is_refused(open_port, said, expected):
+    with connect(open_port(), said) as visitor:
+        assert status(rest(visitor)) in {expected, ""}  # what was not read any more may have reset the connection
+
+
+def test_probes_are_answered_while_thousands_say_nothing(open_port):
+    port = open_port()
+    silent = []
+    for index in range(4 * MOST_VISITS):
+        silent.append(connect(port, b"GET /healthz HT"[: index % 16]))
+        if index % 100 == 99:
+            assert status(get(port, "/healthz")) == "200"
+            assert status(get(port, "/metrics")) == "200"
+    assert len(port._visits) <= MOST_VISITS
+    assert rest(silent[0]) == b""  # the oldest gave way
+    for visitor in silent:
+        visitor.close()
+
+
+def test_whoever_asks_a_byte_at_a_time_is_sent_away(open_port):
+    port = open_port(visit_s=0.3)
+    with connect(port) as visitor, contextlib.suppress(ConnectionError):
+        while True:
+            visitor.sendall(b"G")
+            time.sleep(0.02)
+    until(lambda: not port._visits)
+
+
+def test_whoever_does_not_read_the_answer_is_sent_away(open_port):
+    large = b"x" * (64 << 20)
+    port = open_port(visit_s=0.3, pages={"/metrics": lambda: Answer(200, large)})
+    with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n"):
+        until(lambda: port._visits)
+        until(lambda: not port._visits)
+        assert status(get(port, "/healthz")) == "200"
+
+
+def test_a_page_that_hangs_holds_up_no_other(open_port):
+    released = threading.Event()
+
+    def hang() -> Answer:
+        released.wait(20)
+        return Answer(200, b"")
+
+    port = open_port(pages={"/metrics": hang, "/readyz": lambda: Answer(200, b"ok\n")})
+    stuck = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(20)]
+    assert status(get(port, "/healthz")) == "200"
+    assert status(get(port, "/readyz")) == "200"
+    released.set()
+    for visitor in stuck:
+        assert status(rest(visitor)) == "200"
+        visitor.close()
+
+
+def test_many_scrapes_at_once_cost_few_renderings(open_port):
+    times = []
+
+    def render() -> Answer:
+        times.append(1)
+        return Answer(200, b"")
+
+    port = open_port(pages={"/metrics": render})
+    scrapes = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(200)]
+    assert [status(rest(visitor)) for visitor in scrapes] == ["200"] * 200
+    assert len(times) < 100
+    for visitor in scrapes:
+        visitor.close()
+
+
+def test_a_page_with_a_fault_is_a_500_and_the_port_lives_on(open_port):
+    port = open_port(pages={"/metrics": lambda: 1 // 0})
+    assert status(get(port, "/metrics")) == "500"
+    assert status(get(port, "/healthz")) == "200"
+
+
+def test_a_stopped_port_is_free_at_once(open_port):
+    port = open_port()
+    waiting = connect(port)
+    port.stop()
+    assert rest(waiting) == b""
+    with socket.create_server(("127.0.0.1", port.number)):
+        pass
