@@ -35,10 +35,11 @@ class Callers:
             ) from error  # fmt: skip
         context.verify_mode = ssl.CERT_OPTIONAL
 
-    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Say why a caller is refused; empty for one that may ask. What is given was verified in the handshake."""
+    def refusal(self, connection: ssl.SSLSocket) -> str:
+        """Return why a caller is refused; empty for one that may ask. The handshake has verified its certificate."""
         if self._authorities is None:
             return ""
+        certificate = connection.getpeercert()
         if not certificate:
             return "a client certificate is needed"
         if not self._names or _names_of(certificate) & set(self._names):

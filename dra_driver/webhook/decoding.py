@@ -38,7 +38,7 @@ def decode(body: bytes) -> Any:
     if _marks(body, b"[", b"{") > MOST_LEVELS or _marks(body, b",", b"[", b"{") > MOST_VALUES:
         body = _flattened(body)
     try:
-        return json.loads(body.decode(), parse_int=_int)
+        return _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise InputError("review", f"not an AdmissionReview: {error}") from error
 
@@ -83,3 +83,6 @@ def _uid_of(body: bytes) -> str:
 
 def _int(text: str) -> int | float:
     return int(text) if len(text) <= _MOST_DIGITS else float(text)
+
+
+_DECODER = json.JSONDecoder(parse_int=_int)

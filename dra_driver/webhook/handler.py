@@ -45,7 +45,7 @@ class Answering:
     readiness: Callable[[], tuple[str, ...]]
     metrics: Callable[[], bytes]
     answered: Callable[[str, str], None]
-    refusal: Callable[[Mapping[str, Any] | None], str]
+    refusal: Callable[[Any], str]
     room: Room
 
 
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in self.answering.judges:
             self._refuse(404, "no such webhook")
             return
-        if why := self.answering.refusal(self.connection.getpeercert()):
+        if why := self.answering.refusal(self.connection):
             answered(path, "stranger")
             self._refuse(403, why)
             return
@@ -161,8 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._connection.work()
         waiting = Patience(is_gone=lambda: has_left(self.connection))
         with self.answering.room.for_judging(path, length, _ROOM_SECONDS):
-            if has_left(self.connection):
-                raise CallerGoneError
+            waiting.look()
             status, reply, outcome = self._judged(path, body, waiting)
         self.answering.answered(path, outcome)
         self._answer(status, reply, _JSON if status == 200 else "text/plain; charset=utf-8")

@@ -205,5 +205,5 @@ def _reads_identities(selector: KubernetesSelector) -> bool:
 
 def _key(kind: str, text: SelectorText) -> bytes:
     """Name what is asked. The text itself would take 10 KiB a selector."""
-    said = repr((kind, text.class_name, text.expression, text.is_first, text.is_last))
-    return blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
+    said = "\0".join((kind, text.class_name, f"{text.is_first:d}{text.is_last:d}", text.expression))
+    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()

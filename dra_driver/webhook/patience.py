@@ -42,9 +42,13 @@ class Patience:
 
     def check(self) -> None:
         """Return while it is worth going on. Raises: OutOfPatienceError, CallerGoneError."""
-        now = self._clock()
-        if now >= self._until:
+        if self._clock() >= self._until:
             raise OutOfPatienceError
+        self.look()
+
+    def look(self) -> None:
+        """Look whether the caller is there, if that has not been done for a while. Raises: CallerGoneError."""
+        now = self._clock()
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             if self._is_gone():

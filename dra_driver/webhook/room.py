@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 SMALL_BYTES = 16 * 1024
 MOST_LARGE_BYTES = 8 << 20  # of all large bodies together
@@ -49,9 +49,19 @@ class Room:
     @contextmanager
     def for_judging(self, path: str, length: int, seconds: float) -> Iterator[None]:
         """Wait until a review of this path may be decoded and judged. Raises: NoRoomError."""
-        with ExitStack() as held:
-            for one in (*((self._large[path],) if length > SMALL_BYTES else ()), self._judged[path]):
-                if not one.acquire(timeout=seconds):
-                    raise NoRoomError
-                held.callback(one.release)
-            yield
+        if length > SMALL_BYTES:
+            with _held(self._large[path], seconds), _held(self._judged[path], seconds):
+                yield
+        else:
+            with _held(self._judged[path], seconds):
+                yield
+
+
+@contextmanager
+def _held(one: threading.BoundedSemaphore, seconds: float) -> Iterator[None]:
+    if not one.acquire(timeout=seconds):
+        raise NoRoomError
+    try:
+        yield
+    finally:
+        one.release()
