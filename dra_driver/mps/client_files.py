@@ -72,7 +72,7 @@ def sweep(folder: Path) -> int:
 
 def _empty(fd: int) -> None:
     count = 0
-    while names := os.listdir(fd):  # noqa: PTH208 - a descriptor
+    while names := os.listdir(fd):
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):  # it went away or changed: the next round
                 count = _remove(fd, name, count)
