@@ -238,7 +238,9 @@ class Attempt:
                 self._untake(device)
 
     def _is_shared_already(self, device: DeviceRecord) -> bool:
-        return device.id in self.context.held.capacity or device.id in self.shared
+        held = self.context.held
+        is_held = device.id in held.capacity or (self.context.rules.any_share_is_shared and device.id in held.shares)
+        return is_held or device.id in self.shared
 
     def _share(self, placed: Placed) -> None:
         device = placed.device

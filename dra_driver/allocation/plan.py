@@ -80,7 +80,9 @@ class ClaimPlan:
         """
         made = []
         for number, wire in enumerate(self.constraint_wires):
-            constraint = make_constraint(wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets, lists=self.compares_lists)
+            constraint = make_constraint(
+                wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets, lists=self.compares_lists
+            )
             if constraint is None:
                 text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
                 raise Refusal(Category.FEATURE_DISABLED, text)

@@ -126,6 +126,7 @@ class Rules:
     invalid_pool_is_fatal: bool = False
     counters_of: Literal["slice", "pool name", "pool"] = "pool name"
     shares_hold_counters: bool = False  # allocated shares count when the available counters are computed
+    any_share_is_shared: bool = False  # a held share without consumedCapacity has paid the device's counters, too
     # search
     combinations: bool = False  # devices of one request are tried in rising order only
     limit_per_request: bool = False  # the limit of 32 is judged request by request, before the next one is read
@@ -204,7 +205,7 @@ def _newer(version: str, features: Features, *, shares: bool) -> Rules:
     if shares:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
-        rules = replace(rules, capacity_errors=True)
+        rules = replace(rules, capacity_errors=True, any_share_is_shared=True)
         rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules

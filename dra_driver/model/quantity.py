@@ -211,6 +211,8 @@ def _strip_zeros(unscaled: int, scale: int) -> tuple[int, int]:
 
 def _binary_form(whole: int) -> str:
     power = 0
+    if whole == -_INT64_MAX - 1:
+        return str(whole)  # the server's own sign change of this number overflows, and finds no factors
     while whole % 1024 == 0 and power < 6:
         whole //= 1024
         power += 1

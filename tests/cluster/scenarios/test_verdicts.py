@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.oracle import selectors
+from tests.cluster.oracle import allocations, selectors
 
 
 @pytest.mark.soak
 def test_the_oracle_answers_about_selectors_as_recorded() -> None:
     assert selectors.changed() == []
+
+
+@pytest.mark.soak
+def test_the_oracle_answers_about_allocation_as_recorded() -> None:
+    assert allocations.changed() == []

@@ -1,0 +1,32 @@
+"""The allocator against outcomes that were recorded from Kubernetes' own allocators, by version (`make verdicts`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster import binaries
+from tests.cluster.oracle import recordings
+from tests.cluster.oracle.allocations import is_judged
+from tests.cluster.oracle.outcomes import our_outcomes
+from tests.cluster.oracle.written_worlds import written_worlds
+
+
+@pytest.mark.parametrize("version", binaries.VERSIONS)
+def test_every_outcome_is_one_that_kubernetes_was_seen_to_have(version: str) -> None:
+    judged, differing = 0, []
+    for (name, world), told in recordings.read(recordings.ALLOCATIONS, version):
+        ours = our_outcomes(world, version) if told else {}
+        judged += len(told)
+        differing += [(name, node, seen, ours[node]) for node, seen in told.items() if ours[node] not in seen]
+    assert judged > 250
+    assert not differing
+
+
+def test_the_recorded_allocators_are_those_of_the_lane() -> None:
+    assert recordings.header(recordings.ALLOCATIONS)["packages"] == recordings.pins()
+
+
+def test_1_34_with_consumable_capacity_is_not_judged() -> None:
+    world = next(iter(written_worlds().values()))
+    assert not is_judged(world, "1.34")
+    assert our_outcomes(world, "1.34") == {"node-1": {"category": "not-judged"}}
