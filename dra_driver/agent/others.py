@@ -127,7 +127,10 @@ class Others:
         return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))
 
     def _is_in_ledger(self, uid: str) -> bool:
-        return self._ledger.get(uid) is not None
+        try:
+            return self._ledger.get(uid) is not None
+        except DriverError:
+            return False  # what its file names is kept back
 
     def _device_plugin_changed(self) -> None:
         self._changed()

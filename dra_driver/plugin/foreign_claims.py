@@ -43,6 +43,10 @@ _PASSTHROUGH = "gpu-vfio-"  # its GPU is bound to vfio, and so is none of ours
 class UnknownClaims(Protocol):
     """The claims of this node that the ledger does not know."""
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the kubelet has answered the last question."""
+
     def unknown(self, *, is_fresh: bool) -> tuple[ClaimWire, ...]:
         """Return them. Raises: DriverError when they can't be told, now or at all."""
 
@@ -121,7 +125,7 @@ class ForeignClaims:
                 pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
             except Exception:
                 log.exception("look for foreign claims failed")
-            is_settled = self._looks > 1 and not self._held
+            is_settled = self._looks > 1 and not self._held and self._claims.has_answered
             self._wake.wait(None if is_settled else pause)
 
     def _look(self) -> None:

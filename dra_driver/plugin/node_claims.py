@@ -18,7 +18,7 @@ from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
+from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.claim_results import ClaimName, results, uid_of
 from dra_driver.plugin.ledger import Ledger
@@ -86,6 +86,11 @@ class NodeClaims:
         self._version_at = float("-inf")
         self._problem = ""
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the kubelet has answered the last question."""
+        return self._seen is not None
+
     def here(self) -> PodsHere:
         """Return what the kubelet tells now, or has told a moment ago. Raises: NodeError("node.pod-resources")."""
         with self._mutex:
@@ -102,7 +107,7 @@ class NodeClaims:
 
         What is listed is listed now, or, when not `is_fresh`, only asked about again. Raises: NodeError
         ("node.pod-resources") while the kubelet is waited for, or, when not `is_patient`, whenever it does not answer;
-        ApiError while the list is waited for; LedgerError.
+        ApiError while the list is waited for.
         """
         with self._mutex:
             known = self._known()
@@ -159,7 +164,12 @@ class NodeClaims:
     # What the kubelet tells
 
     def _known(self) -> frozenset[ClaimName]:
-        return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
+        """Return the names of the claims in the ledger; none while it can't be read, and every claim is asked about."""
+        try:
+            return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
+        except LedgerError as error:
+            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            return frozenset()
 
     def _told(self, *, is_patient: bool) -> Mapping[ClaimName, ClaimHere]:
         try:

@@ -35,7 +35,7 @@ class World:
     """Claims that the ledger does not know, and a folder of CDI files."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.claims, self.ours = folder, (), set()
+        self.folder, self.claims, self.ours, self.has_answered = folder, (), set(), True
         self.asked = threading.Semaphore(0)
         self.fresh: list[bool] = []
         self.changes = threading.Semaphore(0)
@@ -166,6 +166,13 @@ def test_where_nothing_is_held_it_looks_twice_and_again_when_another_driver_came
     until(lambda: len(world.fresh) == 4, what="two more")
     world.it.stop()
     assert world.fresh == [True, False, True, False]
+
+
+def test_it_goes_on_to_look_until_the_kubelet_has_answered(world):
+    world.has_answered = False
+    world.it.start()
+    until(lambda: len(world.fresh) > 5, what="many looks")
+    world.it.stop()
 
 
 def test_a_whole_gpu_stands_for_everything_of_it(devices):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.model.errors import ApiError, NodeError
+from dra_driver.model.errors import ApiError, LedgerError, NodeError
 from dra_driver.plugin.listed_claims import LIST_SECONDS, ListedClaims
 from dra_driver.plugin.node import Node
 from dra_driver.plugin.node_claims import FRESH_SECONDS, PATIENCE_SECONDS, SILENT, VERSION_SECONDS, NodeClaims
@@ -173,6 +173,15 @@ def test_a_kubelet_that_does_not_answer_is_waited_for_but_not_for_ever(world):
     world.later(PATIENCE_SECONDS)
     assert devices(claims.unknown()) == {"gpu-0"}, "what it told last still holds"
     assert world.asked == ["a"]
+
+
+def test_a_ledger_that_cannot_be_read_knows_no_claim(world, monkeypatch):
+    def broken():
+        raise LedgerError("corrupt", "broken")
+
+    monkeypatch.setattr(world, "records", broken)
+    world.here = {("ns", "a"): held("gpu-0")}
+    assert devices(world.claims().unknown()) == {"gpu-0"}
 
 
 def test_one_answer_of_the_kubelet_serves_all_who_ask_together(world):
