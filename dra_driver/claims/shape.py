@@ -9,7 +9,7 @@ Source: Kubernetes API resource/v1, AllocationResult and its validation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dra_driver.claims.config import type_name
@@ -18,7 +18,8 @@ from dra_driver.model.limits import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVE
 from dra_driver.model.names import is_claim_uid, is_dns_label, is_dns_subdomain
 from dra_driver.model.quantity import Quantity, QuantityError
 
-_CONFIGS = 64 * ALLOCATION_RESULTS  # each request's class may bring as many as a claim
+# A Kubernetes to come may allow more: what is bounded here is the work, not the API.
+_RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR
 _REQUEST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _MOST = Quantity.of(2**63 - 1)
 _SHOWN = 80  # characters of a value that is wrong
@@ -34,12 +35,12 @@ def check_shape(claim: Any, driver: str = "") -> None:
         if metadata.get(name, "") != "":
             _text(metadata.get(name), f"metadata.{name}", is_good)
     status = _object(claim.get("status") or {}, "status")
-    for path, consumer in _rows(status, "status", "reservedFor", RESERVED_FOR):
+    for path, consumer in _rows(status, "status", "reservedFor", _CONSUMERS):
         if consumer.get("resource") == "pods" and consumer.get("uid") is not None:
             _text(consumer["uid"], f"{path}.uid", is_claim_uid)
     allocation = _object(status.get("allocation") or {}, "status.allocation")
     devices = _object(allocation.get("devices") or {}, "status.allocation.devices")
-    for path, result in _rows(devices, "status.allocation.devices", "results", ALLOCATION_RESULTS):
+    for path, result in _rows(devices, "status.allocation.devices", "results", _RESULTS):
         if result.get("driver") == driver:
             _check_result(result, path)
     for path, entry in _rows(devices, "status.allocation.devices", "config", _CONFIGS):
@@ -66,8 +67,8 @@ def _check_entry(entry: Mapping[str, Any], path: str) -> None:
     source, requests = entry.get("source", ""), entry.get("requests") or []
     if not isinstance(source, str):
         raise _fault(f"{path}.source", "a text", source)
-    if not isinstance(requests, list) or len(requests) > ALLOCATION_RESULTS:
-        raise _fault(f"{path}.requests", f"a list of at most {ALLOCATION_RESULTS}", requests)
+    if not isinstance(requests, list) or len(requests) > _RESULTS:
+        raise _fault(f"{path}.requests", f"a list of at most {_RESULTS}", requests)
     for index, name in enumerate(requests):
         _text(name, f"{path}.requests[{index}]", lambda text: _REQUEST.fullmatch(text) is not None)
 
@@ -86,7 +87,7 @@ def _object(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _text(value: Any, path: str, is_good: Any) -> None:
+def _text(value: Any, path: str, is_good: Callable[[str], bool]) -> None:
     if not isinstance(value, str) or not is_good(value):
         raise _fault(path, "what the API allows there", value)
 

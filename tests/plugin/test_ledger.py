@@ -360,7 +360,8 @@ def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:
     writer = rig.ledger._file.current(Deadline.after(5))._writer
     writer.execute(f"PRAGMA max_page_count={writer.execute('PRAGMA page_count').fetchone()[0]}")
     rig.allocate("big", *(f"gpu-{i}" for i in (1, 2, 3)), configs=())
-    rig.api.claims["ns", "claim-big"]["status"]["allocation"]["devices"]["results"][0]["request"] = "r" * 20000
+    pods = [{"resource": "pods", "uid": f"{number:0128}"} for number in range(256)]
+    rig.api.claims["ns", "claim-big"]["status"]["reservedFor"] = pods
     with pytest.raises(LedgerError) as caught:
         rig.prepare("big")
     assert caught.value.code == "ledger.full"
