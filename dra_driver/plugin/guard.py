@@ -26,6 +26,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
+FAULT_SECONDS = 2.0  # until the next look after one that failed: the ledger may be on a full disk for long
 
 
 class Guard:
@@ -62,16 +63,15 @@ class Guard:
     def _run(self) -> None:
         while not self._over.is_set():
             self._wake.clear()
+            has_work, pause = True, FAULT_SECONDS
             try:
-                has_work = self._look()
+                has_work, pause = self._look(), LOOK_SECONDS
             except DriverError as error:
                 log.warning("can't tell what is kept back", extra=fields(code=error.code, err=str(error)))
-                has_work = True
             except Exception:
                 log.exception("looking after devices that are kept back failed")
-                has_work = True
             if has_work:
-                self._wake.wait(LOOK_SECONDS)
+                self._wake.wait(pause)
                 continue
             with self._mutex:
                 if not self._wake.is_set():

@@ -12,6 +12,7 @@ import pytest
 
 from dra_driver.model.errors import ClaimError
 from dra_driver.plugin import guard, kept_back
+from dra_driver.plugin.record import State
 from dra_driver.plugin.survivors import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
@@ -175,3 +176,28 @@ def test_a_real_container_is_found_as_long_as_it_lives(tmp_path: Path) -> None:
         container.wait(10)
         if container.stdout is not None:
             container.stdout.close()
+
+
+def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in_the_middle(
+    rig: Rig, machine: Machine
+) -> None:
+    machine.run(7, "container", CONTAINER, OLD)
+    rig.api.put(claim_wire("old", result("gpu-0"), result("gpu-1"), pods=(OLD,)))
+    rig.prepare("old")
+    rig.ledger.set_state("old", State.UNPREPARING)
+    rig.preparer.close()
+    rig.restart()
+    assert rig.preparer.repair() == 1
+    assert rig.states() == {}
+    assert not rig.ledger.is_empty(), "the folder must not go with the last agent"
+    for device in ("gpu-0", "gpu-1"):
+        with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+            rig.prepare(rig.allocate(f"new-{device}", device), 0.3)
+    machine.end(7)
+    assert rig.prepare("new-gpu-0")
+
+
+def test_what_was_kept_back_in_another_boot_holds_nobody_up(rig: Rig, left: Machine) -> None:
+    rig.preparer.close()
+    rig.reboot()
+    assert rig.prepare("new", 1.0)
