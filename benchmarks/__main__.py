@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, selectors, webhook
+from benchmarks import agent, allocation, selectors, tools, webhook
 from benchmarks.figures import Report
 
-SUITES = {"agent": agent.run, "selectors": selectors.run, "allocation": allocation.run, "webhook": webhook.run}
+SUITES = {
+    "agent": agent.run,
+    "selectors": selectors.run,
+    "allocation": allocation.run,
+    "tools": tools.run,
+    "webhook": webhook.run,
+}
 
 
 def main() -> None:

@@ -100,7 +100,9 @@ def explain(
     return Explanation(_overall(explained, errors), explained, bool(errors), rules.kubernetes, rules.exact)
 
 
-def _kinds(kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None) -> Iterable[tuple[Wire, str, list[str]]]:
+def _kinds(
+    kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None
+) -> Iterable[tuple[Wire, str, list[str]]]:
     """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others.
 
     Without `kinds` each node stands for itself.

@@ -217,7 +217,9 @@ class Timeline:
         ]
         self.running[job.name] = (job, node, claims)
         self._placer().hold(claims)
-        return Placed(job.name, node, tuple(one["device"] for r in results for one in r["devices"].get("results") or ()))
+        return Placed(
+            job.name, node, tuple(one["device"] for r in results for one in r["devices"].get("results") or ())
+        )
 
     def _why(self, job: Job) -> str:
         return self._placer().why_not(job.claims, job.pod or {})

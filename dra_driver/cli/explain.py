@@ -68,7 +68,9 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     if allocator.rules.kubernetes == "1.35":
         newer = Allocator(**state, kubernetes="1.36", features=allocator.features)
     nodes = [n for n in world.of("Node") if not given["only"] or n["metadata"]["name"] in given["only"]]
-    explanation = explain(allocator, claims, progress(nodes, "nodes"), pod=pod, newer=newer, folds=len(nodes) > FEW_NODES)
+    explanation = explain(
+        allocator, claims, progress(nodes, "nodes"), pod=pod, newer=newer, folds=len(nodes) > FEW_NODES
+    )
     if output == "table":
         _show(explanation)
     else:

@@ -29,6 +29,7 @@ from dra_driver.model.wire import Wire
 STDIN = "-"
 SIZE_MAX = 256 << 20  # bytes of a text
 STREAM_MAX = 1 << 30  # bytes of an object in JSON, of which only a part is in memory as text
+_SHOWN_MAX = 4096  # characters of a path; longer ones can't be files
 SILENT_SECONDS = 5.0
 _LISTS_MAX = 4  # levels of Lists in Lists
 
@@ -145,15 +146,20 @@ def parse_documents(text: str, origin: str) -> Iterator[Document]:
 
 def shown(path: str) -> str:
     """Name a file for people."""
-    return "standard input" if path == STDIN else path
+    if path == STDIN:
+        return "standard input"
+    return path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]}… ({len(path):,} characters)"
 
 
 def files_of(path: str) -> list[str]:
     """Give the files that a path stands for. Raises: InputError."""
     folder = Path(path)
-    if path == STDIN or not folder.is_dir():
-        return [path]
-    found = sorted(str(file) for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+    try:
+        if path == STDIN or not folder.is_dir():
+            return [path]
+        found = sorted(str(file) for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+    except OSError as fault:
+        raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
     if not found:
         raise InputError("unreadable", f"there is no YAML or JSON file in {path}")
     return found

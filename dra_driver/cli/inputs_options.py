@@ -132,7 +132,9 @@ def gather(
             "no-selector", "there is no selector to work on", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment)
+    return Given(
+        fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment
+    )
 
 
 def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:

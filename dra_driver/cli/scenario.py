@@ -19,13 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dra_driver.allocation.timeline import KINDS, Event, Job, jobs_of_claims
+from dra_driver.cli.inputs_shapes import ShapeChecker
 from dra_driver.cli.world import World, add_profiles, default_requests, pod_claims, world_of_files
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
+MOST_JOBS = 100_000
+_Kind = TypeVar("_Kind", list[Any], dict[Any, Any])
 _KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
 
 
@@ -41,25 +44,34 @@ class Scenario:
 
 def read_scenario(path: str) -> Scenario:
     """Read a scenario. Raises: InputError."""
-    import yaml
+    from dra_driver.cli.inputs_documents import load_text, read_text
 
-    from dra_driver.cli.inputs_documents import read_text
-
-    try:
-        wire = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as fault:
-        raise InputError("scenario", f"{path} is not YAML: {fault}") from fault
+    wire = (load_text(read_text(path), path) or [None])[0]
     if not isinstance(wire, dict):
         raise InputError("scenario", f"{path} is not a mapping", hint=f"its keys are {', '.join(sorted(_KEYS))}")
-    unknown = sorted(set(wire) - _KEYS)
+    unknown = sorted(map(str, set(wire) - _KEYS))
     if unknown:
         raise InputError("scenario", f"{path}: {unknown[0]} is not a key of scenarios", hint=", ".join(sorted(_KEYS)))
+    files, fleet = _of(wire, "files", list, path), _of(wire, "fleet", dict, path)
+    timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
+    if not all(isinstance(on, bool) for on in gates.values()):
+        raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
     folder = Path(path).parent
-    world = world_of_files([str(folder / name) for name in wire.get("files") or ()])
-    add_profiles(world, [f"{name}={count}" for name, count in (wire.get("fleet") or {}).items()])
+    world = world_of_files([str(folder / name) for name in map(str, files)])
+    add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
-    events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(wire.get("timeline") or (), 1))
-    return Scenario(world, events, str(wire.get("kubernetes") or ""), wire.get("gates") or {})
+    events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
+    return Scenario(world, events, str(wire.get("kubernetes") or ""), gates)
+
+
+def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
+    """Give a key of a scenario; an empty one where it is not there. Raises: InputError."""
+    value = wire.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InputError("scenario", f"{path}: {key} is not a {'list' if kind is list else 'mapping'}")
+    return value
 
 
 def arrivals(world: World) -> Event:
@@ -90,6 +102,8 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> Event:
     if kind == "arrive":
         return _arrive(what, number, world, folder)
     if kind == "replace":
+        if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
+            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
         other = World()
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
@@ -101,11 +115,15 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> Event:
     if not isinstance(what, dict):
         raise InputError("scenario", f"timeline entry {number}: arrive wants {{name, requests}} or {{file}}")
     if "file" in what:
-        coming = world_of_files([str(folder / what["file"])])
+        coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
-        return Event("arrive", what["file"], jobs=tuple(jobs_of(coming)))
-    count = int(what.get("count", 1))
+        return Event("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
+    count = what.get("count", 1)
+    if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
+        text = f"timeline entry {number}: arrive wants a name, and a count of at most {MOST_JOBS:,}"
+        raise InputError("scenario", text)
     names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
+    ShapeChecker().check_devices(what, f"timeline entry {number}")
     jobs = []
     for name in names:
         devices = {key: what[key] for key in ("requests", "constraints", "config") if key in what}

@@ -16,7 +16,7 @@ import click
 
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.cli.progress import progress
-from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from dra_driver.cli.scenario import Scenario
 
 DEFAULT_VERSION = "1.35"
+# A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
+_FAULTS_OF_LINES = (
+    DriverError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+_MOST_SAID = 500
+LINE_MAX = 64 << 20  # characters
 
 
 @click.command(name="simulate")
@@ -122,10 +135,15 @@ def _show(moment: Moment) -> None:
 
 def _batch(path: str) -> int:
     faults = 0
-    with click.open_file(path, encoding="utf-8") as stream:
-        for answer in _answers(stream):
-            faults += "error" in answer
-            sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
+    try:
+        with click.open_file(path, encoding="utf-8-sig") as stream:
+            for answer in _answers(stream):
+                faults += "error" in answer
+                sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
+    except (OSError, ValueError) as fault:
+        if isinstance(fault, BrokenPipeError):
+            raise
+        raise InputError("unreadable", f"{path[:200]!r} can't be read: {fault}") from fault
     if faults:
         print(f"dra-driver: {faults} lines of {path} are wrong [input.batch]", file=sys.stderr)
     return ExitCode.BAD_INPUT if faults else ExitCode.OK
@@ -134,13 +152,15 @@ def _batch(path: str) -> int:
 def _answers(stream: IO[Any]) -> Iterator[Wire]:
     from dra_driver.allocation import simulate_batch_line
 
-    for number, text in enumerate(stream, 1):
+    for number, text in enumerate(iter(lambda: stream.readline(LINE_MAX + 1), ""), 1):
+        if len(text) > LINE_MAX:
+            raise InputError("too-large", f"line {number} of the batch is longer than {LINE_MAX >> 20} Mi characters")
         if not text.strip():
             continue
         line: Wire = {}
         try:
             line = json.loads(text)
             yield simulate_batch_line(line)
-        except (InputError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        except _FAULTS_OF_LINES as fault:
             found = line.get("id") if isinstance(line, dict) else None
-            yield {"id": found, "error": f"line {number}: {type(fault).__name__}: {fault}"}
+            yield {"id": found, "error": f"line {number}: {type(fault).__name__}: {str(fault)[:_MOST_SAID]}"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.cli.inputs_shapes import ShapeChecker
 from dra_driver.cli.progress import Progress
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.errors import InputError
@@ -73,11 +74,12 @@ def bare_node(name: str) -> Wire:
 
 def world_of_files(paths: Sequence[str]) -> World:
     """Read all objects of some files. Raises: InputError."""
-    from dra_driver.cli.inputs_documents import read_documents
+    from dra_driver.cli.inputs_documents import read_documents, shown
 
-    world = World()
+    world, checker = World(), ShapeChecker()
     for document in read_documents(paths):
         if document.kind in world.objects:
+            checker.check(document.kind, document.wire, shown(document.origin))
             wire = _with_defaults(document.wire) if document.kind in {"ResourceClaim", "Pod"} else document.wire
             world.objects[document.kind].append(wire)
     for wire in world.objects["ResourceClaim"]:
@@ -136,15 +138,16 @@ def _list(api: Any, kind: str) -> list[Wire]:
     """List all objects of a kind, page by page; what their devices have in common is kept once."""
     found: list[Wire] = []
     token = ""
-    line, values = Progress(f"{kind}s read"), SharedValues()
+    line, values, checker = Progress(f"{kind}s read"), SharedValues(), ShapeChecker()
     try:
         while True:
             query = {"limit": _PAGE, **({"continue": token} if token else {})}
             answer = api.request("GET", _PATHS[kind], query=query, timeout_s=30.0)
             items = answer.get("items") or []
-            if kind == "ResourceSlice":
-                for wire in items:
+            for wire in items:
+                if kind == "ResourceSlice":
                     values.share(wire)
+                checker.check(kind, wire, "cluster")
             found += items
             line.tell(len(found))
             token = (answer.get("metadata") or {}).get("continue") or ""

@@ -28,6 +28,8 @@ _FABRIC = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}"
 _VERSION = r"[0-9]{1,9}(\.[0-9]{1,9}){1,2}"
 _NODE = r"[a-z0-9]([-.a-z0-9]|\{n\})*"
 
+_SHOWN_MAX = 4096  # characters of a path
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpu:
@@ -90,10 +92,14 @@ def profile_path(name_or_path: str | Path) -> Path:
     if str(name_or_path) in profile_names():
         return FOLDER / f"{name_or_path}.yaml"
     path = Path(name_or_path)
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # too long a name, a loop of links
+        is_file = False
+    if not is_file:
         raise InputError(
             "no-profile",
-            f"{str(name_or_path)!r} is neither a shipped profile nor a file",
+            f"{str(name_or_path)[:_SHOWN_MAX]!r} is neither a shipped profile nor a file",
             hint=f"shipped profiles: {', '.join(profile_names())}",
         )
     return path

@@ -1,0 +1,227 @@
+"""What Kubernetes objects look like: checked before anything looks at them.
+
+In: an object as somebody wrote it. Out: nothing, or an error that says which field is not what it should be. Fields
+that are null are taken out, as the API server takes them; fields that nobody here reads are not looked at.
+
+Source: Kubernetes API resource/v1 and core/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity, QuantityError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scalar:
+    """One value of some types."""
+
+    what: str
+    types: frozenset[type]
+    is_quantity: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Many:
+    """A list."""
+
+    of: Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Named:
+    """A mapping with names that its author chooses."""
+
+    of: Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """A mapping with these fields, and others that do not matter here."""
+
+    fields: Mapping[str, Shape] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+
+Shape = Scalar | Many | Named | Record
+
+_TEXT = Scalar("a text", frozenset({str}))
+_INT = Scalar("a whole number", frozenset({int}))
+_FLAG = Scalar("true or false", frozenset({bool}))
+_ANY_SCALAR = Scalar("a value", frozenset({str, int, bool, float}))
+_QUANTITY = Scalar("a quantity", frozenset({str, int, float}), is_quantity=True)
+_TEXTS = Many(_TEXT)
+
+
+def _record(required: str = "", **fields: Shape) -> Record:
+    return Record(fields, frozenset(required.split()))
+
+
+_META = _record("name", name=_TEXT, namespace=_TEXT, uid=_TEXT, labels=Named(_TEXT))
+_REQUIREMENT = _record("key operator", key=_TEXT, operator=_TEXT, values=_TEXTS)
+_TERM = _record(matchExpressions=Many(_REQUIREMENT), matchFields=Many(_REQUIREMENT))
+_NODE_SELECTOR = _record(nodeSelectorTerms=Many(_TERM))
+_COUNTERS = Named(_record(value=_QUANTITY))
+_RANGE = _record(min=_QUANTITY, max=_QUANTITY, step=_QUANTITY)
+_POLICY = _record(default=_QUANTITY, validValues=Many(_QUANTITY), validRange=_RANGE)
+_DEVICE = _record(
+    "name",
+    name=_TEXT,
+    attributes=Named(_record(string=_ANY_SCALAR, int=_ANY_SCALAR, bool=_ANY_SCALAR, version=_ANY_SCALAR)),
+    capacity=Named(_record(value=_QUANTITY, requestPolicy=_POLICY)),
+    taints=Many(_record(key=_TEXT, value=_TEXT, effect=_TEXT)),
+    consumesCounters=Many(_record("counterSet", counterSet=_TEXT, counters=_COUNTERS)),
+    allowMultipleAllocations=_FLAG,
+    bindingConditions=_TEXTS,
+    bindingFailureConditions=_TEXTS,
+    bindsToNode=_FLAG,
+    nodeName=_TEXT,
+    nodeSelector=_NODE_SELECTOR,
+    allNodes=_FLAG,
+)
+_SLICE = _record(
+    "driver pool",
+    driver=_TEXT,
+    pool=_record("name", name=_TEXT, generation=_INT, resourceSliceCount=_INT),
+    nodeName=_TEXT,
+    nodeSelector=_NODE_SELECTOR,
+    allNodes=_FLAG,
+    perDeviceNodeSelection=_FLAG,
+    sharedCounters=Many(_record("name", name=_TEXT, counters=_COUNTERS)),
+    devices=Many(_DEVICE),
+)
+_SELECTORS = Many(_record(cel=_record("expression", expression=_TEXT)))
+_TOLERATIONS = Many(_record(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT))
+_ALTERNATIVE: dict[str, Shape] = {
+    "name": _TEXT,
+    "deviceClassName": _TEXT,
+    "allocationMode": _TEXT,
+    "count": _INT,
+    "adminAccess": _FLAG,
+    "selectors": _SELECTORS,
+    "tolerations": _TOLERATIONS,
+    "capacity": _record(requests=Named(_QUANTITY)),
+}
+_REQUEST = _record(
+    "name", name=_TEXT, exactly=Record(_ALTERNATIVE), firstAvailable=Many(Record(_ALTERNATIVE, frozenset({"name"})))
+)
+_DEVICES = _record(
+    requests=Many(_REQUEST),
+    constraints=Many(_record(requests=_TEXTS, matchAttribute=_TEXT, distinctAttribute=_TEXT)),
+    config=Many(_record(requests=_TEXTS)),
+)
+_CLAIM = _record(devices=_DEVICES)
+_RESULT = _record(
+    "request driver pool device",
+    request=_TEXT,
+    driver=_TEXT,
+    pool=_TEXT,
+    device=_TEXT,
+    shareID=_TEXT,
+    adminAccess=_FLAG,
+    consumedCapacity=Named(_QUANTITY),
+)
+_CLAIM_STATUS = _record(
+    allocation=_record(devices=_record(results=Many(_RESULT))), reservedFor=Many(_record("name", name=_TEXT, uid=_TEXT))
+)
+_POD = _record(
+    nodeName=_TEXT,
+    nodeSelector=Named(_TEXT),
+    tolerations=_TOLERATIONS,
+    affinity=_record(nodeAffinity=_record(requiredDuringSchedulingIgnoredDuringExecution=_NODE_SELECTOR)),
+    resourceClaims=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT, resourceClaimTemplateName=_TEXT)),
+)
+_POD_STATUS = _record(phase=_TEXT, resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT)))
+_NODE = _record(unschedulable=_FLAG, taints=Many(_record("key effect", key=_TEXT, effect=_TEXT, value=_TEXT)))
+_UNNAMED_META = Record(_META.fields)  # a claim or pod that was not created yet may have a generateName alone
+_OBJECTS: dict[str, Record] = {
+    "ResourceSlice": _record("metadata spec", metadata=_META, spec=_SLICE),
+    "ResourceClaim": _record("metadata", metadata=_UNNAMED_META, spec=_CLAIM, status=_CLAIM_STATUS),
+    "ResourceClaimTemplate": _record("metadata spec", metadata=_META, spec=_record("spec", spec=_CLAIM)),
+    "DeviceClass": _record(
+        "metadata",
+        metadata=_META,
+        spec=_record(selectors=_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
+    ),
+    "Node": _record("metadata", metadata=_META, spec=_NODE),
+    "Pod": _record("metadata", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),
+}
+_GOOD_MAX = 65_536
+
+
+class ShapeChecker:
+    """Checks objects. What was found good and stands in another object too is not looked at again."""
+
+    def __init__(self) -> None:
+        self._good: dict[int, dict[int, Any]] = {}  # by shape, then by identity; the values are kept, so that it holds
+
+    def check(self, kind: str, wire: Any, at: str) -> None:
+        """Check an object of a kind; `at` is where it was found. Raises: InputError("input.object")."""
+        self._check(_OBJECTS[kind], wire, f"{at}: {kind} {_name(wire)}", "")
+
+    def check_devices(self, wire: Any, at: str) -> None:
+        """Check what stands under `spec.devices` of a claim. Raises: InputError("input.object")."""
+        self._check(_DEVICES, wire, at, "")
+
+    def _check(self, shape: Shape, value: Any, at: str, path: str) -> None:
+        match shape:
+            case Record():
+                self._record(shape, value, at, path)
+            case Named():
+                self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
+            case Many():
+                for number, entry in enumerate(_typed(value, list, "a list", at, path)):
+                    self._check(shape.of, entry, at, f"{path}[{number}]")
+            case Scalar():
+                if type(value) not in shape.types:
+                    raise _fault(shape.what, value, at, path)
+                if shape.is_quantity:
+                    _check_quantity(value, at, path)
+
+    def _record(self, shape: Record, value: Any, at: str, path: str) -> None:
+        held = _typed(value, dict, "a mapping", at, path)
+        for name in [name for name, inner in held.items() if inner is None]:
+            del held[name]
+        for name in shape.required - held.keys():
+            raise InputError("object", f"{at}: {path}.{name} is missing".replace(": .", ": "))
+        for name, inner in shape.fields.items():
+            if name in held:
+                self._check(inner, held[name], at, f"{path}.{name}")
+
+    def _named(self, shape: Named, held: dict[Any, Any], at: str, path: str) -> None:
+        good = self._good.setdefault(id(shape), {})
+        if good.keys() >= set(map(id, held.values())) and all(type(name) is str for name in held):
+            return
+        for name, inner in held.items():
+            if type(name) is not str:
+                raise _fault("named by texts", name, at, path)
+            self._check(shape.of, inner, at, f"{path}.{name[:80]}")
+            if len(good) < _GOOD_MAX:
+                good[id(inner)] = inner
+
+
+def _typed(value: Any, wanted: type, what: str, at: str, path: str) -> Any:
+    if type(value) is not wanted:
+        raise _fault(what, value, at, path)
+    return value
+
+
+def _check_quantity(value: Any, at: str, path: str) -> None:
+    try:
+        Quantity.parse(value if isinstance(value, str) else str(value))
+    except QuantityError as error:
+        raise InputError("object", f"{at}: {path.lstrip('.')}: {error.message}") from error
+
+
+def _fault(what: str, value: Any, at: str, path: str) -> InputError:
+    return InputError("object", f"{at}: {path.lstrip('.') or 'it'} is not {what} but {type(value).__name__}")
+
+
+def _name(wire: Any) -> str:
+    metadata = wire.get("metadata") if isinstance(wire, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name[:253] if isinstance(name, str) else "?"
