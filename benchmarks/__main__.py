@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, scale, selectors, webhook
+from benchmarks import agent, allocation, scale, selectors, tools, webhook
 from benchmarks.figures import Report
 
 SUITES = {
@@ -13,6 +13,7 @@ SUITES = {
     "scale": scale.run,
     "selectors": selectors.run,
     "allocation": allocation.run,
+    "tools": tools.run,
     "webhook": webhook.run,
 }
 

@@ -3,9 +3,9 @@
 In: what is asked, and one node after the other. Out: a key per node. Nodes with equal keys get equal outcomes, but for
 the names of the nodes and of their own pools, and are judged once.
 
-A pool is a node's own if nothing else in the cluster has its name. What is said of it by others (who holds which device)
-and everything that the allocator may look at is in the key: whole devices but for attributes, and of these what the
-selectors read and what constraints compare. Any other pool (several nodes reach it) counts as itself. Values that
+A pool is a node's own if nothing else in the cluster has its name. Who holds its devices, and everything that
+the allocator may look at, is in the key: whole devices but for attributes, and of these what the selectors read and
+what constraints compare. Any other pool (several nodes reach it) counts as itself. Values that
 constraints compare may differ from node to node, as long as they are equal to each other in the same places.
 """
 
@@ -49,8 +49,9 @@ class NodeKinds:
         self.reads, self._compared = read_by(asked)
         self._makers: dict[str, Callable[[DeviceWire], Hashable]] = {}
         self._plain: dict[int, bool] = {}  # by shape
-        known = like is not None and like.reads == self.reads
-        self._looks: dict[int, Hashable] = like._looks if like is not None and known else {}  # by list of devices
+        self.looks: dict[int, Hashable] = {}  # by list of devices
+        if like is not None and like.reads == self.reads:
+            self.looks = like.looks
         self._same: dict[Hashable, Hashable] = {}
 
     def key(self, node: Wire) -> Hashable:
@@ -88,13 +89,13 @@ class NodeKinds:
         wires = record.wires
         if isinstance(wires, Replica) and not self._varies(wires.shape):
             return id(wires.shape)
-        known = self._looks.get(id(wires))
+        known = self.looks.get(id(wires))
         if known is None:
             make = self._makers.get(record.driver)
             if make is None:
                 make = self._makers[record.driver] = key_maker(self.reads, record.driver)
             look = tuple([(wire["name"], make(wire), but_for_attributes(wire)) for wire in wires])
-            known = self._looks[id(wires)] = self._same.setdefault(look, look)
+            known = self.looks[id(wires)] = self._same.setdefault(look, look)
         return known
 
     def _varies(self, shape: Shape) -> bool:

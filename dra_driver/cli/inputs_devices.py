@@ -178,7 +178,7 @@ def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Flee
     first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))
     devices = tuple(_replicas(simulated.shapes, first)) if count else ()
     repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()
-    times = f"{count:,} × " if count > 1 else ""
+    times = f"{count:,} of " if count > 1 else ""
     return Fleet(devices, (f"{times}profile {name_or_path}",), simulated.notes, repeats)
 
 

@@ -135,9 +135,7 @@ _POD = _record(
     affinity=_record(nodeAffinity=_record(requiredDuringSchedulingIgnoredDuringExecution=_NODE_SELECTOR)),
     resourceClaims=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT, resourceClaimTemplateName=_TEXT)),
 )
-_POD_STATUS = _record(
-    phase=_TEXT, resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT))
-)
+_POD_STATUS = _record(phase=_TEXT, resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT)))
 _NODE = _record(unschedulable=_FLAG, taints=Many(_record("key effect", key=_TEXT, effect=_TEXT, value=_TEXT)))
 _UNNAMED_META = Record(_META.fields)  # a claim or pod that was not created yet may have a generateName alone
 _OBJECTS: dict[str, Record] = {
@@ -145,7 +143,9 @@ _OBJECTS: dict[str, Record] = {
     "ResourceClaim": _record("metadata", metadata=_UNNAMED_META, spec=_CLAIM, status=_CLAIM_STATUS),
     "ResourceClaimTemplate": _record("metadata spec", metadata=_META, spec=_record("spec", spec=_CLAIM)),
     "DeviceClass": _record(
-        "metadata", metadata=_META, spec=_record(selectors=_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT)
+        "metadata",
+        metadata=_META,
+        spec=_record(selectors=_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
     ),
     "Node": _record("metadata", metadata=_META, spec=_NODE),
     "Pod": _record("metadata", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),

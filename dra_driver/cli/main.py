@@ -18,8 +18,9 @@ from typing import NoReturn
 import click
 
 from dra_driver import __version__
-from dra_driver.model.errors import DriverError, ExitCode
+from dra_driver.model.errors import DriverError, ExitCode, InputError
 
+_SHOWN_MAX = 300  # characters of a path
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
@@ -118,6 +119,13 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return ExitCode.OK
+    except OSError as fault:  # a name too long, a loop of links, a full disk: of the machine or of what was given
+        named = f": {str(fault.filename)[:_SHOWN_MAX]}" if fault.filename else ""
+        _say(InputError("unreadable", f"{fault.strerror or fault}{named}"))
+        return ExitCode.BAD_INPUT
+    except RecursionError:
+        _say(InputError("not-yaml", "an input is nested too deeply"))
+        return ExitCode.BAD_INPUT
     except Exception:  # noqa: BLE001
         _report_bug()
         return ExitCode.BUG

@@ -34,8 +34,7 @@ class ProfileNodes:
             self.notes += (f"{first}: nothing is published: waiting for {inventory.waiting_for}",)
         own = [device_wire(device) for device in inventory.devices]
         shapes = [Shape(NVIDIA_DRIVER, own, set(_differing(own, self._own(other))), self._own)]
-        for row in self._profile.foreign:
-            shapes.append(Shape(row.driver, row.devices, (), lambda _, devices=row.devices: devices))  # type: ignore[misc]
+        shapes += [_constant(row.driver, row.devices) for row in self._profile.foreign]
         self.shapes = tuple(shape for shape in shapes if shape.wires)
 
     def name_of(self, number: int) -> str:
@@ -47,6 +46,10 @@ class ProfileNodes:
 
     def _own(self, node: str) -> Sequence[DeviceWire]:
         return [device_wire(device) for device in self._inventory(node).devices]
+
+
+def _constant(driver: str, devices: Sequence[DeviceWire]) -> Shape:
+    return Shape(driver, devices, (), lambda _: devices)
 
 
 def read_count(text: str) -> tuple[str, int]:

@@ -36,6 +36,7 @@ _FAULTS_OF_LINES = (
     RecursionError,
 )
 _MOST_SAID = 500
+LINE_MAX = 64 << 20  # characters
 
 
 @click.command(name="simulate")
@@ -151,7 +152,9 @@ def _batch(path: str) -> int:
 def _answers(stream: IO[Any]) -> Iterator[Wire]:
     from dra_driver.allocation import simulate_batch_line
 
-    for number, text in enumerate(stream, 1):
+    for number, text in enumerate(iter(lambda: stream.readline(LINE_MAX + 1), ""), 1):
+        if len(text) > LINE_MAX:
+            raise InputError("too-large", f"line {number} of the batch is longer than {LINE_MAX >> 20} Mi characters")
         if not text.strip():
             continue
         line: Wire = {}

@@ -85,9 +85,9 @@ def load_json(file: BinaryIO, each: Callable[[Any], None]) -> dict[str, Any]:
     else:
         sign = ","
         while sign == ",":
-            key = text.value()
-            if not isinstance(key, str):
+            if text.peek() != '"':
                 raise ValueError("a name is not a text")
+            key = text.value()
             text.take(":")
             found[key] = _items(text, each) if key == "items" and text.peek() == "[" else text.value()
             sign = text.take(",}")

@@ -47,7 +47,7 @@ class _Builder:
     def __init__(self, each: Each | None) -> None:
         self._each = each
         self._plain: dict[str, Any] = {}
-        self._loader = yaml.SafeLoader("")
+        self._loader: Any = yaml.SafeLoader("")
         self._begin()
 
     def _begin(self) -> None:

@@ -25,6 +25,7 @@ from dra_driver.model.errors import InputError
 _UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 _DYNAMIC = ("exec", "auth-provider")
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+_SIZE_MAX = 4 << 20  # characters
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
@@ -128,9 +129,12 @@ class _Reader:
 
     def _parse(self) -> dict[str, Any]:
         try:
-            text = self._path.read_text()
-        except (OSError, UnicodeDecodeError) as err:
+            with self._path.open(encoding="utf-8-sig") as file:
+                text = file.read(_SIZE_MAX + 1)
+        except (OSError, ValueError) as err:
             raise self._error("", f"can't be read: {err}") from err
+        if len(text) > _SIZE_MAX:
+            raise self._error("", f"is larger than {_SIZE_MAX >> 20} MiB")
         config: object
         if text.lstrip().startswith("{"):
             try:
@@ -144,12 +148,15 @@ class _Reader:
         return config
 
     def _parse_yaml(self, text: str) -> object:
-        import yaml  # noqa: PLC0415  1 MB of memory that a JSON kubeconfig or a pod never needs
+        # 1 MB of memory that a JSON kubeconfig or a pod never needs
+        import yaml  # noqa: PLC0415
+
+        from dra_driver.documents.yaml_values import TooDeepError, load_yaml  # noqa: PLC0415
 
         try:
-            return yaml.safe_load(text)  # not the C loader: deep nesting crashes the process there
-        except (yaml.YAMLError, ValueError, RecursionError) as err:
-            raise self._error("", f"is not YAML: {err}") from err
+            return next(load_yaml(text), None)
+        except (yaml.YAMLError, TooDeepError) as err:
+            raise self._error("", f"is not YAML: {err or 'nested too deeply'}") from err
 
     def _entry(self, config: dict[str, Any], plural: str, singular: str, name: str) -> dict[str, Any]:
         """Look up a named entry; the first of several with one name wins, as kubectl has it."""

@@ -38,6 +38,7 @@ Wire = dict[str, Any]
 
 # Commands that go on until they are told to end, or start a whole node: only their arguments are fuzzed, elsewhere.
 NOT_HERE = {"webhook", "demo"}
+WRITTEN = {"bundle"}  # options that name a file to be written
 DRIVER = "gpu.nvidia.com"
 CLAIM_SPEC: Wire = {
     "devices": {
@@ -134,7 +135,10 @@ OBJECTS: list[Wire] = [
         "apiVersion": "v1",
         "metadata": {"name": "p", "namespace": "default", "uid": "u"},
         "spec": {
-            "resourceClaims": [{"name": "g", "resourceClaimName": "c"}, {"name": "h", "resourceClaimTemplateName": "t"}],
+            "resourceClaims": [
+                {"name": "g", "resourceClaimName": "c"},
+                {"name": "h", "resourceClaimTemplateName": "t"},
+            ],
             "containers": [
                 {"name": "x", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}, "claims": [{"name": "g"}]}}
             ],
@@ -176,13 +180,14 @@ BATCH: Wire = {
     },
 }
 VALUES: list[Any] = [
-    None, True, 0, -1, 1.5, 10**30, 2**63, float("nan"), float("inf"), "", "x", "\x00", "\ud800", "é\u202e", "x" * 100_000,
+    None, True, 0, -1, 1.5, 10**30, 2**63, float("nan"), float("inf"), "", "x", "\x00", "\ud800", "é\u202e",
+    "x" * 100_000,
     "1e999999999", "-1", "9" * 5000, [], {}, [None], [[]], {"x": None}, {"": ""}, {1: 2}, [{}], "device.", "(" * 3000,
 ]  # fmt: skip
 TEXTS = [
     "", "-", "--", "=", "a=b=c", "l40s=", "l40s=-1", "l40s=99999999999999999999", "=3", "x" * 300, "x" * 5000,
-    "x" * 200_000, "a/" * 3000, "\x00", "\ud800", "é" * 200, "\n", "/", "/dev/null", "/dev/zero", "/proc/self/mem",
-    "~", "*", "1.35", "99.99", "-1", "DRAPartitionableDevices=true", "nan", "((((", "simulated:", "simulated:\x00",
+    "x" * 200_000, "a/" * 3000, "\udcff", "é" * 200, "\n", "/", "/dev/null", "/dev/zero", "/proc/self/mem",
+    "~", "*", "1.35", "99.99", "-1", "DRAPartitionableDevices=true", "nan", "((((", "simulated:",
     "simulated:" + "x" * 5000, "nvidia", "auto", "'", "[", "{", "$(x)", "%s%n", "default", "c", "p", DRIVER,
 ]  # fmt: skip
 
@@ -216,7 +221,7 @@ def hostile_files(folder: Path) -> list[Path]:
         "laughs.yaml": b"kind: x\na0: &a0 [x,x,x,x,x,x,x,x,x]\n"
         + b"".join(b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 30)),
         "laughs-merged.yaml": b"kind: x\na0: &a0 {x: 1, y: 2}\n"
-        + b"".join(b"a%d: &a%d {<<: [%s], z%d: 1}\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 9), n) for n in range(1, 30)),
+        + b"".join(b"a%d: &a%d {<<: [%s], z: 1}\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 30)),
         "laughs-slice.yaml": good.replace(b"kind: ResourceSlice", b"kind: ResourceSlice\nx: &x [a]\ny: [*x, *x]"),
         "loop.yaml": b"&a [*a]",
         "loop-mapping.yaml": b"kind: ResourceSlice\nmetadata: &a\n  name: *a\nspec: *a\n",
@@ -329,11 +334,13 @@ def argument_cases(files: list[Path]) -> Iterator[list[str]]:
     for path, command in commands(main.cli):
         base = {("explain",): ["claim", "c"]}.get(path, [])
         for parameter in command.params:
-            if isinstance(parameter, click.Option) and (parameter.is_flag or parameter.name == "watch"):
+            if isinstance(parameter, click.Option) and (parameter.is_flag or parameter.name in WRITTEN):
                 continue
             for text in [*TEXTS, *map(str, files)]:
                 if isinstance(parameter, click.Option):
-                    yield [*path, *base, *_with_objects(path, shared), f"{parameter.opts[0]}={text}" if parameter.opts[0].startswith("--") else parameter.opts[0], *([] if parameter.opts[0].startswith("--") else [text])]  # fmt: skip
+                    option = parameter.opts[0]
+                    given = [f"{option}={text}"] if option.startswith("--") else [option, text]
+                    yield [*path, *base, *_with_objects(path, shared), *given]
                 else:
                     yield [*path, *(base[:-1] if base else []), "--", text]
                     yield [*path, *_with_objects(path, shared), *(base[:-1] if base else []), "--", text]
@@ -394,16 +401,15 @@ def yaml_of(wire: Any) -> str:
         return json.dumps(wire)
 
 
-def fuzz(cases: int, seed: int, *, arguments: bool = True) -> tuple[Counter[int], list[tuple[list[str], str]]]:
-    """Run so many cases of objects, and all of arguments; give the statuses, and what was a bug."""
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, most))
-    rng, statuses, bugs = random.Random(seed), Counter[int](), []  # noqa: S311
+def fuzz(
+    cases: int, seed: int, *, arguments: bool = True, share: float = 1.0
+) -> tuple[Counter[int], list[tuple[list[str], str]]]:
+    """Run so many cases of objects, and a share of those of arguments; give the statuses, and what was a bug."""
+    rng, statuses, bugs = random.Random(seed), Counter[int](), []
     with tempfile.TemporaryDirectory() as name:
         files = hostile_files(Path(name))
-        os.environ.update(KUBECONFIG="", HOME=name)
         given = object_cases(Path(name), rng)
-        todo = [*argument_cases(files)] if arguments else []
+        todo = [case for case in argument_cases(files) if rng.random() < share] if arguments else []
         for number in range(len(todo) + cases):
             case = todo[number] if number < len(todo) else next(given)
             began = time.monotonic()
@@ -412,6 +418,7 @@ def fuzz(cases: int, seed: int, *, arguments: bool = True) -> tuple[Counter[int]
                 print(f"slow: {took:.1f} s: {[one[:80] for one in case]}", file=sys.stderr, flush=True)
             statuses[status] += 1
             if status == ExitCode.BUG:
+                print(f"bug: {[one[:120] for one in case]}\n  {said.strip()[-700:]}", file=sys.stderr, flush=True)
                 kept = {path.name: path.read_text()[:400_000] for path in Path(name).glob("one.*")}
                 bugs.append((case, said + (json.dumps(kept)[-3000:] if number >= len(todo) else "")))
     return statuses, bugs
@@ -423,8 +430,13 @@ def run_all() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-arguments", action="store_true")
+    parser.add_argument("--share", type=float, default=1.0, help="of the cases of arguments")
     options = parser.parse_args()
-    statuses, bugs = fuzz(options.cases, options.seed, arguments=not options.no_arguments)
+    os.chdir(tempfile.gettempdir())
+    os.environ.update(KUBECONFIG="", HOME="/nonexistent")
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, most))
+    statuses, bugs = fuzz(options.cases, options.seed, arguments=not options.no_arguments, share=options.share)
     seen = Counter("\n".join(said.split("\n  File ")[-1:])[:600] for _, said in bugs)
     for text, count in seen.most_common():
         example = next(case for case, said in bugs if text in said)

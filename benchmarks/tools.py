@@ -1,0 +1,79 @@
+"""The offline tools on 10,000 nodes: whole processes, wall time and peak memory.
+
+From simulated nodes, and from a file of equal ResourceSlices in JSON as kubectl writes it (240 MB).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Report
+from dra_driver.cli.world import World, add_profiles
+
+NODES, PROFILE = 10_000, "dgx-h100"
+SECONDS, MEBIBYTES = 3.0, 400.0
+PODS = 1_000
+EXPRESSION = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
+_SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}
+
+
+def run(report: Report) -> None:
+    """Measure each command on each source."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        claim, claims, slices = folder / "claim.json", folder / "claims.json", folder / "slices.json"
+        claim.write_text(json.dumps(_claim("one")))
+        claims.write_text(json.dumps({"kind": "List", "items": [_claim(f"c-{n}") for n in range(PODS)]}))
+        fleet = ["--fleet", f"{PROFILE}={NODES}"]
+        for label, arguments in _commands(claim, fleet):
+            _measure(report, f"{label}, {NODES:,} nodes x 8 GPUs, simulated", arguments, budget=True)
+        many = ["simulate", "-f", str(claims), "--fleet", f"{PROFILE}={PODS}"]
+        _measure(report, f"simulate {PODS:,} claims of 2 GPUs on {PODS:,} nodes", many, budget=False)
+        write_slices(slices)
+        for label, arguments in _commands(claim, ["-f", str(slices)]):
+            _measure(
+                report, f"{label}, the same from {slices.stat().st_size >> 20} MiB of JSON", arguments, budget=False
+            )
+
+
+def _commands(claim: Path, source: list[str]) -> Iterator[tuple[str, list[str]]]:
+    yield "explain", ["explain", "claim", "one", "-f", str(claim), *source]
+    yield "simulate one claim", ["simulate", "-f", str(claim), *source]
+    yield "slices", ["slices", *source]
+    yield "cel test", ["cel", "test", "-e", EXPRESSION, *(source if source[0] == "--fleet" else source[1:])]
+
+
+def _claim(name: str) -> dict[str, Any]:
+    return {"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "spec": _SPEC}
+
+
+def write_slices(path: Path) -> None:
+    """Write the slices of all nodes, one after the other."""
+    world = World()
+    add_profiles(world, [f"{PROFILE}={NODES}"])
+    with path.open("w") as file:
+        file.write('{\n    "apiVersion": "v1",\n    "items": [\n')
+        for number, wire in enumerate(world.of("ResourceSlice")):
+            spec = {**wire["spec"], "devices": list(wire["spec"]["devices"])}
+            file.write(",\n" * bool(number) + json.dumps({**wire, "spec": spec}, indent=4))
+        file.write('],\n    "kind": "List"\n}\n')
+
+
+def _measure(report: Report, label: str, arguments: list[str], *, budget: bool) -> None:
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "dra_driver", *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    took = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{label}: status {process.returncode}")
+    report.add(label, took, "s", budget=SECONDS if budget else None)
+    report.add(f"{label}, peak memory", usage.ru_maxrss / 1024, "MiB", budget=MEBIBYTES)

@@ -1,0 +1,94 @@
+"""No input ends in a traceback: a short run of `python -m tests.support.hostile`, and what only a process shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+from tests.support.hostile import OBJECTS, ROOT, fuzz, hostile_files
+
+PROGRAM = [sys.executable, "-m", "dra_driver"]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_argument_longer_than_a_file_name_is_no_bug(capsys):
+    assert run(["cel", "test", "x" * 300, "--fleet", "l40s"]) == ExitCode.BAD_INPUT
+    assert "can't be read" in capsys.readouterr().err
+    assert run(["cel", "test", "-e", "true", "--fleet", "x" * 300]) == ExitCode.BAD_INPUT
+
+
+def test_a_batch_line_of_any_depth_is_answered_like_any_wrong_line(tmp_path, capsys):
+    path = tmp_path / "batch.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n{}\n")
+    assert run(["simulate", "--batch", str(path)]) == ExitCode.BAD_INPUT
+    assert ["error" in json.loads(line) for line in capsys.readouterr().out.splitlines()] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["laughs.yaml", "laughs-merged.yaml", "loop.yaml", "deep.yaml", "deep-item.json"])
+def test_small_files_that_mean_endless_objects_are_refused(name, tmp_path, capsys):
+    hostile_files(tmp_path)
+    assert run(["slices", "-f", str(tmp_path / name)]) == ExitCode.BAD_INPUT
+    assert "[input.not-yaml]" in capsys.readouterr().err
+
+
+def test_an_object_with_a_wrong_field_is_told_which(tmp_path, capsys):
+    one = json.loads(json.dumps(OBJECTS[0]))
+    one["spec"]["devices"][1]["name"] = 7
+    (tmp_path / "s.json").write_text(json.dumps(one))
+    assert run(["slices", "-f", str(tmp_path / "s.json")]) == ExitCode.BAD_INPUT
+    assert "ResourceSlice s: spec.devices[1].name is not a text but int [input.object]" in capsys.readouterr().err
+
+
+def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():
+    statuses, bugs = fuzz(120, 7, share=0.02)
+    assert not bugs
+    assert sum(statuses.values()) > 120
+
+
+def process(*arguments, **options):
+    return subprocess.run(
+        [*PROGRAM, *arguments], cwd=options.pop("cwd", ROOT), capture_output=True, timeout=60, check=False, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}, {"COLUMNS": "1", "LINES": "0"}, {"COLUMNS": "x"}],
+)
+def test_odd_environments_are_no_bug(environment):
+    kept = {key: value for key, value in os.environ.items() if key not in {"HOME", "KUBECONFIG"}}
+    for command in (["slices", "--fleet", "l40s"], ["cel", "test", "-e", "true", "--fleet", "l40s"]):
+        done = process(*command, env={**kept, **environment})
+        assert done.returncode == ExitCode.OK, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_bug():
+    with subprocess.Popen(
+        [*PROGRAM, "slices", "--fleet", "l40s", "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as done:
+        done.stdout.close()
+        said = done.stderr.read()
+    assert b"Traceback" not in said
+
+
+def test_an_interrupt_while_a_fifo_is_silent_ends_the_command(tmp_path):
+    os.mkfifo(tmp_path / "fifo.yaml")
+    with subprocess.Popen(
+        [*PROGRAM, "slices", "-f", str(tmp_path / "fifo.yaml")], cwd=ROOT, stderr=subprocess.PIPE
+    ) as done:
+        with (tmp_path / "fifo.yaml").open("wb"):  # it reads now
+            done.send_signal(signal.SIGINT)
+        assert b"Traceback" not in done.stderr.read()
