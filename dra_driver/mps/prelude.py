@@ -40,6 +40,7 @@ def _become(spec: dict[str, Any]) -> None:
     from dra_driver.model.errors import SharingError  # noqa: PLC0415
     from dra_driver.mps import cgroups, mounts  # noqa: PLC0415
 
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a driver root may have no such node
     if spec["cgroup"]:
         try:
             cgroups.enter(Path(spec["cgroup"]))
@@ -49,8 +50,6 @@ def _become(spec: dict[str, Any]) -> None:
     if spec["view"]:
         mounts.enter_private(*map(Path, spec["view"]))
     os.chdir("/")
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     os.execve(spec["argv"][0], spec["argv"], spec["environment"])

@@ -7,9 +7,13 @@ Source: proc(5), /proc/pid/mountinfo.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+_MOUNTS_BYTES = 1 << 20
+_POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
 PROC = Path("/proc")  # processes are the kernel's own, whatever stands in for the rest of /proc
 
 
@@ -28,14 +32,10 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
         if not process.name.isdigit():
             continue
         try:
-            namespace = str((process / "ns/mnt").readlink())
-        except OSError:
-            namespace = ""
-        if namespace in seen:
-            continue
-        try:
-            mounts = (process / "mountinfo").read_bytes()
+            namespace, mounts = _view(process, seen)
         except OSError:  # it has ended; a zombie has no mounts either
+            continue
+        if namespace in seen:
             continue
         if namespace and mounts:
             seen.add(namespace)
@@ -44,15 +44,34 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
     return frozenset(found)
 
 
+def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
+    """Read the mount namespace of one process and the first of its mounts: a container may have made many more.
+
+    Both are read through one descriptor, so that no other process under the same number comes between. Raises: OSError.
+    """
+    fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            namespace = os.readlink("ns/mnt", dir_fd=fd)
+        except OSError:
+            namespace = ""
+        if namespace in seen:
+            return namespace, b""
+        with os.fdopen(os.open("mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+            return namespace, file.read(_MOUNTS_BYTES)
+    finally:
+        os.close(fd)
+
+
 def _sources(mounts: bytes, uids: Collection[str]) -> Iterator[str]:
-    """Give the pods from whose folder a mount comes.
+    """Return the pods from whose folder a mount comes.
 
     Where the mount point names the pod too, it is the kubelet's own view of its volumes, or that of somebody who has
-    mounted the kubelet's folder.
+    mounted the kubelet's folder. Only the first pod that the source names counts: what follows is a pod's own choice,
+    in a volume of its own.
     """
     for line in mounts.decode(errors="replace").splitlines():
         columns = line.split(" ", 5)
-        if len(columns) < 6:
-            continue
-        root, point = columns[3], columns[4]
-        yield from (uid for uid in uids if f"/pods/{uid}/" in root and uid not in point)
+        first = _POD.search(columns[3]) if len(columns) == 6 else None
+        if first and first[1] in uids and first[1] not in columns[4]:
+            yield first[1]

@@ -158,6 +158,13 @@ def test_only_mounts_that_come_from_a_pods_folder_are_proof(machine: Machine) ->
     assert pods_with_processes(uids, machine.proc) == frozenset()
 
 
+def test_a_volume_that_is_named_like_another_pods_folder_is_no_proof(machine: Machine) -> None:
+    forged = CONTAINER.replace("/pods/{pod}/", f"/pods/{OTHER}/volumes/kubernetes.io~empty-dir/x/pods/{{pod}}/")
+    machine.run(7, "container", forged, OLD)
+    assert pods_with_processes({OLD}, machine.proc) == frozenset()
+    assert pods_with_processes({OLD, OTHER}, machine.proc) == {OTHER}
+
+
 def test_a_real_container_is_found_as_long_as_it_lives(tmp_path: Path) -> None:
     hosts = tmp_path / "pods" / OTHER / "etc-hosts"
     hosts.parent.mkdir(parents=True)
