@@ -18,7 +18,7 @@ def test_every_outcome_is_one_that_kubernetes_was_seen_to_have(version: str) -> 
         ours = our_outcomes(world, version) if told else {}
         judged += len(told)
         differing += [(name, node, seen, ours[node]) for node, seen in told.items() if ours[node] not in seen]
-    assert judged > 250
+    assert judged > 200
     assert not differing
 
 
