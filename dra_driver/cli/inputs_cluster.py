@@ -16,7 +16,6 @@ from dra_driver.kube.paths import RESOURCE_GROUP, SLICES
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
-_PAGE = "500"
 _SECONDS = 30.0
 _CLASSES = f"/apis/{RESOURCE_GROUP}/deviceclasses"
 
@@ -68,15 +67,9 @@ class Cluster:
 
     def _list(self, path: str) -> list[Wire]:
         """List all objects, page by page."""
-        found: list[Wire] = []
-        token = ""
-        while True:
-            query = {"limit": _PAGE, **({"continue": token} if token else {})}
-            answer = self._api.request("GET", path, query=query, timeout_s=_SECONDS)
-            found.extend(answer.get("items") or [])
-            token = (answer.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return found
+        from dra_driver.kube.pages import objects
+
+        return list(objects(self._api, path))
 
 
 def default_kubeconfig() -> str | None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.kube import pages
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
-PAGE = "500"
 SECONDS = 30.0
 RESOURCE_API = "/apis/resource.k8s.io/v1"
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -77,7 +77,7 @@ def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
     unseen: list[Unseen] = []
     for kind, path in KINDS.items():
         try:
-            objects[kind] = _list(api, path, _SELECTED.get(kind, ""))
+            objects[kind] = list(pages.objects(api, path, field_selector=_SELECTED.get(kind, "")))
         except ApiError as error:
             if error.status in {0, 401}:
                 raise
@@ -165,16 +165,3 @@ def _named(right: tuple[str, str, str]) -> str:
 
 def _why(error: ApiError) -> str:
     return f"{error.message} [{error.code}]"
-
-
-def _list(api: KubeApi, path: str, selector: str) -> list[Wire]:
-    found: list[Wire] = []
-    token = ""
-    while True:
-        query = {"limit": PAGE, **({"continue": token} if token else {})}
-        query |= {"fieldSelector": selector} if selector else {}
-        page = api.request("GET", path, query=query, timeout_s=SECONDS)
-        found.extend(page.get("items") or [])
-        token = (page.get("metadata") or {}).get("continue") or ""
-        if not token:
-            return found

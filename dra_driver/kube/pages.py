@@ -25,6 +25,7 @@ PATIENCE_SECONDS = 120.0
 _MOST_OBJECTS = 5_000_000
 _MOST_PAGES = 100_000
 _MOST_EXPIRIES = 3  # one after the other, without a page between them: the server makes no progress
+_BUSY = 429
 _TOO_LARGE = "api.answer-too-large"
 
 
@@ -60,6 +61,11 @@ class Listing:
         self._token = self._version = ""
         self._pages = self._objects = self._expiries = 0
         self.is_done = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a page was read."""
+        return self._pages > 0
 
     def next_page(self) -> Page:
         """Read the next page. Raises: ApiError."""
@@ -128,7 +134,9 @@ def pages(
         except ApiError as err:
             delay = backoff.next_s(least_s=err.retry_after_s)
             left -= delay
-            if err.retry is not Retry.NOW or left <= 0:
+            # Who is not there at all is not waited for; who is busy, or fell over half-way, is.
+            is_busy = err.status == _BUSY or err.retry_after_s > 0 or listing.has_begun
+            if err.retry is not Retry.NOW or not is_busy or left <= 0:
                 raise
             wait(delay)
             continue

@@ -105,12 +105,20 @@ def test_a_list_that_expires_again_and_again_ends_with_an_error_and_not_for_ever
 
 
 def test_a_busy_server_is_asked_again_no_sooner_than_it_wishes():
-    answers = [(429, {}, {"Retry-After": "60"}), (503, {}), (200, page("a"))]
+    answers = [(429, {}, {"Retry-After": "60"}), (503, {}, {"Retry-After": "1"}), (200, page("a"))]
     waits = []
     with ScriptedServer(lambda e: e.answer(*answers.pop(0))) as server:
         assert names_of(objects(scripted(server), "/x", wait=waits.append)) == ["a"]
     assert 60.0 <= waits[0] <= 70.0
-    assert waits[1] <= 10.0
+    assert 1.0 <= waits[1] <= 10.0
+
+
+def test_a_server_that_is_not_there_is_not_waited_for():
+    waits = []
+    client = KubeApi(Credentials("http://127.0.0.1:1", StaticToken()))
+    with pytest.raises(ApiError) as caught:
+        list(objects(client, "/x", wait=waits.append))
+    assert (caught.value.code, waits) == ("api.unreachable", [])
 
 
 def test_an_interrupted_list_goes_on_where_it_was():
