@@ -402,7 +402,7 @@ def yaml_of(wire: Any) -> str:
 
 
 def fuzz(
-    cases: int, seed: int, *, arguments: bool = True, share: float = 1.0
+    cases: int, seed: int, *, arguments: bool = True, share: float = 1.0, seconds: float = 1e9
 ) -> tuple[Counter[int], list[tuple[list[str], str]]]:
     """Run so many cases of objects, and a share of those of arguments; give the statuses, and what was a bug."""
     rng, statuses, bugs = random.Random(seed), Counter[int](), []
@@ -410,7 +410,11 @@ def fuzz(
         files = hostile_files(Path(name))
         given = object_cases(Path(name), rng)
         todo = [case for case in argument_cases(files) if rng.random() < share] if arguments else []
+        rng.shuffle(todo)
+        began_all = time.monotonic()
         for number in range(len(todo) + cases):
+            if time.monotonic() - began_all > seconds:
+                break
             case = todo[number] if number < len(todo) else next(given)
             began = time.monotonic()
             status, said = ran(case)
@@ -431,12 +435,15 @@ def run_all() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-arguments", action="store_true")
     parser.add_argument("--share", type=float, default=1.0, help="of the cases of arguments")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no case is begun")
     options = parser.parse_args()
     os.chdir(tempfile.gettempdir())
     os.environ.update(KUBECONFIG="", HOME="/nonexistent")
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, most))
-    statuses, bugs = fuzz(options.cases, options.seed, arguments=not options.no_arguments, share=options.share)
+    statuses, bugs = fuzz(
+        options.cases, options.seed, arguments=not options.no_arguments, share=options.share, seconds=options.seconds
+    )
     seen = Counter("\n".join(said.split("\n  File ")[-1:])[:600] for _, said in bugs)
     for text, count in seen.most_common():
         example = next(case for case, said in bugs if text in said)
