@@ -95,6 +95,7 @@ _SLICE = _record(
     devices=Many(_DEVICE),
 )
 _SELECTORS = Many(_record(cel=_record("expression", expression=_TEXT)))
+_CLASS_SELECTORS = Many(_record("cel", cel=_record("expression", expression=_TEXT)))
 _TOLERATIONS = Many(_record(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT))
 _ALTERNATIVE: dict[str, Shape] = {
     "name": _TEXT,
@@ -145,7 +146,7 @@ _OBJECTS: dict[str, Record] = {
     "DeviceClass": _record(
         "metadata",
         metadata=_META,
-        spec=_record(selectors=_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
+        spec=_record(selectors=_CLASS_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
     ),
     "Node": _record("metadata", metadata=_META, spec=_NODE),
     "Pod": _record("metadata", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),

@@ -17,6 +17,7 @@ import yaml
 from dra_driver.model.errors import InputError
 
 SIZE_MAX = 1 << 20  # bytes
+NESTING_MAX = 50  # levels
 
 
 class _Loader(yaml.SafeLoader):  # the C loader is faster, but deep nesting crashes the process
@@ -56,12 +57,22 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
     if len(text) > SIZE_MAX:
         raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
     try:
+        _check_depth(text)
         if lines is not None and (node := yaml.compose(text, Loader=_Loader)) is not None:
             _note_lines(node, "", lines, set())
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError("not-yaml", f"{path} is not the YAML that is read here: {reason}") from error
+
+
+def _check_depth(text: bytes) -> None:
+    """Refuse deep nesting before the loader sees it, whose time grows with the square of the depth."""
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > NESTING_MAX:
+            raise RecursionError(f"nested more than {NESTING_MAX} levels deep")
 
 
 def with_line(fault: str, lines: Mapping[str, int]) -> str:

@@ -166,7 +166,7 @@ def _is_sound(attributes: Mapping[str, Any]) -> bool:
             return False
         for kind, value in attribute.items():
             if kind == "version":
-                if value in good:
+                if type(value) is str and value in good:
                     continue
                 if not _is_version(value):
                     return False

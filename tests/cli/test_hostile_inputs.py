@@ -52,6 +52,17 @@ def test_an_object_with_a_wrong_field_is_told_which(tmp_path, capsys):
     assert "ResourceSlice s: spec.devices[1].name is not a text but int [input.object]" in capsys.readouterr().err
 
 
+def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp_path, capsys):
+    one, other = json.loads(json.dumps(OBJECTS[0])), json.loads(json.dumps(OBJECTS[5]))
+    one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]
+    (tmp_path / "s.json").write_text(json.dumps(one))
+    assert run(["cel", "test", "-e", "true", str(tmp_path / "s.json")]) == ExitCode.ABORTS_SCHEDULING
+    other["spec"]["selectors"] = [{}]
+    (tmp_path / "c.json").write_text(json.dumps(other))
+    assert run(["slices", "-f", str(tmp_path / "c.json")]) == ExitCode.BAD_INPUT
+    assert "spec.selectors[0].cel is missing" in capsys.readouterr().err
+
+
 def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():
     statuses, bugs = fuzz(120, 7, share=0.02)
     assert not bugs
