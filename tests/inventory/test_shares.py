@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.allocation.capacity import consume, read_capacities
+from dra_driver.allocation.ranges import Arithmetic
 from dra_driver.embedded.device_rules import check_device
 from dra_driver.embedded.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory
@@ -35,7 +36,7 @@ def shared(*rules: Rule, gpu=FULL_GPU, held=(), in_shares=(), **policy):
 def fit(device: Device, asked: dict[str, str]) -> int:
     """Count the shares of one device that the scheduler hands out for one and the same request."""
     capacities = read_capacities(device_wire(device))
-    one = consume(capacities, asked)
+    one = consume(capacities, asked, Arithmetic())
     if one is None:
         return 0
     counts = [int(c.total // one[c.name].amount) for c in capacities if one[c.name].amount]
@@ -80,7 +81,7 @@ def test_what_the_scheduler_rounds_a_memory_share_to_is_on_a_step_and_never_more
     policy = device.policies["memory"]
     assert not faults_of(device)
     capacities = read_capacities(device_wire(device))
-    taken = consume(capacities, {"memory": str(asked)})
+    taken = consume(capacities, {"memory": str(asked)}, Arithmetic())
     if asked > policy.maximum:
         assert taken is None
         return
@@ -88,7 +89,7 @@ def test_what_the_scheduler_rounds_a_memory_share_to_is_on_a_step_and_never_more
     assert max(asked, least) <= amount <= policy.maximum <= total
     assert (amount - least) % step == 0
     assert amount - step < max(asked, least), "no more than one step is added"
-    assert consume(capacities, {})["memory"].amount == portion.default
+    assert consume(capacities, {}, Arithmetic())["memory"].amount == portion.default
     assert fit(device, {}) == total // portion.default
 
 
@@ -100,7 +101,7 @@ def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
         assert least + step > 100
         return
     assert not faults_of(device)
-    taken = consume(read_capacities(device_wire(device)), {"compute": str(asked)})
+    taken = consume(read_capacities(device_wire(device)), {"compute": str(asked)}, Arithmetic())
     if taken is not None:
         assert asked <= taken["compute"].amount <= 100
         assert taken["memory"].amount == 0
