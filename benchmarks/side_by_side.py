@@ -113,11 +113,21 @@ def drivers(folder: Path, kubeconfig: Path, only: Sequence[str]) -> list[Driver]
         ("on demand, fake NVML", ["--mig", "dynamic"], on_demand),
     ):
         driver = place.ours(f"ours {name}", "nvidia", flags, devices)
-        machine = NvmlMachine(driver.folder / "machine", cut=())
+        machine = _uncut_machine(driver.folder / "machine")
         driver.argv += machine.flags
         driver.environment = machine.environment
         made.append(driver)
     return [driver for driver in made if not only or driver is made[0] or any(word in driver.name for word in only)]
+
+
+def _uncut_machine(folder: Path) -> NvmlMachine:
+    """Return eight whole GPUs over the fake library; the kernel knows every GPU instance that may be made of them."""
+    machine = NvmlMachine(folder, cut=())
+    for gpu in machine.state.gpus:
+        for instance in range(1, 15):
+            capability = 100 * (gpu.minor + 1) + 2 * instance
+            machine.node.add_mig_capability(gpu.minor, instance, capability, {0: capability + 1})
+    return machine
 
 
 def _write_cut_profile(path: Path) -> None:
