@@ -1,4 +1,4 @@
-"""The cluster lane by hand: `python -m tests.cluster binaries|obstacle|up|down`."""
+"""The cluster lane by hand: `python -m tests.cluster binaries|floor|obstacle|up|down`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("binaries", "build the components that are missing"),
+        ("floor", "build the Go plugin that the benchmarks measure the driver beside"),
         ("obstacle", "say why no cluster can run on this machine, if so"),
         ("up", "start a cluster that stays, and print its KUBECONFIG"),
         ("down", "take down the clusters of `up` and of killed test runs, or those named"),
@@ -42,6 +43,11 @@ def main() -> int:
 
 def _binaries(options: argparse.Namespace) -> int:
     binaries.build(options.k8s)
+    return 0
+
+
+def _floor(_: argparse.Namespace) -> int:
+    binaries.build_floor()
     return 0
 
 

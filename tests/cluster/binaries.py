@@ -56,14 +56,21 @@ class Part:
     module: str
     binaries: tuple[str, ...]
     stamps: tuple[str, ...] = ()
+    target: str = "tool"  # what `go build` is asked for
+    root: Path = MODULES
+
+    @property
+    def source(self) -> Path:
+        """Return the folder of the module."""
+        return self.root / self.folder
 
     @property
     def version(self) -> str:
         """Return the pinned version, without the leading `v`."""
-        text = (MODULES / self.folder / "go.mod").read_text()
+        text = (self.source / "go.mod").read_text()
         found = re.search(rf"^(?:require )?\s*{re.escape(self.module)} v(\S+)", text, re.MULTILINE)
         if found is None:
-            raise BinariesMissing(f"modules/{self.folder}/go.mod: no version of {self.module}")
+            raise BinariesMissing(f"{self.source}/go.mod: no version of {self.module}")
         return found.group(1)
 
     @property
@@ -74,7 +81,8 @@ class Part:
     @property
     def fingerprint(self) -> str:
         """Return what a build depends on: another pin anywhere in the module builds anew."""
-        files = [MODULES / self.folder / name for name in ("go.mod", "go.sum")]
+        files = [self.source / name for name in ("go.mod", "go.sum")]
+        files += sorted(self.source.glob("*.go"))
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def built(self) -> bool:
@@ -112,6 +120,9 @@ CONTAINERD = Part(
     "github.com/containerd/containerd/v2",
     ("containerd", "containerd-shim-runc-v2", "ctr"),
     ("github.com/containerd/containerd/v2/version.Version={version}",),
+)
+FLOOR = Part(  # a driver of our own that the benchmarks measure this one beside
+    "floor", "k8s.io/dynamic-resource-allocation", ("floor",), target=".", root=Path(__file__).parent
 )
 HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
 
@@ -222,6 +233,14 @@ def go() -> Path:
     return own
 
 
+def build_floor() -> None:
+    """Build the Go plugin that the benchmarks measure the driver beside."""
+    if not FLOOR.built():
+        with _alone():
+            if not FLOOR.built():
+                _build(FLOOR, go())
+
+
 def _reaches(program: Path) -> bool:
     """Tell whether a Go is as new as the newest module asks, or fetches the one that is."""
     wanted = max(_version(line) for file in MODULES.glob("*/go.mod") for line in _go_lines(file))
@@ -255,12 +274,12 @@ def _build(part: Part, compiler: Path) -> None:
         part.ldflags(),
         "-o",
         output,
-        "tool",
+        part.target,
     ]
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     started = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=MODULES / part.folder, env=environment, stderr=subprocess.PIPE, stdout=sys.stderr, text=True
+        command, cwd=part.source, env=environment, stderr=subprocess.PIPE, stdout=sys.stderr, text=True
     )
     tail = _progress(part, process, started)
     if process.wait() != 0:

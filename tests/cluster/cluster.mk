@@ -15,7 +15,7 @@ define lane
 	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
 endef
 
-.PHONY: cluster-binaries verdicts test-cluster soak soak-first soak-second
+.PHONY: bench-cluster cluster-binaries verdicts test-cluster soak soak-first soak-second
 
 cluster-binaries: $(READY)   ## Build the real components that are missing (Go; once).
 	@$(BIN)/python -m tests.cluster binaries --k8s $(K8S)
@@ -39,3 +39,7 @@ soak-second: $(READY)
 	@$(BIN)/python -m tests.cluster binaries --k8s $(SECOND_K8S)
 	$(call lane,$(SECOND_K8S),on,)
 	$(call lane,$(SECOND_K8S),default,-m smoke)
+
+bench-cluster: cluster-binaries  ## Measure the driver beside a Go plugin on Kubernetes' helper, on a real API server.
+	@$(BIN)/python -m tests.cluster floor
+	@$(BIN)/python -m benchmarks.side_by_side --k8s $(K8S)
