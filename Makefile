@@ -62,4 +62,4 @@ pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
 clean:           ## Remove the virtual environments and caches.
 	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
--include tests/cluster/cluster.mk
+-include lane/cluster.mk

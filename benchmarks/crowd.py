@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.httpd import Request, Response, Stream
-from dra_driver.embedded.kinds import CLAIMS, PODS, SLICES, Kind, Target, parse_path
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api.httpd import Request, Response, Stream
+from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, Kind, Target, parse_path
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from dra_driver.model.wire import Wire
 
 PER_PIECE = 500

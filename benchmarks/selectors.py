@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Report
-from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.side_by_side`: this driver beside a Go plugin on Kubernetes' own helper, in one run.
 
 One real API server (TLS, loopback) and one client that plays the kubelet over unix sockets serve all of them; their
-rounds alternate, so that a slow minute of the machine is everybody's. The Go plugin (tests/cluster/floor) is the least
+rounds alternate, so that a slow minute of the machine is everybody's. The Go plugin (lane/floor) is the least
 that a driver on Kubernetes' helper does for a claim.
 """
 
@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.real_api import real_api
-from dra_driver.embedded.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.wire import Wire
-from tests.cluster.binaries import FLOOR
-from tests.cluster.nvml_machine import NvmlMachine
+from lane.binaries import FLOOR
+from lane.nvml_machine import NvmlMachine
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 OURS, THEIRS = "gpu.nvidia.com", "floor.example.com"

@@ -25,7 +25,7 @@ import yaml
 
 from benchmarks import webhook_attack, webhook_fleet
 from benchmarks.figures import Report, percentiles
-from dra_driver.cli.inputs_devices import fleet_of_profile
+from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.certificates import make_pair

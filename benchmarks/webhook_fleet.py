@@ -32,7 +32,7 @@ from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.webhook.certificates import make_pair

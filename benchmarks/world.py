@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.plugin_calls import Plugin, Registrar
+from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
@@ -25,7 +25,7 @@ NODE = "bench"
 RESOURCES = "/apis/resource.k8s.io/v1"
 _API = """
 import sys
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 api = EmbeddedApi(version=sys.argv[2])
 api.start()
 api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}})

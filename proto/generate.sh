@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerate dra_driver/plugin/_proto from proto/: messages and their type stubs, no service stubs (the method tables are
-# written by hand in plugin/methods.py, so nothing demands a newer grpcio than we do).
+# written by hand in plugin/kubelet/methods.py, so nothing demands a newer grpcio than we do).
 # The tool lives in an environment of its own: it wants an older protobuf than the agent runs with.
 set -euo pipefail
 cd "$(dirname "$0")/.."

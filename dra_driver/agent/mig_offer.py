@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from dra_driver.controller.status import PublisherStatus
 from dra_driver.hardware.facts import Facts
-from dra_driver.inventory.offering import how_offered
-from dra_driver.inventory.partitions import MigPolicy, Ownership
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.mig.words import how_offered
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
-from dra_driver.plugin.ownership import Owners
+from dra_driver.plugin.mig.partition_owners import Owners
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

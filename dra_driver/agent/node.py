@@ -19,40 +19,40 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.mig_offer import MigOffer
+from dra_driver.agent.neighbours import Others
 from dra_driver.agent.options import Options
-from dra_driver.agent.others import Others
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
-from dra_driver.agent.sharing import Sharing
+from dra_driver.agent.sharing_rules import Sharing
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
-from dra_driver.inventory.partitions import MigPolicy
-from dra_driver.inventory.rules import SharingRules
+from dra_driver.inventory.mig.partitions import MigPolicy
+from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
-from dra_driver.plugin.abandoned import Abandonment
+from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
-from dra_driver.plugin.geometer import Geometer
-from dra_driver.plugin.geometry_source import GeometrySource
-from dra_driver.plugin.ledger import Ledger
-from dra_driver.plugin.listed_claims import ListedClaims
+from dra_driver.plugin.folder_use import Tenancy
+from dra_driver.plugin.gone_claims import Abandonment
+from dra_driver.plugin.kubelet.server import Answered, PluginServer
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.node import Node, this_node
-from dra_driver.plugin.node_claims import NodeClaims
-from dra_driver.plugin.ownership import Owners
-from dra_driver.plugin.pod_resources import PodResources
+from dra_driver.plugin.mig.declared_mig import Geometer
+from dra_driver.plugin.mig.geometry_source import GeometrySource
+from dra_driver.plugin.mig.partition_owners import Owners
+from dra_driver.plugin.node_claims.listed_claims import ListedClaims
+from dra_driver.plugin.node_claims.node_claims import NodeClaims
+from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.plugin.node_identity import Node, this_node
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
-from dra_driver.plugin.server import Answered, PluginServer
-from dra_driver.plugin.tenancy import Tenancy
-from dra_driver.sharing.mps import MpsClient, socket_path
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:

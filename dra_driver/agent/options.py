@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.geometry_rules import Rule, read_rules
+from dra_driver.inventory.mig.geometry_rules import Rule, read_rules
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 from dra_driver.model.sharing import Tenants
 

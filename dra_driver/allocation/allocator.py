@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dra_driver.allocation.attempt import Attempt, Context
+from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.counters import Accounts
 from dra_driver.allocation.devices import PoolId
 from dra_driver.allocation.held import Held, held_by
 from dra_driver.allocation.matching import Matchers
 from dra_driver.allocation.outcome import Category, Outcome, Refusal
-from dra_driver.allocation.plan import Plan, Planner
 from dra_driver.allocation.pools import Pool, PoolIndex, invalid_pool
-from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.requests import Plan, Planner
 from dra_driver.allocation.result import allocation_result
 from dra_driver.allocation.rules import Features, choose_rules
 from dra_driver.allocation.search import Search

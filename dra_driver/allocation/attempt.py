@@ -17,9 +17,9 @@ from dra_driver.allocation.counters import Account, Accounts, Counter, flat_take
 from dra_driver.allocation.devices import DeviceId, DeviceRecord
 from dra_driver.allocation.held import Held
 from dra_driver.allocation.outcome import Category, Refusal
-from dra_driver.allocation.plan import Alternative, Plan
 from dra_driver.allocation.pools import Pool
 from dra_driver.allocation.ranges import Arithmetic, CapacityError
+from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.rules import Features, Rules
 from dra_driver.allocation.taints import blocking_taint
 

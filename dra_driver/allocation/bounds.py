@@ -8,7 +8,7 @@ alternatives whose candidates could leave a trace are not judged.
 from __future__ import annotations
 
 from dra_driver.allocation.capacity import Amount
-from dra_driver.allocation.plan import Alternative
+from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.symmetry import Component, Symmetry
 
 

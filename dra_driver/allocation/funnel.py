@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.attempt import Attempt, Context
+from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.matching import Step
 from dra_driver.allocation.outcome import Refusal
-from dra_driver.allocation.plan import Alternative
 from dra_driver.allocation.pools import Pool, reaches_device
-from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.taints import blocking_taint, taint_text
 from dra_driver.model.wire import Wire
-from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 

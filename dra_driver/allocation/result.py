@@ -15,7 +15,7 @@ from typing import Any
 
 from dra_driver.allocation.attempt import Context, Placed
 from dra_driver.allocation.node_selector import merge_selectors, only_node
-from dra_driver.allocation.plan import Alternative, ClaimPlan
+from dra_driver.allocation.requests import Alternative, ClaimPlan
 from dra_driver.allocation.rules import Rules
 from dra_driver.model.wire import Wire
 

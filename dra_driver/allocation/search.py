@@ -15,9 +15,9 @@ from enum import Enum
 
 from dra_driver.allocation.attempt import Attempt, Placed
 from dra_driver.allocation.bounds import Bounds
+from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.outcome import Category, Refusal
-from dra_driver.allocation.plan import Alternative, Plan
-from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.symmetry import Symmetry
 from dra_driver.model import limits
 

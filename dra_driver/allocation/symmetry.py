@@ -15,12 +15,12 @@ from collections import Counter as Multiset
 from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.attempt import Attempt
+from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.capacity import Amount
 from dra_driver.allocation.constraints import DistinctAttribute, DistinctLists, MatchLists
 from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.outcome import Refusal
-from dra_driver.allocation.plan import Alternative, Plan
-from dra_driver.allocation.prepare import Prepared
+from dra_driver.allocation.requests import Alternative, Plan
 
 
 class Component:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.claims.config import API_VERSION, Fault, read_config
-from dra_driver.inventory.rules import SharingRules
-from dra_driver.inventory.rules_file import read_rules
+from dra_driver.inventory.sharing.rules import SharingRules
+from dra_driver.inventory.sharing.rules_file import read_rules
 from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants
 
 

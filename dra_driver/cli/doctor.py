@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dra_driver.cli.hardware_options import chosen, hardware_options
+from dra_driver.cli.inputs.hardware import chosen, hardware_options
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 
 if TYPE_CHECKING:
-    from dra_driver.cli.hardware_options import Chosen
+    from dra_driver.cli.inputs.hardware import Chosen
     from dra_driver.doctor.cluster_evidence import ClusterEvidence
     from dra_driver.doctor.finding import Finding, Report, Unseen
     from dra_driver.doctor.node_evidence import NodeEvidence
@@ -83,7 +83,7 @@ def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_aske
 
 
 def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) -> ClusterEvidence | None:
-    from dra_driver.cli.inputs_cluster import default_kubeconfig
+    from dra_driver.cli.inputs.cluster import default_kubeconfig
     from dra_driver.doctor.cluster_evidence import read_cluster
     from dra_driver.doctor.finding import Unseen
     from dra_driver.kube.api import KubeApi

@@ -5,53 +5,48 @@ In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hi
 
 from __future__ import annotations
 
-import importlib
 import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import click
 
 from dra_driver import __version__
+from dra_driver.cli.lazy import CommandEntry, LazyGroup
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 
 _SHOWN_MAX = 300  # characters of a path
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One command: its module below `dra_driver.cli` (with the attribute `command`), and its line in --help."""
-
-    module: str
-    summary: str
-
-
-COMMANDS: dict[str, Entry] = {
-    "devices": Entry("devices", "What this node would publish, and what is wrong with it."),
-    "doctor": Entry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
-    "in-use": Entry(
-        "in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
+COMMANDS: dict[str, CommandEntry] = {
+    "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it."),
+    "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
+    "in-use": CommandEntry(
+        "fleet.in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
     ),
-    "pod-security": Entry("pod_security", "The label that lets the chart's privileged pods into their namespace."),
-    "demo": Entry("demo", "The main job from end to end on this machine: no GPU, no cluster needed."),
-    "slices": Entry("slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
-    "claims": Entry("claims", "Claims as a tree, with their devices and pods."),
-    "explain": Entry("explain", "Why a claim or pod fits or does not, node by node."),
-    "simulate": Entry("simulate", "What the scheduler would do with claims, without a cluster."),
-    "webhook": Entry("webhook", "The admission webhook: refuses wrong configs, warns of selectors that will hurt."),
-    "migrate": Entry("migrate", "Manifests written for the device plugin, turned into claims."),
-    "cel": Entry("cel", "Selectors offline: test, explain, lint, repl, check."),
+    "pod-security": CommandEntry(
+        "pod_security", "The label that lets the chart's privileged pods into their namespace."
+    ),
+    "demo": CommandEntry("demo.command", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
+    "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods."),
+    "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node."),
+    "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster."),
+    "webhook": CommandEntry(
+        "webhook", "The admission webhook: refuses wrong configs, warns of selectors that will hurt."
+    ),
+    "migrate": CommandEntry("migrate.command", "Manifests written for the device plugin, turned into claims."),
+    "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check."),
 }
-_DAEMONS = (
-    ("agent", "The node daemon: publishes GPUs and prepares claims (see agent --help)."),
-    ("mps", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help)."),
-)
+_DAEMONS = {
+    "agent": "The node daemon: publishes GPUs and prepares claims (see agent --help).",
+    "mps": "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).",
+}
 
 _EPILOG = """\b
 Exit status of every command:
@@ -65,31 +60,12 @@ Exit status of every command:
 """
 
 
-class LazyGroup(click.Group):
-    """Commands by name from the table; a module is imported when its command is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """List the commands in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        command = importlib.import_module(f"dra_driver.cli.{entry.module}").command
-        assert isinstance(command, click.Command)  # noqa: S101
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the table without importing anything."""
-        rows = [*_DAEMONS, *((name, entry.summary) for name, entry in COMMANDS.items())]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
 @click.group(
-    cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    table=COMMANDS,
+    others=_DAEMONS,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, message="dra-driver %(version)s")
 def cli() -> None:

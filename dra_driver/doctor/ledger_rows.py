@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dra_driver.model.errors import LedgerError
-from dra_driver.plugin.record import record_of_row
+from dra_driver.plugin.ledger.record import record_of_row
 
 
 @dataclass(frozen=True, slots=True)

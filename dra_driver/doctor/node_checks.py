@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.hardware.mixing import hangs_when_mixed
-from dra_driver.plugin.record import UNFINISHED, State
+from dra_driver.plugin.ledger.record import UNFINISHED, State
 
 _MIXED = "hardware.mixed-mig-driver"
 # What `check_kernel_driver` and `driver-not-answering` say better.

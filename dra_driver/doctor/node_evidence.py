@@ -22,8 +22,8 @@ from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.device_plugin import live_sockets
-from dra_driver.plugin.record import UNFINISHED
+from dra_driver.plugin.ledger.record import UNFINISHED
+from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
 BOOT_ID = "sys/kernel/random/boot_id"
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5

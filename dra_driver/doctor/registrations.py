@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.plugin.methods import PLUGIN_TYPE
-from dra_driver.plugin.namesakes import Plugin, ask
-from dra_driver.plugin.sockets import is_refused
+from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE
+from dra_driver.plugin.kubelet.same_name_drivers import Plugin, ask
+from dra_driver.plugin.kubelet.sockets import is_refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
-from dra_driver.plugin.device_plugin import allocatable_gpus
+from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 
 # What other software says of nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
 # Node feature discovery names the vendor, with the class of the device before it as it is set up by itself.

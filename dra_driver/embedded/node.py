@@ -14,19 +14,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.embedded.agent_process import AgentProcess
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.example_run import ExampleRunner
-from dra_driver.embedded.foreign_plugin import ForeignPlugin, publish_slice
-from dra_driver.embedded.kinds import SLICES
-from dra_driver.embedded.kubelet import EmbeddedKubelet
-from dra_driver.embedded.scheduler import EmbeddedScheduler
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.examples.run import ExampleRunner
+from dra_driver.embedded.kubelet.foreign_plugin import ForeignPlugin, publish_slice
+from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
-from dra_driver.sharing.mps import MpsClient, socket_path
+from dra_driver.mps.client import MpsClient, socket_path
 
 READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.inventory import partitions
 from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, Kind
 from dra_driver.inventory.device import AttributeValue, Cut, Device, Inventory, Share
-from dra_driver.inventory.partitions import STATIC, MigPolicy
-from dra_driver.inventory.rules import NOTHING_SHARED, SharingRules
-from dra_driver.inventory.sharing import Sharer
+from dra_driver.inventory.mig import partitions
+from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
+from dra_driver.inventory.sharing.offers import Sharer
+from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
 

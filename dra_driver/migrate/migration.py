@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migrate.edits import applied, is_same
 from dra_driver.migrate.helm import check_no_template
 from dra_driver.migrate.leftovers import say_leftovers
 from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
@@ -23,13 +22,14 @@ from dra_driver.migrate.placing import Placed, placed
 from dra_driver.migrate.pod_migration import PodMigration
 from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
 from dra_driver.migrate.quotas import migrate_quota
-from dra_driver.migrate.rendering import manner_of
 from dra_driver.migrate.report import Change, Loss, Report, Subject
 from dra_driver.migrate.resources import NOTHING_KNOWN, Known
-from dra_driver.migrate.rewriting import Rewriter
 from dra_driver.migrate.sharing_config import names_in, plugin_files, rules_beside, rules_name
-from dra_driver.migrate.written import DocumentText, Origins, documents_of, value_of
 from dra_driver.model.errors import InputError
+from dra_driver.yamltext.edits import applied, is_same
+from dra_driver.yamltext.rendering import manner_of
+from dra_driver.yamltext.rewriting import Rewriter
+from dra_driver.yamltext.written import DocumentText, Origins, documents_of, value_of
 
 _QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
 

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.migrate.edits import Edit, above_comments, applied
-from dra_driver.migrate.rendering import Manner, block
+from dra_driver.yamltext.edits import Edit, above_comments, applied
+from dra_driver.yamltext.rendering import Manner, block
 
 
 @dataclass(frozen=True, slots=True)

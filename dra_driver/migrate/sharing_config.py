@@ -17,8 +17,8 @@ from typing import Any
 from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import Subject
 from dra_driver.migrate.resources import SHARED, Kind, Known, kind_of, rows_of
-from dra_driver.migrate.written import documents_of, value_of
 from dra_driver.model.errors import InputError
+from dra_driver.yamltext.written import documents_of, value_of
 
 FILE = "sharing.yaml"
 _SUFFIX = "-sharing"

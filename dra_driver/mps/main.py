@@ -27,7 +27,7 @@ from dra_driver.mps.folder import SHM_MIB
 from dra_driver.mps.keeper import Keeper
 from dra_driver.mps.launch import Program, find_program
 from dra_driver.mps.server import Server
-from dra_driver.mps.simulated import simulated_program
+from dra_driver.mps.simulated.program import simulated_program
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 

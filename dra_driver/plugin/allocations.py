@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from dra_driver.model.wire import ClaimWire
-from dra_driver.plugin.claim_results import results
-from dra_driver.plugin.node import Node
+from dra_driver.plugin.node_claims.claim_results import results
+from dra_driver.plugin.node_identity import Node
 
 
 class UnknownClaims(Protocol):

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.kept_back import KeptBack
-from dra_driver.plugin.ledger import Ledger
-from dra_driver.plugin.record import Record
-from dra_driver.plugin.survivors import PROC, pods_with_folders, pods_with_processes
+from dra_driver.plugin.ledger.kept_back import KeptBack
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from dra_driver.inventory.device import Device, Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
-from dra_driver.plugin.abandoned import ClaimApi
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.node import Node
+from dra_driver.plugin.gone_claims import ClaimApi
+from dra_driver.plugin.node_identity import Node
 from dra_driver.plugin.waiting import Waiting
 
 POLL_SECONDS = 0.1  # how often the inventory is looked at again

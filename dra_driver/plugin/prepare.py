@@ -23,28 +23,28 @@ from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
-from dra_driver.plugin.abandoned import Abandonment, ClaimApi
+from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
-from dra_driver.plugin.effects import DriverCdiNames, Effects, carried_over, is_only_file
+from dra_driver.plugin.effects.late_pods import Joiners
+from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
+from dra_driver.plugin.effects.pod_cgroups import PodCgroups
+from dra_driver.plugin.effects.sharing.effects import SharingEffects
+from dra_driver.plugin.effects.sharing.holders import Sharer
+from dra_driver.plugin.effects.steps import DriverCdiNames, Effects, carried_over, is_only_file
+from dra_driver.plugin.gone_claims import Abandonment, ClaimApi
 from dra_driver.plugin.guard import Guard
-from dra_driver.plugin.joiners import Joiners
-from dra_driver.plugin.ledger import Ledger, as_far_as_there_is_room
-from dra_driver.plugin.leftovers import remove_leftover
+from dra_driver.plugin.ledger.conflicts import Rival, by_holder
+from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.memory_limiter import MemoryLimiter
-from dra_driver.plugin.node import Node
-from dra_driver.plugin.partitioner import Partitioner
+from dra_driver.plugin.mig.partitioner import Partitioner
+from dra_driver.plugin.neighbours.leftovers import remove_leftover
+from dra_driver.plugin.node_identity import Node
 from dra_driver.plugin.planning import Planner
-from dra_driver.plugin.pod_cgroups import PodCgroups
-from dra_driver.plugin.record import UNFINISHED, Record, State, owned, record_of_plan
 from dra_driver.plugin.recovery import made_partitions
-from dra_driver.plugin.rivals import Rival, by_holder
+from dra_driver.plugin.running_pods import PROC
 from dra_driver.plugin.separation import require_separation
-from dra_driver.plugin.sharer import Sharer
-from dra_driver.plugin.survivors import PROC
 from dra_driver.plugin.waiting import Looks, Waiting
-from dra_driver.sharing.effects import SharingEffects
-from dra_driver.sharing.settings import MpsSupervisor
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

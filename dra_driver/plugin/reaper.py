@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.record import Record
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

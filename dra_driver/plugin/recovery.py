@@ -19,10 +19,10 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.plan import CdiFileStep, MigPartitionStep
 from dra_driver.model.wire import Wire
-from dra_driver.plugin.effects import OWNER_ENV
-from dra_driver.plugin.partitioner import US
-from dra_driver.plugin.record import Record, State
-from dra_driver.plugin.sharer import EFFECT_ENV, step_of_env
+from dra_driver.plugin.effects.sharing.holders import EFFECT_ENV, step_of_env
+from dra_driver.plugin.effects.steps import OWNER_ENV
+from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.mig.partitioner import US
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

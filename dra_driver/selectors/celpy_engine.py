@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.equality import NO_SUCH_OVERLOAD, equal, is_map, map_items
-from dra_driver.selectors.functions import FUNCTIONS, TABLES
-from dra_driver.selectors.library_lists import is_list
-from dra_driver.selectors.values import CelAbort, CelError, Uint, unfold
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
+from dra_driver.selectors.library.functions import FUNCTIONS, TABLES
+from dra_driver.selectors.library.lists import is_list
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal, is_map, map_items
+from dra_driver.selectors.values.values import CelAbort, CelError, Uint, unfold
 
 # What cel-python brings itself; carrying ours over would make the opinion less independent.
 _OWN = frozenset(

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dra_driver.selectors.declarations import Declarations
-from dra_driver.selectors.device_view import DeviceView
-from dra_driver.selectors.rendering import kind_of, render
+from dra_driver.selectors.checking.declarations import Declarations
+from dra_driver.selectors.evaluation.device_view import DeviceView
+from dra_driver.selectors.library.rendering import kind_of, render
 
 _IN_DOMAIN = re.compile(r'device\.(attributes|capacity)\[\??"([^"]*)$')
 _IN_NAME = re.compile(r'device\.(attributes|capacity)\[\??"([^"]+)"\](?:\.\??(\w*)|\["([^"]*))$')

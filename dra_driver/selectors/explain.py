@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.selectors.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
-from dra_driver.selectors.rendering import kind_of, render
-from dra_driver.selectors.values import CelAbort, CelError
+from dra_driver.selectors.library.rendering import kind_of, render
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
+from dra_driver.selectors.values.values import CelAbort, CelError
 
 _NEGATED = {"_==_": "!=", "_!=_": "==", "_<_": ">=", "_<=_": ">", "_>_": "<=", "_>=_": "<"}
 _METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}

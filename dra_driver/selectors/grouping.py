@@ -15,8 +15,8 @@ from typing import Any
 
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.semver import Semver, SemverError
-from dra_driver.selectors.device_view import DeviceView, prepare_device
 from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.readset import Read, ReadSet
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dra_driver.selectors.checker import check
-from dra_driver.selectors.compiler import compile_program
-from dra_driver.selectors.cost import estimate
-from dra_driver.selectors.declarations import Declarations, declare
-from dra_driver.selectors.depth import needs_room, room_for
-from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.checking.checker import check
+from dra_driver.selectors.checking.declarations import Declarations, declare
+from dra_driver.selectors.checking.estimate import estimate
+from dra_driver.selectors.checking.validators import CompilerPanic, validate
 from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.equality import Work
-from dra_driver.selectors.interpreter import Interpreter
-from dra_driver.selectors.nodes import Node, height
-from dra_driver.selectors.parser import parse
-from dra_driver.selectors.patience import QUICK_COST, ask, held
-from dra_driver.selectors.program import BadProgram, Program, construct
+from dra_driver.selectors.evaluation.compiler import compile_program
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
+from dra_driver.selectors.evaluation.interpreter import Interpreter
+from dra_driver.selectors.evaluation.program import BadProgram, Program, construct
 from dra_driver.selectors.readset import ReadSet, read_set
-from dra_driver.selectors.source import Fault, Source
-from dra_driver.selectors.validators import CompilerPanic, validate
-from dra_driver.selectors.values import CelAbort, CelError
+from dra_driver.selectors.syntax.depth import needs_room, room_for
+from dra_driver.selectors.syntax.nodes import Node, height
+from dra_driver.selectors.syntax.parser import parse
+from dra_driver.selectors.syntax.source import Fault, Source
+from dra_driver.selectors.values.equality import Work
+from dra_driver.selectors.values.patience import QUICK_COST, ask, held
+from dra_driver.selectors.values.values import CelAbort, CelError
 from dra_driver.selectors.verdict import to_match
 
 MAX_EXPRESSION_BYTES = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.selectors.nodes import Call, Comprehension, Ident, Literal, Node, Select, children
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, children
 
 _Path = tuple[str, ...]
 _MAPS = frozenset({"attributes", "capacity"})

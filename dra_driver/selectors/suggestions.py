@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from dra_driver.selectors.declarations import Declarations
-from dra_driver.selectors.device_view import DeviceView
+from dra_driver.selectors.checking.declarations import Declarations
 from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.readset import ReadSet
 
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")

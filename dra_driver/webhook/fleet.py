@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dra_driver.model.wire import ClassWire, SliceWire
-from dra_driver.selectors.device_view import DeviceView, prepare_device
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.telemetry.logs import fields
 from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.shapes import ShapedDevice, shapes_of

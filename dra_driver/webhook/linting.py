@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from dra_driver.model.errors import DriverError
-from dra_driver.selectors.device_view import DeviceView
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
-from dra_driver.selectors.library_regex import compile_pattern
-from dra_driver.selectors.lint import lint
-from dra_driver.selectors.lint_findings import Finding, Subject, outcomes
-from dra_driver.selectors.patience import OutOfPatienceError, patience
+from dra_driver.selectors.library.regex import compile_pattern
+from dra_driver.selectors.lint.findings import Finding, Subject, outcomes
+from dra_driver.selectors.lint.lint import lint
+from dra_driver.selectors.values.patience import OutOfPatienceError, patience
 from dra_driver.webhook.fleet import Fleet
 from dra_driver.webhook.objects import SelectorText
 from dra_driver.webhook.patience import CallerGoneError, Patience

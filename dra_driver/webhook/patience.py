@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from dra_driver.selectors.patience import OutOfPatienceError
+from dra_driver.selectors.values.patience import OutOfPatienceError
 
 SECONDS = 0.8  # for all selectors of a review together: the API server waits 1 s
 _LOOK_SECONDS = 0.02

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dra_driver.claims.config import Fault
 from dra_driver.model.wire import Wire
-from dra_driver.selectors.lint_findings import Finding
+from dra_driver.selectors.lint.findings import Finding
 
 MOST_WARNINGS = 10
 # The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.

@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dra_driver.embedded.kinds import CLAIMS
-from dra_driver.embedded.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.methods import VERSIONS
+from dra_driver.plugin.kubelet.methods import VERSIONS
 from tests.agent.test_agent_partitions import claim
 from tests.plugin.test_faults import fill, mount
 from tests.support.agent_process import Stage, stage

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.sharing.mps import MpsClient, socket_path
+from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.test_agent_nvidia import Machine, names, until
 from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below, unmount
 from tests.support.agent_process import stage

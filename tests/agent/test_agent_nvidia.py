@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dra_driver.embedded.kinds import CLAIMS, SLICES
-from dra_driver.embedded.plugin_calls import ClaimRef
+from dra_driver.embedded.api.kinds import CLAIMS, SLICES
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 from tests.support.agent_process import NODE, stage
 from tests.support.fake_node import FakeNode

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dra_driver.embedded.kinds import CLAIMS, EVENTS, SLICES
-from dra_driver.embedded.plugin_calls import ClaimRef
+from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from dra_driver.embedded.kinds import SLICES
+from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
 from tests.support.waiting import until as _until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.examples import load_example, load_objects
+from dra_driver.embedded.examples.reading import load_example, load_objects
 from dra_driver.embedded.node import EmbeddedNode
 from tests.support.waiting import until
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.kinds import NODES, SLICES
+from dra_driver.embedded.api.kinds import NODES, SLICES
 from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.plugin.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
+from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
 from tests.support.agent_process import NODE, stage
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli import main
-from dra_driver.embedded.kinds import EVENTS, SLICES
+from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
 from tests.support.stand_in_plugin import StandInPlugin

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from dra_driver.agent.sharing import SETTLE_SECONDS, Sharing
-from dra_driver.inventory.partitions import Ownership
-from dra_driver.inventory.rules import NOTHING_SHARED
+from dra_driver.agent.sharing_rules import SETTLE_SECONDS, Sharing
+from dra_driver.inventory.mig.partitions import Ownership
+from dra_driver.inventory.sharing.rules import NOTHING_SHARED
 from dra_driver.model.errors import ApiError, InputError, NodeError
 
 FOUR = "version: rules/v1\nrules: [{replicas: 4}]\n"
@@ -183,7 +183,7 @@ def test_a_wrong_file_ends_the_agent_with_status_3_and_every_fault(tmp_path):
 
 def test_an_agent_without_sharing_imports_neither_yaml_nor_pydantic():
     code = (
-        "import sys, dra_driver.agent.node, dra_driver.agent.sharing\n"
+        "import sys, dra_driver.agent.node, dra_driver.agent.sharing_rules\n"
         "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

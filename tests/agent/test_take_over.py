@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.embedded.kinds import CLAIMS, NODES, SLICES
+from dra_driver.embedded.api.kinds import CLAIMS, NODES, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import NODE, stage
 from tests.support.stand_in_plugin import StandInPlugin

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster import binaries
-from tests.cluster.oracle import recordings
-from tests.cluster.oracle.allocations import is_judged
-from tests.cluster.oracle.outcomes import our_outcomes
-from tests.cluster.oracle.written_worlds import written_worlds
+from lane import binaries
+from lane.oracle import recordings
+from lane.oracle.allocations import is_judged
+from lane.oracle.outcomes import our_outcomes
+from lane.oracle.written_worlds import written_worlds
 
 
 @pytest.mark.parametrize("version", binaries.VERSIONS)

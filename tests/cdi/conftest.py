@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.nvidia import edits, hooks
+from dra_driver.hardware.nvidia.edits import edits, hooks
 from tests.support.driver_root import can_make_nodes, fake_dev, fake_proc
 
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cdi.spec import encode, render
-from dra_driver.hardware.nvidia import edits as edits_module
-from dra_driver.hardware.nvidia import hooks as hooks_module
-from dra_driver.hardware.nvidia.edits import common_edits, device_edits
-from dra_driver.hardware.nvidia.ldcache import library_paths
+from dra_driver.hardware.nvidia.edits import edits as edits_module
+from dra_driver.hardware.nvidia.edits import hooks as hooks_module
+from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
+from dra_driver.hardware.nvidia.edits.ldcache import library_paths
 from dra_driver.model.edits import READ_ONLY_BIND
 from dra_driver.model.errors import HardwareError
 from tests.support import cdi_schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.hardware.nvidia import nodes
+from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
 from dra_driver.model.errors import HardwareError, Retry

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from dra_driver.cli.main import run
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
-from dra_driver.embedded.pods import make_claims
-from dra_driver.embedded.scheduler import EmbeddedScheduler
+from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.scheduling.pods import make_claims
+from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ExitCode
 from tests.support.embedded_client import slice_wire
 

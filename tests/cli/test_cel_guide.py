@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.selectors.lint_findings import RULES
+from dra_driver.selectors.lint.findings import RULES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "selectors.md").read_text(encoding="utf-8")

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.cli.inputs_classes import shipped_classes
-from dra_driver.cli.inputs_devices import fleet_of_slices
-from dra_driver.cli.inputs_documents import NESTING_MAX, parse_documents
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.cli.inputs.classes import shipped_classes
+from dra_driver.cli.inputs.devices import fleet_of_slices
+from dra_driver.cli.inputs.documents import NESTING_MAX, parse_documents
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ExitCode, InputError

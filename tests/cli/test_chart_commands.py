@@ -6,8 +6,8 @@ import pytest
 
 from dra_driver.cli.main import run
 from dra_driver.cli.pod_security import LABEL
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import CLAIMS, NAMESPACES
+from dra_driver.embedded.api.kinds import CLAIMS, NAMESPACES
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.errors import ExitCode
 
 DRIVER = "gpu.nvidia.com"

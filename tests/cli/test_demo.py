@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.examples import load_objects
+from dra_driver.embedded.examples.reading import load_objects
 from dra_driver.embedded.node import EmbeddedNode
 from dra_driver.model.errors import NodeError
 
@@ -152,7 +152,7 @@ def test_an_agent_that_does_nothing_is_told_after_the_deadline():
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
 def test_the_agent_publishes_and_prepares_on_every_version(version):
-    from dra_driver.embedded.examples import load_example
+    from dra_driver.embedded.examples.reading import load_example
 
     node = EmbeddedNode("demo-h100", classes=classes(), version=version)
     try:
@@ -168,7 +168,7 @@ def test_the_agent_publishes_and_prepares_on_every_version(version):
 
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
 def test_claims_for_replicas_are_the_same_where_the_scheduler_does_not_count_shares(version):
-    from dra_driver.embedded.examples import load_example
+    from dra_driver.embedded.examples.reading import load_example
 
     folder = SHARING / "node"
     node = EmbeddedNode(str(folder / "profile.yaml"), classes=classes(), version=version, sharing=folder / "rules.yaml")

@@ -47,7 +47,7 @@ class FakeHardware:
 @pytest.fixture
 def hardware(monkeypatch):
     made = FakeHardware()
-    monkeypatch.setattr("dra_driver.cli.hardware_options.choose", lambda *_, **__: made)
+    monkeypatch.setattr("dra_driver.cli.inputs.hardware.choose", lambda *_, **__: made)
     return made
 
 
@@ -182,8 +182,8 @@ def test_the_setting_in_force_is_shown(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("version", "kept", "count"), [("1.36", True, 164), ("1.35", False, 14), ("1.34", False, 14)])
 def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, tmp_path):
-    from dra_driver.embedded.apiserver import EmbeddedApi
-    from dra_driver.embedded.kinds import SLICES
+    from dra_driver.embedded.api.kinds import SLICES
+    from dra_driver.embedded.api.server import EmbeddedApi
 
     with EmbeddedApi(version=version) as api:
         api.write_kubeconfig(tmp_path / "kubeconfig")
@@ -196,7 +196,7 @@ def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, t
 
 
 def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
-    from dra_driver.embedded.apiserver import EmbeddedApi
+    from dra_driver.embedded.api.server import EmbeddedApi
 
     with EmbeddedApi(version="1.36") as api:
         api.write_kubeconfig(tmp_path / "kubeconfig")

@@ -14,7 +14,7 @@ import pytest
 
 from dra_driver.cli import main
 from dra_driver.doctor.finding import CATALOGUE
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from tests.support.fake_node import FakeNode

@@ -101,7 +101,8 @@ def test_an_interrupt_is_what_shells_expect(monkeypatch, capsys):
 def test_a_command_is_imported_only_when_it_is_called():
     code = (
         "import sys; from dra_driver.cli import main; main.run(['--help']);"
-        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.cli.demo', 'dra_driver.cli.devices', 'dra_driver.embedded'};"
+        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.cli.demo.command', 'dra_driver.cli.fleet.devices',"
+        " 'dra_driver.embedded'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from dra_driver.embedded.registry import Registry
+from dra_driver.embedded.api.registry import Registry
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.kube.paths import SLICES
 from tests.controller.test_publisher import Cluster
 from tests.support.facts import FULL_GPU, facts
@@ -162,7 +162,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
 
 
 def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_cluster, watched, monkeypatch):
-    from dra_driver.embedded.refusals import bad_request
+    from dra_driver.embedded.api_rules.refusals import bad_request
 
     cluster = make_cluster(version="1.34", gates={GATE: True})
     create = Registry.create

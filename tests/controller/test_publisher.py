@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.controller.layout import PoolContent
 from dra_driver.controller.publisher import Publisher
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES

@@ -4,10 +4,10 @@ import pytest
 
 from dra_driver.controller.layout import PoolContent
 from dra_driver.controller.validity import find_faults
-from dra_driver.embedded.registry import Registry
+from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import ShareMode
-from dra_driver.inventory.rules import Portion, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import Portion, Rule, SharingRules
 from tests.controller.test_counters import cuttable
 from tests.controller.test_publisher import Cluster
 from tests.support.facts import facts
@@ -96,7 +96,7 @@ def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, monkey
 
 
 def test_a_server_that_refuses_the_question_gets_replicas(make_cluster, monkeypatch):
-    from dra_driver.embedded.refusals import bad_request
+    from dra_driver.embedded.api_rules.refusals import bad_request
 
     cluster = make_cluster(version="1.36")
     create = Registry.create

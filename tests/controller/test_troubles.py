@@ -7,8 +7,8 @@ import time
 import pytest
 
 from dra_driver.controller.publisher import Publisher
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES

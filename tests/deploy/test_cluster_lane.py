@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cluster import binaries, cluster
-from tests.cluster.balance import SECONDS, SHORT, spread
-from tests.cluster.sandbox import Sandbox
+from lane import binaries, cluster
+from lane.balance import SECONDS, SHORT, spread
+from lane.sandbox import Sandbox
 
 NAMES = st.lists(st.sampled_from([*SECONDS, "short"]), max_size=40).map(
     lambda found: [f"{name}::{place}" for place, name in enumerate(found)]

@@ -1,4 +1,4 @@
-"""A tree wrapped as an image, with and without an engine. The real image: tests/cluster."""
+"""A tree wrapped as an image, with and without an engine. The real image: lane."""
 
 from __future__ import annotations
 

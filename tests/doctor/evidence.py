@@ -17,7 +17,7 @@ from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.wire import device_wire
 from dra_driver.kube.api import ServerVersion
-from dra_driver.plugin.namesakes import Plugin
+from dra_driver.plugin.kubelet.same_name_drivers import Plugin
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"

@@ -16,7 +16,7 @@ from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
-from dra_driver.plugin.namesakes import Plugin
+from dra_driver.plugin.kubelet.same_name_drivers import Plugin
 from tests.doctor import evidence as e
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -21,8 +21,8 @@ from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS
 from dra_driver.doctor.node_evidence import NodeFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import SLICES
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.hardware.nvidia import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 from tests.support.embedded_client import Client
 
 

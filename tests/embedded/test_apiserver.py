@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from dra_driver.embedded import kinds
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api import kinds
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from dra_driver.model.errors import UsageError
 from tests.support.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from tests.support.api_cases import (
     CLASSES,
     OPAQUE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.container_view import SeenNode, resolve
+from dra_driver.embedded.kubelet.container_view import SeenNode, resolve
 from dra_driver.model.errors import NodeError
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.container_view import ContainerView, SeenNode
-from dra_driver.embedded.example_run import ClaimReport, ExampleReport, Held, PodReport
-from dra_driver.embedded.examples import (
+from dra_driver.embedded.examples.expectations import unmet
+from dra_driver.embedded.examples.reading import (
     ClaimAgrees,
     ClaimHolds,
     ContainerHasEnv,
@@ -19,8 +18,9 @@ from dra_driver.embedded.examples import (
     load_example,
     load_examples,
 )
-from dra_driver.embedded.expectations import unmet
-from dra_driver.embedded.placement import Choice
+from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, Held, PodReport
+from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
+from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "resourceclaims"

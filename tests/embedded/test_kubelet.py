@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded import plugin_calls, plugin_watcher
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import CLAIMS, SLICES
-from dra_driver.embedded.kubelet import EmbeddedKubelet
+from dra_driver.embedded.api.kinds import CLAIMS, SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.kubelet import plugin_calls, plugin_watcher
+from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.pod_resources import ClaimHere, HeldDevice, PodResources
+from dra_driver.plugin.node_claims.pod_resources import ClaimHere, HeldDevice, PodResources
 from tests.support.embedded_client import slice_wire
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.foreign_plugin import ForeignPlugin, publish_slice
-from dra_driver.embedded.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
-from dra_driver.embedded.kubelet import EmbeddedKubelet
-from dra_driver.embedded.pods import FINALIZER, let_go, make_claims
-from dra_driver.embedded.scheduler import EmbeddedScheduler
+from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.kubelet.foreign_plugin import ForeignPlugin, publish_slice
+from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.embedded.scheduling.pods import FINALIZER, let_go, make_claims
+from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import NodeError
 from tests.support.embedded_client import slice_wire
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from tests.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
 from tests.support.embedded_client import CLAIMS, claim_wire
 

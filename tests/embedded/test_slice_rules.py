@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.refusals import Refusal
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import Refusal
 from tests.support.api_cases import ALL_GATES, CONSUMES, COUNTERS, FULL, TAINT, one
 from tests.support.embedded_client import SLICES, slice_wire
 

@@ -152,7 +152,7 @@ def test_a_client_that_goes_away_is_noticed(api, client):
 
 
 def test_history_is_kept_within_bounds(api, client, monkeypatch):
-    monkeypatch.setattr("dra_driver.embedded.store.HISTORY", 10)
+    monkeypatch.setattr("dra_driver.embedded.api.store.HISTORY", 10)
     first = client("POST", SLICES, slice_wire("a"))[1]["metadata"]["resourceVersion"]
     for number in range(20):
         client("PUT", f"{SLICES}/a", slice_wire("a", devices=[{"name": f"d{number}"}]))

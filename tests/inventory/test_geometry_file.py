@@ -2,8 +2,8 @@
 
 import pytest
 
-from dra_driver.inventory.geometry_file import read_configurations
-from dra_driver.inventory.geometry_rules import geometry_of, read_rules
+from dra_driver.inventory.mig.geometry_file import read_configurations
+from dra_driver.inventory.mig.geometry_rules import geometry_of, read_rules
 from dra_driver.model.errors import InputError, UsageError
 
 

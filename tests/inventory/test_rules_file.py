@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.claims.node_settings import read_sharing_config
 from dra_driver.inventory.device import DeviceType, ShareMode
-from dra_driver.inventory.rules import Match, Portion, Rule
+from dra_driver.inventory.sharing.rules import Match, Portion, Rule
 from dra_driver.model.errors import InputError
 from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
 

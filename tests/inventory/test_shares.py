@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from dra_driver.allocation.capacity import consume, read_capacities
 from dra_driver.allocation.ranges import Arithmetic
-from dra_driver.embedded.device_rules import check_device
-from dra_driver.embedded.rules import Circumstances, Faults
+from dra_driver.embedded.api_rules.device_rules import check_device
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
-from dra_driver.inventory.partitions import MigPolicy, Ownership
-from dra_driver.inventory.rules import Match, Portion, Rule, SharingRules
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.sharing.rules import Match, Portion, Rule, SharingRules
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings

@@ -6,8 +6,8 @@ import pytest
 
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import DeviceType, Inventory, ShareMode
-from dra_driver.inventory.partitions import MigPolicy, Ownership
-from dra_driver.inventory.rules import Match, Portion, Rule, SharingRules
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.sharing.rules import Match, Portion, Rule, SharingRules
 from dra_driver.model.names import gpu_name
 from dra_driver.model.sharing import MpsSettings, Tenants
 from tests.support.facts import FULL_GPU, PARTITION, facts

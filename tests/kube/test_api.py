@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials, events
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import MOST, Told, node_event, tell_node

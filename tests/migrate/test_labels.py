@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cli.inputs_devices import fleet_of_profile
+from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.migrate.labels import Rule, Unsaid, expressed, refined
 from dra_driver.migrate.node_rules import absorb
 from dra_driver.migrate.report import Report, Subject

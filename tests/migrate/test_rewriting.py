@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate.edits import applied, is_same
-from dra_driver.migrate.rendering import manner_of
-from dra_driver.migrate.rewriting import Rewriter
-from dra_driver.migrate.written import Origins, documents_of, value_of
 from dra_driver.model.errors import InputError
+from dra_driver.yamltext.edits import applied, is_same
+from dra_driver.yamltext.rendering import manner_of
+from dra_driver.yamltext.rewriting import Rewriter
+from dra_driver.yamltext.written import Origins, documents_of, value_of
 
 WORDS = st.text("abcxyz-", min_size=1, max_size=6).filter(lambda w: w.strip("-") == w)
 SCALARS = st.one_of(

@@ -1,6 +1,6 @@
 """Migrated shapes on stand-ins: the embedded API takes their templates, our allocator finds devices for their claims.
 
-The same on a real Kubernetes, pods included: tests/cluster/scenarios/test_migrate.py.
+The same on a real Kubernetes, pods included: lane/scenarios/test_migrate.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from dra_driver.allocation import Allocator
-from dra_driver.cli.world import World, add_profiles
-from dra_driver.embedded.apiserver import EmbeddedApi
+from dra_driver.cli.inputs.world import World, add_profiles
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.migrate.objects import objects_of
 from tests.support.migrate_shapes import SHAPES, expected
 

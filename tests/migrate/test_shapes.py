@@ -8,9 +8,9 @@ import re
 import pytest
 import yaml
 
-from dra_driver.cli.inputs_classes import Classes
-from dra_driver.cli.inputs_documents import parse_documents
-from dra_driver.cli.inputs_selectors import queries_of
+from dra_driver.cli.inputs.classes import Classes
+from dra_driver.cli.inputs.documents import parse_documents
+from dra_driver.cli.inputs.selectors import queries_of
 from dra_driver.migrate import Source, migrate
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from tests.support.migrate_shapes import SHAPES, expected, migrated

@@ -18,10 +18,10 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.calling import call
+from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import Folder, key_of
 from dra_driver.mps.keeper import Keeper
 from dra_driver.mps.launch import find_program
-from dra_driver.sharing.mps import MpsClient, socket_path
 from tests.support.fake_mps import FakeMps
 from tests.support.waiting import until
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 import dra_driver
-from dra_driver.plugin.record import UNFINISHED
+from dra_driver.plugin.ledger.record import UNFINISHED
 from tests.plugin.parts import Rig
 
 PACKAGE = str(Path(dra_driver.__file__).parent)

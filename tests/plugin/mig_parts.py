@@ -10,9 +10,9 @@ from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.partitions import MigPolicy
+from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ownership import Owners
+from dra_driver.plugin.mig.partition_owners import Owners
 from tests.plugin.parts import Rig
 
 WHOLE = "gpu-0000-01-00-0"

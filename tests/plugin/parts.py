@@ -18,11 +18,11 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.inventory.device import Device, DeviceType, Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
-from dra_driver.plugin.abandoned import Abandonment
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger import Ledger
+from dra_driver.plugin.gone_claims import Abandonment
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.node import Node
+from dra_driver.plugin.node_identity import Node
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 

@@ -14,7 +14,7 @@ from typing import Any
 from dra_driver.inventory.device import Device, DeviceType, Inventory, RequestPolicy, Share, ShareMode
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
-from dra_driver.sharing.settings import MpsChannel, RunningDaemon
+from dra_driver.mps.settings import MpsChannel, RunningDaemon
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig
 from tests.plugin.parts import claim_wire, config, result
 

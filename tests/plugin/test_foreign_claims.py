@@ -9,8 +9,8 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.foreign_claims import ForeignClaims, behind
-from dra_driver.plugin.leftovers import UNNAMED, read_leftovers, remove_leftover
+from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims, behind
+from dra_driver.plugin.neighbours.leftovers import UNNAMED, read_leftovers, remove_leftover
 from tests.support.waiting import until
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"

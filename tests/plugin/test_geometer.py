@@ -2,12 +2,12 @@
 
 import pytest
 
-from dra_driver.inventory.geometry import wanted_of
-from dra_driver.inventory.geometry_rules import read_rules
+from dra_driver.inventory.mig.geometry import wanted_of
+from dra_driver.inventory.mig.geometry_rules import read_rules
 from dra_driver.model.errors import HardwareError, NodeError
-from dra_driver.plugin.geometer import Geometer
-from dra_driver.plugin.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
-from dra_driver.plugin.pod_resources import PodsHere
+from dra_driver.plugin.mig.declared_mig import Geometer
+from dra_driver.plugin.mig.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
+from dra_driver.plugin.node_claims.pod_resources import PodsHere
 from tests.plugin.mig_parts import MigRig, small
 
 

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from dra_driver.model.errors import ApiError, ClaimError, Retry
-from dra_driver.plugin.abandoned import GONE_SECONDS
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
+from dra_driver.plugin.gone_claims import GONE_SECONDS
+from dra_driver.plugin.ledger.record import State
 from dra_driver.plugin.reaper import Reaper
-from dra_driver.plugin.record import State
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dra_driver.model.errors import ClaimError, PrepareError, Retry
-from dra_driver.plugin.record import State
+from dra_driver.plugin.ledger.record import State
 from tests.plugin.parts import Rig, claim_wire, inventory, result
 
 DEVICES = ["gpu-0", "gpu-1", "gpu-2", "mig-0"]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
-from dra_driver.plugin.database import Database
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects import is_only_file
-from dra_driver.plugin.ledger import Ledger, has_claims
-from dra_driver.plugin.ledger_rows import MAJOR, MINOR
+from dra_driver.plugin.effects.steps import is_only_file
+from dra_driver.plugin.ledger.database import Database
+from dra_driver.plugin.ledger.ledger import Ledger, has_claims
+from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
+from dra_driver.plugin.ledger.record import State
 from dra_driver.plugin.reaper import Reaper
-from dra_driver.plugin.record import State
 from tests.plugin.parts import DRIVER, Rig, claim_wire, result
 
 VERSION = MAJOR * 1000 + MINOR
@@ -266,7 +266,8 @@ def test_whether_there_are_claims_is_told_without_opening_a_ledger(rig: Rig, tmp
 
 def test_importing_the_ledger_does_not_import_grpc() -> None:
     code = (
-        "import sys, dra_driver.plugin.ledger; print([m for m in sys.modules if m.split('.')[0] in ('grpc', 'google')])"
+        "import sys, dra_driver.plugin.ledger.ledger;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('grpc', 'google')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

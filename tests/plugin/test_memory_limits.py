@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
-from dra_driver.plugin import joiners
-from dra_driver.plugin.pod_cgroups import PodCgroups
+from dra_driver.plugin.effects import late_pods as joiners
+from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.reaper import Reaper
 from tests.plugin.mig_parts import OTHER, WHOLE
 from tests.plugin.parts import DRIVER

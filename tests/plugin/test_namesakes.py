@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dra_driver.plugin.namesakes import NamesakeWatch, ask
-from dra_driver.plugin.registration import Registration
+from dra_driver.plugin.kubelet.registration import Registration
+from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch, ask
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 

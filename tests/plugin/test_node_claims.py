@@ -5,11 +5,17 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.model.errors import ApiError, LedgerError, NodeError
-from dra_driver.plugin.listed_claims import LIST_SECONDS, ListedClaims
-from dra_driver.plugin.node import Node
-from dra_driver.plugin.node_claims import FRESH_SECONDS, PATIENCE_SECONDS, SILENT, VERSION_SECONDS, NodeClaims
-from dra_driver.plugin.pod_resources import ClaimHere, HeldDevice, PodsHere
-from dra_driver.plugin.record import Record, State
+from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
+from dra_driver.plugin.node_claims.node_claims import (
+    FRESH_SECONDS,
+    PATIENCE_SECONDS,
+    SILENT,
+    VERSION_SECONDS,
+    NodeClaims,
+)
+from dra_driver.plugin.node_claims.pod_resources import ClaimHere, HeldDevice, PodsHere
+from dra_driver.plugin.node_identity import Node
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
 POOL = f"{NODE}/{DRIVER}"

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin import pod_resources
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
-from dra_driver.plugin.pod_resources import SERVICE, ClaimHere, HeldDevice, PodResources
+from dra_driver.plugin.node_claims import pod_resources
+from dra_driver.plugin.node_claims.pod_resources import SERVICE, ClaimHere, HeldDevice, PodResources
 
 DRIVER = "gpu.nvidia.com"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.abandoned import GONE_SECONDS
+from dra_driver.plugin.gone_claims import GONE_SECONDS
 from dra_driver.plugin.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
 from tests.plugin.parts import DRIVER, Rig, inventory
 

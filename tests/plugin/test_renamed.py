@@ -9,8 +9,8 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.plugin.record import Record, State
-from dra_driver.plugin.renamed import held_under_other_names, problems
+from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.neighbours.old_names import held_under_other_names, problems
 
 DRIVER, BOOT = "gpu.nvidia.com", "boot-1"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.plugin.record import Record, State
-from dra_driver.plugin.rivals import Rival, by_holder
+from dra_driver.plugin.ledger.conflicts import Rival, by_holder
+from dra_driver.plugin.ledger.record import Record, State
 
 
 def record(uid: str) -> Record:

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from dra_driver.model.errors import ApiError, NodeError, Retry
-from dra_driver.plugin import registration as registration_module
-from dra_driver.plugin.server import PluginServer
+from dra_driver.plugin.kubelet import registration as registration_module
+from dra_driver.plugin.kubelet.server import PluginServer
 from tests.plugin.kubelet import FakeKubelet, claim, eventually
 from tests.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
 

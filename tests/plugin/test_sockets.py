@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.sockets import SocketPaths, bind_privately, choose_paths, free_path, is_refused, sweep
+from dra_driver.plugin.kubelet.sockets import SocketPaths, bind_privately, choose_paths, free_path, is_refused, sweep
 
 UID = "0f9f7b1c-1111-2222-3333-444455556666"
 REGISTRAR, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")

@@ -13,8 +13,8 @@ from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as health
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as pod_resources
-from dra_driver.plugin.methods import REGISTRATION_SERVICE, VERSIONS
-from dra_driver.plugin.pod_resources import SERVICE
+from dra_driver.plugin.kubelet.methods import REGISTRATION_SERVICE, VERSIONS
+from dra_driver.plugin.node_claims.pod_resources import SERVICE
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "dra_driver/plugin/_proto"

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError
-from dra_driver.plugin import guard, kept_back
-from dra_driver.plugin.record import State
-from dra_driver.plugin.survivors import pods_with_processes
+from dra_driver.plugin import guard
+from dra_driver.plugin.ledger import kept_back
+from dra_driver.plugin.ledger.record import State
+from dra_driver.plugin.running_pods import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
 

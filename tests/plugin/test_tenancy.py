@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.tenancy import LOCK, Tenancy
+from dra_driver.plugin.folder_use import LOCK, Tenancy
 from tests.support.waiting import until
 
 

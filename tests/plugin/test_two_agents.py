@@ -69,7 +69,7 @@ def test_a_claim_prepared_by_one_agent_is_unprepared_by_the_other(rig: Rig, tmp_
 
 
 def test_repair_leaves_alone_what_the_other_agent_is_at_work_on(rig: Rig, tmp_path: Path) -> None:
-    from dra_driver.plugin.record import State
+    from dra_driver.plugin.ledger.record import State
 
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")

@@ -2,7 +2,7 @@
 
 import threading
 
-from dra_driver.plugin.server import PREPARES, PluginServer
+from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.waiting import Looks, Waiting
 from tests.plugin.kubelet import FakeKubelet, claim, eventually
 from tests.plugin.parts import DRIVER, Rig, in_thread, inventory

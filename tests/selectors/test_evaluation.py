@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
-from dra_driver.selectors.compiler import compile_program
-from dra_driver.selectors.device_view import prepare_device
-from dra_driver.selectors.equality import Work
-from dra_driver.selectors.values import COST_EXCEEDED, CelAbort, CelError
+from dra_driver.selectors.evaluation.compiler import compile_program
+from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.selectors.values.equality import Work
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 from tests.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"

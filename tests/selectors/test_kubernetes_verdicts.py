@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
-from tests.cluster import binaries
-from tests.cluster.oracle import recordings
-from tests.cluster.oracle.editions import SELECTOR_EDITIONS, Edition
-from tests.cluster.oracle.ours import differs, our_selector_verdict
+from lane import binaries
+from lane.oracle import recordings
+from lane.oracle.editions import SELECTOR_EDITIONS, Edition
+from lane.oracle.ours import differs, our_selector_verdict
 
 _LEAST_EQUAL_TEXTS = 0.995
 

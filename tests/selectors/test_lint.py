@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.selectors.device_view import prepare_device
 from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint import lint, mend
-from dra_driver.selectors.lint_findings import RULES, Subject, outcomes
+from dra_driver.selectors.lint.findings import RULES, Subject, outcomes
+from dra_driver.selectors.lint.lint import lint, mend
 from tests.support.cel_expressions import DEVICES, expression
 
 ENGINE = KubernetesEngine("1.35")

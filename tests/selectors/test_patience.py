@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint import lint
-from dra_driver.selectors.lint_findings import Subject
-from dra_driver.selectors.patience import QUICK_COST, OutOfPatienceError, patience
+from dra_driver.selectors.lint.findings import Subject
+from dra_driver.selectors.lint.lint import lint
+from dra_driver.selectors.values.patience import QUICK_COST, OutOfPatienceError, patience
 
 DRIVER = "gpu.nvidia.com"
 TEN = "[1,2,3,4,5,6,7,8,9,10]"

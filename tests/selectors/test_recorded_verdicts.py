@@ -15,7 +15,7 @@ import pytest
 
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.batch import BatchChecker
-from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[3] / "shared"))

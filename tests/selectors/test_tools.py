@@ -13,8 +13,8 @@ from dra_driver.model.errors import InputError
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
 from dra_driver.selectors.batch import BatchChecker, check_batch_line
 from dra_driver.selectors.celpy_engine import CelPythonEngine
-from dra_driver.selectors.declarations import declare
-from dra_driver.selectors.device_view import prepare_device
+from dra_driver.selectors.checking.declarations import declare
+from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.explain import explain, nearest_misses
 from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.readset import Read

@@ -19,9 +19,9 @@ from dra_driver.model.sharing import (
     record_of_settings,
     settings_of_record,
 )
-from dra_driver.sharing.clients import client_edits
-from dra_driver.sharing.effects import SharingEffects
-from dra_driver.sharing.settings import MpsChannel
+from dra_driver.mps.settings import MpsChannel
+from dra_driver.plugin.effects.sharing.clients import client_edits
+from dra_driver.plugin.effects.sharing.effects import SharingEffects
 
 GPU = SharedDevice("gpu-0", "GPU-0", 0, "0000:01:00.0")
 PART = SharedDevice("mig-0", "GPU-0", 0, "0000:01:00.0", "MIG-0")

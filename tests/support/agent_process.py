@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import SLICES
-from dra_driver.embedded.kubelet import EmbeddedKubelet
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.names import NVIDIA_DRIVER
 
 NODE = "node-1"

@@ -1,4 +1,4 @@
-"""The cases on which the policy is compared with the node (tests/cluster) hold both kinds of answer, and many."""
+"""The cases on which the policy is compared with the node (lane) hold both kinds of answer, and many."""
 
 from __future__ import annotations
 

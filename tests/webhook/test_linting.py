@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import CLASSES, SLICES
+from dra_driver.embedded.api.kinds import CLASSES, SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.webhook.fleet import Fleet

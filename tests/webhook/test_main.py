@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dra_driver.embedded.apiserver import EmbeddedApi
-from dra_driver.embedded.kinds import SLICES
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.main import Settings, Webhook
 from tests.support.embedded_client import slice_wire

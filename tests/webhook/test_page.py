@@ -1,4 +1,4 @@
-"""docs/webhook.md: its manifests get the answers that it shows. tests/cluster asks kubectl."""
+"""docs/webhook.md: its manifests get the answers that it shows. lane asks kubectl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.inputs_devices import fleet_of_profile
+from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.webhook.fleet import Fleet
 from dra_driver.webhook.linting import SAID, FleetLinter
 from dra_driver.webhook.review import judge_configs, judge_selectors

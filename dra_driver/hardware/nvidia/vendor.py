@@ -20,9 +20,9 @@ from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFact
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
+from dra_driver.hardware.nvidia.edits.nodes import is_missing
 from dra_driver.hardware.nvidia.instances import Removal
 from dra_driver.hardware.nvidia.links import Edge
-from dra_driver.hardware.nvidia.nodes import is_missing
 from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.partitioning import Partitioning
@@ -147,7 +147,7 @@ class NvidiaHardware:
 
     def common_edits(self) -> Edits:
         """Give what every container with one of these devices needs."""
-        from dra_driver.hardware.nvidia.edits import common_edits  # noqa: PLC0415 - only where claims are prepared
+        from dra_driver.hardware.nvidia.edits.edits import common_edits  # noqa: PLC0415
 
         version = sysfs.read_driver_version(self._roots) or self._driver_version
         common, self._left_out = common_edits(self._roots, version)
@@ -155,7 +155,7 @@ class NvidiaHardware:
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Give what one device needs. Raises: HardwareError("hardware.node-missing")."""
-        from dra_driver.hardware.nvidia.edits import device_edits  # noqa: PLC0415 - only where claims are prepared
+        from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415
 
         minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have given it another
         now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from dra_driver.hardware.simulated import mps_control
+from dra_driver.mps.simulated import control as mps_control
 
 PROGRAM = Path(__file__).with_name("control.py")
 

@@ -1,0 +1,150 @@
+"""Others: who else hands out this node's GPUs, or holds them, and what may be offered beside them.
+
+A device plugin or a driver of our name that serves the same GPUs: nothing. Claims that hold devices under names which
+are not ours: those devices not. Changes are told by `changed`; what ends quietly is seen once a minute by `look`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from dra_driver.agent.options import Options
+from dra_driver.cdi.store import CdiStore
+from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.device import Device, Inventory
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import node_event, tell_node
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch
+from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims
+from dra_driver.plugin.neighbours.old_names import held_under_other_names
+from dra_driver.plugin.neighbours.old_names import problems as renamed_problems
+from dra_driver.plugin.node_claims.node_claims import NodeClaims
+from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+class Others:
+    """`changed` is called when something else may be offered, `alone` when no driver of our name is there any more."""
+
+    def __init__(
+        self,
+        options: Options,
+        api: KubeApi,
+        ledger: Ledger,
+        store: CdiStore,
+        *,
+        kubelet: PodResources,
+        claims: NodeClaims,
+        boot_id: str,
+        changed: Callable[[], None],
+        alone: Callable[[], None],
+    ) -> None:
+        self._options, self._api, self._ledger, self._store = options, api, ledger, store
+        self._boot_id, self._changed, self._alone = boot_id, changed, alone
+        self._renamed: Mapping[str, frozenset[str]] = {}  # what claims hold under names of another version
+        node, driver, folder = options.node, options.driver, options.device_plugins_dir
+        self._device_plugin = (
+            DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=self._device_plugin_changed)
+            if folder
+            else None
+        )
+        self._namesakes = NamesakeWatch(
+            options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
+        )
+        self._claims = claims
+        self._foreign = ForeignClaims(
+            claims, options.cdi_root, node=node, driver=driver, is_ours=self._is_in_ledger, changed=changed
+        )
+
+    @property
+    def has_namesake(self) -> bool:
+        """Say whether another driver is registered under our name."""
+        return bool(self._namesakes.reason)
+
+    @property
+    def is_serving(self) -> bool:
+        """Say whether somebody else hands out these GPUs: then nothing is offered."""
+        return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether all were asked: before that nothing may be offered."""
+        return self._foreign.is_known and (not self._device_plugin or self._device_plugin.is_known)
+
+    def start(self) -> None:
+        """Look for drivers of our name now, for the rest in threads."""
+        self._namesakes.start()
+        if self._device_plugin:
+            self._device_plugin.start()
+        self._foreign.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for watch in (self._namesakes, self._device_plugin, self._foreign):
+            if watch:
+                watch.stop()
+
+    def look(self) -> None:
+        """Offer again what claims under another version's names may have let go."""
+        try:
+            self._claims.examine(self._ledger.records())
+        except DriverError as error:
+            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+        if self._renamed:
+            self._changed()
+
+    def claim_ended(self) -> None:
+        """Offer again, soon, what a claim that was unprepared held under a foreign name."""
+        self._foreign.claim_ended()
+
+    def meet(self, inventory: Inventory) -> None:
+        """Learn what claims hold of these devices under names that are none of theirs."""
+        before, devices = self._renamed, tuple(inventory.by_name.values())
+        try:
+            self._renamed = held_under_other_names(
+                self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
+            )
+        except DriverError as error:  # what was known still holds
+            log.warning("held devices unknown", extra=fields(code=error.code, err=str(error)))
+        for name in self._renamed.keys() - before.keys():
+            log.warning("a device is held under another version's name", extra=fields(device=name))
+
+    def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        """Give the devices that nobody holds under another name."""
+        taken = frozenset[str]().union(*self._renamed.values())
+        return tuple(device for device in self._foreign.offer(devices) if device.name not in taken)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Give everything that keeps devices from being offered."""
+        plugin = self._device_plugin.problems() if self._device_plugin else ()
+        foreign = (*self._foreign.problems(), *self._claims.problems())
+        return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))
+
+    def _is_in_ledger(self, uid: str) -> bool:
+        try:
+            return self._ledger.get(uid) is not None
+        except DriverError:
+            return False  # what its file names is kept back
+
+    def _device_plugin_changed(self) -> None:
+        self._changed()
+        if self._device_plugin and self._device_plugin.reason:
+            self._tell("DevicePluginServesGPUs", self._device_plugin.reason)
+
+    def _namesake_changed(self) -> None:
+        self._foreign.look_again()
+        self._changed()
+        if self._namesakes.reason:
+            self._tell("AnotherDriverRegistered", self._namesakes.reason)
+        else:
+            self._alone()
+
+    def _tell(self, reason: str, why: str) -> None:
+        node, driver = self._options.node, self._options.driver
+        tell_node(self._api, node_event(node, driver, "Warning", reason, f"{driver} publishes no device: {why}"))

@@ -1,0 +1,131 @@
+"""Sharing: the rules in force on this node, kept up with their file, the node's labels and what claims have already.
+
+In: a file, the API. Out: `SharingRules`, and which devices are allocated where rules are new. A file that is wrong at
+the start ends the agent; one that becomes wrong later changes nothing, and is said. A wrong file is read again only
+once it changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.mig.partitions import Ownership
+from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+from dra_driver.model.errors import ApiError, InputError
+from dra_driver.model.sharing import Tenants
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 90.0  # what was allocated when the rules changed is in the ledger by then, or was let go
+
+
+class NodeApi(Protocol):
+    """What is asked of the Kubernetes API."""
+
+    def get_node(self, name: str) -> Wire:
+        """Read a node. Raises: ApiError."""
+
+
+class Sharing:
+    """The rules of one node; one thread looks. Without a file nothing is shared and nothing is asked."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        node: str,
+        *,
+        api: NodeApi,
+        allocated: Callable[[], frozenset[tuple[str, bool]]],
+        clock: Callable[[], float] = time.monotonic,
+        tenants: Tenants = Tenants.ANY,
+    ) -> None:
+        self._tenants = tenants
+        self._path, self._node, self._api, self._allocated, self._clock = path, node, api, allocated, clock
+        self._rules = NOTHING_SHARED
+        self._stamp: Hashable = None
+        self._labels: Mapping[str, str] | None = None
+        self._held: frozenset[tuple[str, bool]] = frozenset()
+        self._held_until = 0.0
+        self._must_ask = path is not None
+        self.problems: tuple[Problem, ...] = ()
+        if path is not None:
+            self._stamp = self.fingerprint()
+            self._rules = _read(path, tenants)
+
+    def fingerprint(self) -> Hashable:
+        """Give what changes with the file; a file that is gone is a change too."""
+        if self._path is None:
+            return None
+        try:
+            stat = self._path.stat()
+        except OSError as error:
+            return error.errno
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
+
+    def look(self) -> SharingRules:
+        """Give the rules that are in force now. Raises: ApiError while a rule's labels were never read."""
+        if self._path is None:
+            return NOTHING_SHARED
+        if (stamp := self.fingerprint()) != self._stamp:
+            self._stamp = stamp
+            self._read_again(self._path)
+        if self._rules.need_labels:
+            self._read_labels()
+        return replace(self._rules, node=self._node, labels=self._labels or {})
+
+    def with_allocated(self, ownership: Ownership) -> Ownership:
+        """Add what claims were allocated when the rules were new: it keeps the form in which it was.
+
+        Raises: DriverError while that can't be told. A device that the ledger knows is the ledger's from then on.
+        """
+        if self._must_ask:
+            self._held = self._allocated()
+            self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
+        known = {name for name, _ in ownership.forms}
+        self._held = frozenset(one for one in self._held if one[0] not in known)
+        if not self._held or self._clock() > self._held_until:
+            return ownership
+        return replace(ownership, forms=ownership.forms | self._held)
+
+    def _read_again(self, path: Path) -> None:
+        try:
+            rules = _read(path, self._tenants)
+        except InputError as error:
+            self.problems = (Problem("sharing.config", str(path), f"the rules of before stay in force: {error}"),)
+            keys = fields(file=str(path), err=str(error))
+            log.error("sharing configuration is wrong, kept the one before", extra=keys)  # noqa: TRY400
+            return
+        self.problems = ()
+        if rules != self._rules:
+            self._rules, self._must_ask = rules, True
+
+    def _read_labels(self) -> None:
+        try:
+            node = self._api.get_node(self._node)
+        except ApiError:
+            if self._labels is None:
+                raise
+            return
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        if self._labels is not None and labels != self._labels:
+            self._must_ask = True
+        self._labels = labels
+
+
+def _read(path: Path, tenants: Tenants) -> SharingRules:
+    """Read the file, and say what of it means nothing here. Raises: InputError."""
+    from dra_driver.claims.node_settings import read_sharing_config  # noqa: PLC0415 - yaml and pydantic, only for this
+
+    rules = read_sharing_config(path, tenants)
+    log.info("sharing configured", extra=fields(file=str(path), count=len(rules.rules)))
+    for note in rules.notes:
+        log.warning("part of the sharing configuration has no effect", extra=fields(file=str(path), reason=note))
+    return rules

@@ -1,0 +1,113 @@
+"""`dra-driver cel check --batch`: many expressions, for machines.
+
+In: JSON lines. Out: a JSON line for each, in order; a line that can't be read gives an object with `error`. Lines are
+read one at a time, so that a file may be larger than memory.
+
+The rule: the fields of the batch format (docs/selectors.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from dra_driver.cli.inputs.documents import STDIN, shown
+from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.selectors.batch import BatchChecker
+
+_LINE_MAX = 256 << 20  # bytes
+
+
+@click.command(name="check")
+@click.option("--batch", "path", required=True, metavar="FILE", help="JSON lines; - for standard input")
+def command(path: str) -> int:
+    """Check many expressions; write one JSON object for each, in order.
+
+    \b
+    A line:    {"id", "expression", "driver", "devices": [resource.k8s.io/v1 Device...],
+                "kubernetes": "1.35", "gates": {"NAME": bool}, "environment": "stored"|"new"}
+    Defaults:  a first line without "expression" gives them for all others
+    Answer:    {"id", "compileError": null|text, "kind", "type", "maxCost", "admissible",
+                "results": [{"match": bool} | {"error": text}]}
+    A line that can't be read: {"id", "line", "error"}
+
+    \b
+    Exit status:
+      0  every line was answered       3  some lines could not be read, or the file
+      2  the command line is wrong
+    """  # noqa: D301
+    with _opened(path) as file:
+        return _answer(file)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only opening may fail as an input error)
+    except OSError as fault:
+        raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
+    with file:
+        yield file
+
+
+def _answer(file: IO[bytes]) -> int:
+    """Answer line by line; each answer is written at once, for a reader at the other end of a pipe."""
+    checker = BatchChecker({})
+    has_begun, bad = False, 0
+    for number, raw in enumerate(_lines(file), 1):
+        if not raw.strip():
+            continue
+        try:
+            line = _parsed(raw)
+            if not has_begun and "expression" not in line:
+                checker, has_begun = BatchChecker(line), True
+                continue
+            has_begun = True
+            answer = checker.check(line)
+        except DriverError as fault:
+            bad += 1
+            answer = {"id": _id(raw), "line": number, "error": fault.message}
+        except Exception as fault:  # noqa: BLE001  (one line must not cost the others their answers)
+            bad += 1
+            text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"
+            answer = {"id": _id(raw), "line": number, "error": text}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    return ExitCode.BAD_INPUT if bad else ExitCode.OK
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Give lines; what is longer than `_LINE_MAX` is cut, and then is no JSON."""
+    while raw := file.readline(_LINE_MAX):
+        yield raw
+        while raw and not raw.endswith(b"\n"):
+            raw = file.readline(_LINE_MAX)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        line = json.loads(raw.decode("utf-8-sig"))
+    except RecursionError as fault:
+        raise InputError("batch", "the line is nested too deeply") from fault
+    except ValueError as fault:
+        raise InputError("batch", f"the line is not JSON: {fault}") from fault
+    if not isinstance(line, dict):
+        raise InputError("batch", "the line is not a JSON object")
+    return line
+
+
+def _id(raw: bytes) -> Any:
+    """Give the id of a bad line, where it can be read."""
+    try:
+        return _parsed(raw).get("id")
+    except InputError:
+        return None

@@ -1,0 +1,221 @@
+"""`dra-driver cel explain`: why a device matches, does not match, or aborts scheduling.
+
+In: devices and selectors. Out: for each group of equal devices the expression as a tree with the value of every part
+and the part that decides; over all devices the nearest misses; names that no device has. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
+from dra_driver.cli.cel.misses import Miss, misses
+from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
+from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
+from dra_driver.cli.output import console, say, write_document
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.explain import Explanation, Part, explain
+
+_VERDICTS = {MATCH: "match", NO_MATCH: "no match", ABORT: "abort scheduling"}
+_MOST_NAMED = 3
+
+
+@click.command(name="explain")
+@input_options
+@click.option("--device", "only", multiple=True, metavar="NAME", help="explain these devices alone")
+@click.option(
+    "--groups",
+    "most",
+    type=click.IntRange(min=1),
+    default=6,
+    show_default=True,
+    help="groups of equal devices to show in the table, those nearest to the verdict first",
+)
+@output_option
+def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> int:
+    """Show why: the value of every part, the part that decides, the nearest miss.
+
+    Devices that agree on all that the selectors read are explained once. In the tree, * marks the part that decides.
+
+    \b
+      dra-driver cel explain -e 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0' \\
+          --fleet dgx-h100
+      dra-driver cel explain claim.yaml slices.yaml
+
+    \b
+    Exit status:
+      0  every request has a matching device        3  an expression does not compile, a file is wrong
+      1  nothing matches a request                  4  a device would abort scheduling (beats 0 and 1)
+      2  the command line is wrong                  5  the cluster or the hardware does not answer
+    """  # noqa: D301
+    given = gather(options)
+    if only:
+        given = narrowed(given, only)
+    judged = judge(given.queries, given.fleet, given.engine(), given.environment)
+    if output == "table":
+        out = console()
+        say_heading(out, given)
+        for one in judged:
+            _show(out, one, given, most)
+    else:
+        write_document({**given_document(given), "queries": [_document(one, given) for one in judged]}, output)
+    return exit_code(judged, given.environment)
+
+
+def narrowed(given: Given, names: tuple[str, ...]) -> Given:
+    """Keep some devices. Raises: UsageError for a name that no device has."""
+    from difflib import get_close_matches
+
+    from dra_driver.cli.inputs.devices import Fleet
+    from dra_driver.model.errors import UsageError
+
+    known = {device.name for device in given.fleet.devices}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise UsageError(
+                "no-device",
+                f"--device {name}: no device has this name",
+                hint=f"did you mean {near[0]}?" if near else "",
+            )
+    kept = tuple(device for device in given.fleet.devices if device.name in names)
+    fleet = Fleet(kept, given.fleet.sources, given.fleet.notes)
+    return Given(fleet, given.queries, given.kubernetes, given.gates, given.environment)
+
+
+def _show(out: Any, judged: Judged, given: Given, most: int) -> None:
+    out.print()
+    users = f" (used by {', '.join(judged.query.users)})" if judged.query.users else ""
+    say(out, f"{judged.query.title}{users}", style="bold")
+    say_compiled(out, judged, given)
+    if not judged.compiles:
+        return
+    if not judged.groups:
+        say(out, "there are no devices", indent=2, style="yellow")
+    order = {ABORT: 0, MATCH: 1, NO_MATCH: 2}
+    ranked = sorted(judged.groups, key=lambda g: (order[g.verdict.kind], -(g.verdict.step or 0), -len(g.devices)))
+    for group in ranked[:most]:
+        _show_group(out, judged, group)
+    if len(ranked) > most:
+        left = sum(len(group.devices) for group in ranked[most:])
+        text = f"{plural(len(ranked) - most, 'more group')} with {plural(left, 'device')} not shown (--groups)"
+        say(out, text, indent=2, style="dim")
+    for miss in misses(judged):
+        say(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
+
+
+def _show_group(out: Any, judged: Judged, group: Group) -> None:
+    out.print()
+    named = [f"{device.node}/{device.name}" for device in group.devices[:_MOST_NAMED]]
+    rest = f" and {len(group.devices) - len(named)} more" if len(group.devices) > len(named) else ""
+    verdict = _VERDICTS[group.verdict.kind]
+    title = f"{plural(len(group.devices), 'device')}: {verdict}"
+    say(out, title, indent=2, style=COLOURS[group.verdict.kind] or "bold")
+    say(out, f"{', '.join(named)}{rest}", indent=4, style="dim")
+    if not judged.compiled:
+        say(out, "there is no selector: every device matches", indent=4)
+    for number, explanation in _explanations(judged, group):
+        if len(judged.compiled) > 1:
+            say(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
+        if explanation.tree is None:
+            continue  # the device can't be read at all: the error below says why
+        ends_it = group.verdict.step in {None, number}
+        _show_part(out, explanation.tree, 6, marks=ends_it)
+    if group.verdict.error:
+        say(out, group.verdict.error, indent=6, style=COLOURS[ABORT])
+    not_asked = (
+        len(judged.compiled) - 1 - (group.verdict.step if group.verdict.step is not None else len(judged.compiled))
+    )
+    if not_asked > 0:
+        say(out, f"{plural(not_asked, 'later selector')} not asked", indent=4, style="dim")
+
+
+def _explanations(judged: Judged, group: Group) -> list[tuple[int, Explanation]]:
+    """Explain the selectors up to the one that ends it."""
+    last = len(judged.compiled) if group.verdict.step is None else group.verdict.step + 1
+    found = []
+    for number, one in enumerate(judged.compiled[:last]):
+        assert one.selector is not None  # noqa: S101  (checked by the caller)
+        found.append((number, explain(one.selector, group.view)))
+    return found
+
+
+def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
+    """Show a part and those below it: what it is, what it says."""
+    decides = marks and part.decides
+    mark = "* " if decides else "  "
+    if part.error is not None:
+        value, style = f"error: {part.error}", COLOURS[ABORT]
+    elif part.value is None:
+        value, style = "not reached", "dim"
+    else:
+        value, style = part.value, {"true": "green", "false": "red"}.get(part.value, "")
+    value_room = len(value) + 5
+    text = " ".join(part.text.split())
+    room = max(24, out.width - indent - value_room)
+    if len(text) > room:
+        text = f"{text[: room - 1]}…"
+    from rich.text import Text
+
+    line = Text(" " * (indent - 2) + mark, style="bold" if decides else "")
+    line.append(text, style="bold" if decides else "")
+    line.append(" = ", style="dim")
+    line.append(value, style=style)
+    out.print(line, soft_wrap=True)
+    for inner in part.parts:
+        _show_part(out, inner, indent + 2, marks=marks)
+
+
+def _document(judged: Judged, given: Given) -> Wire:
+    return {
+        "query": judged.query.title,
+        "usedBy": judged.query.users,
+        "selectors": [compiled_document(one, given) for one in judged.compiled],
+        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
+        "groups": [
+            {
+                "verdict": group.verdict.kind,
+                "selector": group.verdict.step,
+                "error": group.verdict.error,
+                "devices": [
+                    {"node": one.node, "driver": one.driver, "pool": one.pool, "device": one.name}
+                    for one in group.devices
+                ],
+                "explanations": [
+                    {
+                        "selector": number,
+                        "match": explanation.match,
+                        "error": explanation.error,
+                        "deciding": explanation.deciding.text if explanation.deciding else None,
+                        "tree": _tree(explanation.tree) if explanation.tree else None,
+                    }
+                    for number, explanation in _explanations(judged, group)
+                ],
+            }
+            for group in judged.groups
+        ],
+        "nearestMisses": [_miss_document(miss) for miss in misses(judged)],
+    }
+
+
+def _tree(part: Part) -> Wire:
+    return {
+        "text": part.text,
+        "value": part.value,
+        "type": part.type,
+        "error": part.error,
+        "decides": part.decides,
+        "parts": [_tree(inner) for inner in part.parts],
+    }
+
+
+def _miss_document(miss: Miss) -> Wire:
+    return {
+        "sentence": miss.sentence,
+        "selector": miss.label,
+        "clause": miss.clause,
+        "reason": miss.reason,
+        "devices": miss.devices,
+    }

@@ -1,0 +1,225 @@
+"""`dra-driver cel lint`: what compiles but hurts, and how to write it better.
+
+In: selectors, and devices if there are any. Out: findings; with --fix better expressions, in the files themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dra_driver.cli.cel.judge import Compiled, Judged, judge
+from dra_driver.cli.cel.report import compiled_document, given_document, plural, say_compiled, say_heading
+from dra_driver.cli.cel.rewrite import Exchange, exchanged
+from dra_driver.cli.inputs.documents import STDIN, read_text, shown
+from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
+from dra_driver.cli.output import console, say, write_document
+from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.lint.findings import RULES, Finding, Subject
+from dra_driver.selectors.lint.lint import lint, mend
+
+Place = tuple[str, int, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """One selector with its findings; `better` is it after all safe fixes."""
+
+    compiled: Compiled
+    subject: Subject
+    findings: tuple[Finding, ...]
+    better: str | None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        document = self.compiled.written.document
+        return (document.origin, document.number, _path(self)) if document else ("", 0, (self.compiled.written.label,))
+
+
+@click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
+@input_options
+@click.option(
+    "--disable", "disabled", multiple=True, type=click.Choice(list(RULES)), metavar="ID", help="leave out a rule"
+)
+@click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
+@output_option
+def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any) -> int:
+    """Find what compiles but hurts.
+
+    With devices at hand (ResourceSlices, --fleet, a cluster) every selector is tried on each of them; without, only
+    the expression itself is looked at. A fix is safe when no verdict on any of the devices changes.
+
+    \b
+      dra-driver cel lint deviceclasses/ --fleet dgx-h100
+      dra-driver cel lint --fix claim.yaml --fleet mixed
+
+    \b
+    Exit status:
+      0  nothing found, or all of it mended       3  an expression does not compile, a file is wrong
+      1  findings                                 5  the cluster does not answer
+      2  the command line is wrong
+    """  # noqa: D301
+    given = gather(options, needs_devices=False)
+    judged = judge(given.queries, given.fleet, given.engine(), given.environment)
+    found = list(_linted(judged, given, frozenset(disabled)))
+    broken = [one for query in judged for one in query.compiled if one.error is not None]
+    fixed = _write(found) if fix else frozenset()
+    if fix:
+        found = [_after(one, fixed, frozenset(disabled)) for one in found]
+    if output == "table":
+        _show(judged, found, given, fixed, fix=fix)
+    else:
+        write_document(_document(judged, found, given, fixed), output)
+    if broken:
+        return ExitCode.BAD_INPUT
+    return ExitCode.NO_MATCH if any(one.findings for one in found) else ExitCode.OK
+
+
+def _linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:
+    """Lint every selector that the user gave, once."""
+    seen: set[Any] = set()
+    engine = given.engine()
+    for query in judged:
+        reached = list(query.groups)
+        own = [one for one in query.compiled if one.written.document is not None or not one.written.in_class]
+        for position, one in enumerate(query.compiled):
+            written, selector = one.written, one.selector
+            if selector is None:
+                break
+            where = (written.document.origin, written.document.number) if written.document else None
+            key = where, written.label, written.path, () if written.in_class else query.query.request
+            following = query.compiled[position + 1 :]
+            if one in own and key not in seen:
+                seen.add(key)
+                subject = Subject(
+                    selector,
+                    engine,
+                    [group.view for group in reached],
+                    [len(group.devices) for group in reached],
+                    in_class=written.in_class,
+                    is_first=position == 0,
+                    is_last=not following or (written.in_class and not following[0].written.in_class),
+                )
+                yield Linted(one, subject, tuple(lint(subject, disabled)), mend(subject, disabled))
+            reached = [group for group in reached if _holds(one, group.view)]
+
+
+def _holds(one: Compiled, view: Any) -> bool:
+    assert one.selector is not None  # noqa: S101  (checked by the caller)
+    try:
+        return one.selector.matches_view(view)
+    except SelectorRuntimeError:
+        return False
+
+
+def _write(found: list[Linted]) -> frozenset[Place]:
+    """Write better expressions into their files; tell which were."""
+    by_file: dict[str, list[Linted]] = {}
+    mended: set[Place] = set()
+    for one in found:
+        document = one.compiled.written.document
+        if one.better is not None and document is not None and document.origin != STDIN:
+            by_file.setdefault(document.origin, []).append(one)
+    for origin, rows in by_file.items():
+        exchanges = [
+            Exchange(one.compiled.written.document.number, _path(one), one.better)
+            for one in rows
+            if one.compiled.written.document is not None and one.better is not None
+        ]
+        text = exchanged(read_text(origin), origin, exchanges)
+        if text is None:
+            continue  # the findings stay, with the better expression to be written by hand
+        try:
+            Path(origin).write_text(text, encoding="utf-8")
+        except OSError as fault:
+            raise InputError("unwritable", f"{shown(origin)} can't be written: {fault.strerror}") from fault
+        mended |= {one.place for one in rows}
+    return frozenset(mended)
+
+
+def _path(one: Linted) -> tuple[str | int, ...]:
+    written = one.compiled.written
+    return (*(written.document.path if written.document else ()), *written.path)
+
+
+def _after(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
+    """Look again at what was written into a file."""
+    if one.better is None or one.place not in fixed:
+        return one
+    selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
+    subject = replace(one.subject, selector=selector)
+    return replace(one, subject=subject, findings=tuple(lint(subject, disabled)))
+
+
+def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place], *, fix: bool) -> None:
+    out = console()
+    say_heading(out, given)
+    if not given.fleet.devices:
+        say(out, "no devices at hand: only the expressions are looked at", style="dim")
+    for query in judged:
+        if not query.compiles:
+            out.print()
+            say(out, query.query.title, style="bold")
+            say_compiled(out, query, given)
+    for one in found:
+        _show_linted(out, one, fixed, fix=fix)
+    count = sum(len(one.findings) for one in found)
+    out.print()
+    say(out, f"{plural(count, 'finding')} in {plural(len(found), 'selector')}", style="bold" if count else "green")
+
+
+def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -> None:
+    written = one.compiled.written
+    where = f"{shown(written.document.origin)}: " if written.document else ""
+    if not one.findings and one.place not in fixed:
+        return
+    out.print()
+    say(out, f"{where}{written.label}", style="bold")
+    for finding in one.findings:
+        say(out, f"{finding.rule}: {finding.message}", indent=2, style="yellow")
+        if finding.clause and finding.clause != written.expression:
+            say(out, f"in: {finding.clause}", indent=4, style="dim")
+        if finding.fix and not finding.is_safe:
+            say(out, f"perhaps: {finding.fix}", indent=4)
+    if one.place in fixed:
+        say(out, "mended:", indent=2, style="green")
+    elif one.better is not None:
+        say(out, "better:" if fix else "better (--fix writes it):", indent=2, style="green")
+    if one.better is not None:
+        say(out, one.better, indent=4)
+
+
+def _document(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place]) -> Wire:
+    return {
+        **given_document(given),
+        "compileErrors": [
+            compiled_document(one, given) for query in judged for one in query.compiled if one.error is not None
+        ],
+        "selectors": [
+            {
+                "source": one.compiled.written.label,
+                "file": one.compiled.written.document.origin if one.compiled.written.document else None,
+                "expression": one.compiled.written.expression,
+                "better": one.better,
+                "mended": one.place in fixed,
+                "findings": [
+                    {
+                        "rule": finding.rule,
+                        "message": finding.message,
+                        "clause": finding.clause,
+                        "fix": finding.fix,
+                        "safe": finding.is_safe,
+                    }
+                    for finding in one.findings
+                ],
+            }
+            for one in found
+        ],
+    }

@@ -1,0 +1,216 @@
+"""`dra-driver cel test`: which devices match, node by node.
+
+In: devices and selectors. Out: a table with counts, or a document. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from dra_driver.allocation.node_kinds import FEW_NODES
+from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
+from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
+from dra_driver.cli.inputs.devices import FleetDevice
+from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
+from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.engine import Engine
+
+_LEAST_NAMES, _MOST_NAMES = 24, 120  # columns for the names of matching devices
+_MOST_ERRORS = 5
+_MOST_ROWS = 200
+
+
+@click.command(name="test")
+@input_options
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["kubernetes", "celpy"]),
+    default="kubernetes",
+    show_default=True,
+    help="celpy: a second opinion of cel-python; not the scheduler's verdict",
+)
+@click.option("--devices", "by_device", is_flag=True, help="a row for each device instead of each node")
+@output_option
+def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -> int:
+    """Show which devices match, node by node.
+
+    Selectors are asked as the scheduler does: those of the class first, then those of the request. A device on which
+    an expression fails is no mismatch: it aborts the scheduling of the pod, and is counted apart.
+
+    \b
+      dra-driver cel test -e 'device.driver == "gpu.nvidia.com"' --fleet dgx-h100
+      dra-driver cel test deployment.yaml --fleet dgx-h100 --fleet l40s
+      kubectl get resourceslices -o yaml | dra-driver cel test claim.yaml
+
+    Of more than 24 nodes, those that are alike are shown together: in -o json the first of them is in `node`, the
+    names of the others in `like`.
+
+    Without a source of devices, standard input is read if something is piped in; else this node's hardware.
+
+    \b
+    Exit status:
+      0  every request has a matching device        3  an expression does not compile, a file is wrong
+      1  nothing matches a request                  4  a device would abort scheduling (beats 0 and 1)
+      2  the command line is wrong                  5  the cluster or the hardware does not answer
+    """  # noqa: D301
+    given = gather(options, folds=not by_device)
+    engine = _engine(engine_name, given)
+    judged = judge(given.queries, given.fleet, engine, given.environment)
+    if output == "table":
+        out = console()
+        say_heading(out, given, engine="" if engine.caveat is None else engine.name, caveat=engine.caveat)
+        for one in judged:
+            _show(out, one, given, by_device=by_device)
+    else:
+        document = {
+            **given_document(given),
+            "engine": engine.name,
+            "caveat": engine.caveat,
+            "queries": [_document(one, given) for one in judged],
+        }
+        write_document(document, output)
+    return exit_code(judged, given.environment)
+
+
+def _engine(name: str, given: Given) -> Engine:
+    if name == "celpy":
+        from dra_driver.selectors.celpy_engine import CelPythonEngine
+
+        return CelPythonEngine()
+    return given.engine()
+
+
+def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
+    out.print()
+    users = f" (used by {', '.join(judged.query.users)})" if judged.query.users else ""
+    say(out, f"{judged.query.title}{users}", style="bold")
+    say_compiled(out, judged, given)
+    if not judged.compiles:
+        return
+    if not given.fleet.devices:
+        say(out, "there are no devices", indent=2, style="yellow")
+        return
+    if by_device:
+        _show_devices(out, judged)
+    else:
+        _show_nodes(out, judged)
+    _show_sum(out, judged)
+
+
+def _show_nodes(out: Any, judged: Judged) -> None:
+    found = rows_of(judged)
+    room = out.width - max(len(folded(names)) for names, _ in found) - len("match   no match   aborts") - 12
+    rows = []
+    for nodes, held in found:
+        counts = [len(held[MATCH]), len(held[NO_MATCH]), len(held[ABORT])]
+        names = _names([device.name for device in held[MATCH]], min(max(room, _LEAST_NAMES), _MOST_NAMES))
+        rows.append((folded(nodes), *map(str, counts), names))
+    columns = (
+        Column("node"),
+        Column("match", is_number=True),
+        Column("no match", is_number=True),
+        Column("aborts", is_number=True),
+        Column("matching devices", 1),
+    )
+    show_table(out, "", columns, rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        say(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
+
+
+def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
+    """Give nodes with their devices by verdict. More nodes than a reader looks at are put together where alike."""
+    nodes = judged.by_node()
+    if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
+        return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]
+    found: dict[Any, tuple[list[str], dict[str, list[FleetDevice]]]] = {}
+    errors = judged.errors()
+    for node, held in nodes.items():
+        key = tuple(
+            tuple((one.driver, one.pool == node or one.pool, one.name, errors.get(id(one))) for one in held[kind])
+            for kind in (MATCH, NO_MATCH, ABORT)
+        )
+        found.setdefault(key, ([], held))[0].extend((node, *judged.like.get(node, ())))
+    return list(found.values())
+
+
+def _show_devices(out: Any, judged: Judged) -> None:
+    words = {MATCH: "match", NO_MATCH: "no match", ABORT: "aborts"}
+    rows = []
+    for group in judged.groups:
+        verdict = group.verdict
+        why = verdict.error or ("" if verdict.step is None else judged.compiled[verdict.step].written.label)
+        rows += [(one.node, one.driver, one.name, words[verdict.kind], why) for one in group.devices]
+    columns = (Column("node"), Column("driver", 2), Column("device"), Column("verdict"), Column("decided by", 1))
+    show_table(out, "", columns, sorted(rows, key=lambda row: (row[0], row[2])))
+
+
+def _names(names: list[str], room: int) -> str:
+    """Name as many devices as fit a cell.
+
+    >>> _names(["gpu-1", "gpu-2", "gpu-3"], 16), _names([], 16)
+    ('gpu-1, gpu-2, +1', '-')
+    """
+    if len(", ".join(names)) <= room:
+        return ", ".join(names) or "-"
+    kept = [names[0] if len(names[0]) <= room - 5 else f"{names[0][: room - 6]}…"]
+    for name in names[1:]:
+        if len(", ".join([*kept, name])) + len(f", +{len(names)}") > room:
+            break
+        kept.append(name)
+    return ", ".join(kept if len(kept) == len(names) else [*kept, f"+{len(names) - len(kept)}"])
+
+
+def _show_sum(out: Any, judged: Judged) -> None:
+    from rich.text import Text
+
+    counts = ((MATCH, "match"), (NO_MATCH, "do not match"), (ABORT, "would abort scheduling"))
+    parts = Text("  ")
+    for kind, words in counts:
+        if count := judged.count(kind):
+            parts.append(f"{', ' if len(parts) > 2 else ''}{count:,} {words}", style=COLOURS[kind])
+    parts.append(f", of {plural(sum(map(judged.size, judged.groups)), 'device')}")
+    out.print(parts)
+    errors: Counter[str] = Counter()
+    first: dict[str, FleetDevice] = {}
+    for group in judged.groups:
+        if group.verdict.error is not None:
+            errors[group.verdict.error] += judged.size(group)
+            first.setdefault(group.verdict.error, group.devices[0])
+    for text, count in errors.most_common(_MOST_ERRORS):
+        named = f"{first[text].node}/{first[text].name}{f' and {count - 1} more' if count > 1 else ''}"
+        say(out, f"{named}: {text}", indent=4, style=COLOURS[ABORT])
+    if len(errors) > _MOST_ERRORS:
+        say(out, f"and {len(errors) - _MOST_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
+    if errors:
+        say(out, "see them part by part: dra-driver cel explain; guard them: dra-driver cel lint --fix", indent=4)
+
+
+def _document(judged: Judged, given: Given) -> Wire:
+    errors = judged.errors()
+
+    def named(device: FleetDevice, node: str) -> Wire:
+        pool = node if device.pool == device.node else device.pool
+        found: Wire = {"driver": device.driver, "pool": pool, "device": device.name}
+        if id(device) in errors:
+            found["error"], found["selector"] = errors[id(device)]
+        return found
+
+    return {
+        "query": judged.query.title,
+        "usedBy": judged.query.users,
+        "selectors": [compiled_document(one, given) for one in judged.compiled],
+        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
+        "nodes": [
+            {
+                "node": names[0],
+                "like": names[1:],
+                **{kind: [named(device, names[0]) for device in held[kind]] for kind in (MATCH, NO_MATCH, ABORT)},
+            }
+            for names, held in rows_of(judged)
+        ],
+    }

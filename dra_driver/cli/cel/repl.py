@@ -1,0 +1,185 @@
+"""`dra-driver cel repl`: try expressions, with completion and types from the devices at hand.
+
+In: devices, then lines. Out: for a bool expression which devices match, for any other its values. On a terminal lines
+are edited with completion and the type shows below while typing; from a pipe they are just read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from dra_driver.cli.cel.report import error_lines, plural, say_heading, sentence, views_of
+from dra_driver.cli.inputs.options import Given, gather, input_options
+from dra_driver.cli.output import console, say
+from dra_driver.model.errors import ExitCode
+from dra_driver.selectors.checking.declarations import declare
+from dra_driver.selectors.completion import Completions
+from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView
+from dra_driver.selectors.evaluation.fragments import Fragment, compile_fragment
+from dra_driver.selectors.readset import read_set
+from dra_driver.selectors.suggestions import suggest, unknown_names
+
+_HELP = """\
+Type an expression: a condition shows which devices match, anything else its values.
+  :devices         the devices at hand
+  :names           domains, attributes and capacities with their values
+  :help            this
+  :quit            leave (or Ctrl-D)"""
+_MOST_VALUES = 8
+_MOST_NAMED = 3
+
+
+@click.command(name="repl")
+@input_options
+def command(**options: Any) -> int:
+    """Try expressions interactively.
+
+    Domains, attributes and functions complete with Tab, from the devices at hand; the type of what is typed shows
+    below the line. Without a terminal, expressions are read from standard input, one a line.
+
+    \b
+      dra-driver cel repl --fleet dgx-h100
+      echo 'device.attributes["gpu.nvidia.com"].productName' | dra-driver cel repl --fleet l40s
+
+    \b
+    Exit status: 0; 2 and 5 as for cel test when there are no devices.
+    """  # noqa: D301
+    given = gather(options, needs_selectors=False, uses_stdin=False)
+    session = Session(given)
+    say_heading(session.out, given)
+    lines = _typed(session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    for written in given.queries[0].selectors if given.queries else ():
+        session.answer(written.expression)
+    for line in lines:
+        if line.strip() in {":quit", ":q", ":exit"}:
+            break
+        session.answer(line)
+    return ExitCode.OK
+
+
+class Session:
+    """Answers lines, one at a time."""
+
+    def __init__(self, given: Given) -> None:
+        self.out = console()
+        self.given = given
+        self.declarations = declare(given.kubernetes, given.gates, given.environment)
+        self.views: list[DeviceView] = views_of(given.fleet)
+        self.completions = Completions(self.views, self.declarations)
+
+    def answer(self, line: str) -> None:
+        """Answer one line."""
+        text = line.strip()
+        if not text:
+            return
+        if text.startswith(":"):
+            self._order(text)
+            return
+        try:
+            fragment = compile_fragment(text, self.declarations)
+        except SelectorCompileError as error:
+            for row in error_lines(error.text, self.out.width):
+                self.out.print(row, markup=False, emoji=False, soft_wrap=True, style="red")
+            for unknown in suggest(error, self.declarations):
+                say(self.out, sentence(unknown), style="yellow")
+            return
+        self._values(fragment)
+
+    def type_of(self, text: str) -> str:
+        """Give the type of an unfinished line, or what is wrong with it."""
+        if not text.strip() or text.startswith(":"):
+            return f"{len(self.views)} devices  ·  Tab completes  ·  :help"
+        try:
+            return f"type: {compile_fragment(text.strip(), self.declarations).type}"
+        except SelectorCompileError as error:
+            return error.text.splitlines()[0].removeprefix("compilation failed: ERROR: <input>:")
+
+    def _values(self, fragment: Fragment) -> None:
+        found: dict[tuple[str, str], list[int]] = {}
+        for position, view in enumerate(self.views):
+            try:
+                value, kind = fragment.value(view)
+            except SelectorRuntimeError as error:
+                value, kind = f"error: {error.text}", "aborts scheduling"
+            found.setdefault((value, kind), []).append(position)
+        say(self.out, f"type: {fragment.type}", style="dim")
+        ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+        styles = {"true": "green", "false": "red"}
+        for (value, kind), positions in ranked[:_MOST_VALUES]:
+            style = "magenta" if kind == "aborts scheduling" else styles.get(value, "")
+            named = ", ".join(self.given.fleet.devices[position].name for position in positions[:_MOST_NAMED])
+            rest = ", …" if len(positions) > _MOST_NAMED else ""
+            say(self.out, f"{value}  ({kind}) on {plural(len(positions), 'device')}: {named}{rest}", style=style)
+        if len(ranked) > _MOST_VALUES:
+            say(self.out, f"and {len(ranked) - _MOST_VALUES} other values", style="dim")
+        for unknown in unknown_names(read_set(fragment.root), self.views):
+            say(self.out, sentence(unknown), style="yellow")
+
+    def _order(self, text: str) -> None:
+        if text == ":devices":
+            for device in self.given.fleet.devices:
+                say(self.out, f"{device.node}/{device.name}  {device.driver}")
+        elif text == ":names":
+            for field in ("attributes", "capacity"):
+                for domain in self.completions.complete(f'device.{field}["'):
+                    name = domain.text.removesuffix('"]')
+                    say(self.out, f"{field} {name}", style="bold")
+                    for one in self.completions.complete(f'device.{field}["{name}"].'):
+                        say(self.out, f"{one.text}  {one.meaning}", indent=2)
+        else:
+            say(self.out, _HELP)
+
+
+def _typed(session: Session) -> Iterator[str]:
+    """Read lines from the terminal, edited with completion."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.history import InMemoryHistory
+    from prompt_toolkit.key_binding import KeyBindings
+
+    class FromDevices(Completer):
+        """Completion from the devices at hand."""
+
+        def get_completions(self, document: Any, complete_event: Any) -> Iterator[Completion]:  # noqa: ARG002
+            for one in session.completions.complete(document.text_before_cursor):
+                yield Completion(one.text, -one.replaces, display=one.text, display_meta=one.meaning)
+
+    def toolbar() -> str:
+        return session.type_of(get_app().current_buffer.text)
+
+    bindings = KeyBindings()
+
+    @bindings.add("tab")
+    def insert_or_offer(event: Any) -> None:
+        """Insert the only candidate at once; else offer them."""
+        buffer = event.current_buffer
+        found = session.completions.complete(buffer.document.text_before_cursor)
+        if len(found) == 1:
+            buffer.delete_before_cursor(found[0].replaces)
+            buffer.insert_text(found[0].text)
+        elif buffer.complete_state:
+            buffer.complete_next()
+        else:
+            buffer.start_completion(select_first=True)
+
+    prompt: PromptSession[str] = PromptSession(
+        "cel> ",
+        key_bindings=bindings,
+        completer=FromDevices(),
+        bottom_toolbar=toolbar,
+        history=InMemoryHistory(),
+        complete_while_typing=True,
+    )
+    while True:
+        try:
+            yield prompt.prompt()
+        except KeyboardInterrupt:
+            continue  # as in a shell: drop the line
+        except EOFError:
+            return

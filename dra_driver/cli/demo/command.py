@@ -1,0 +1,155 @@
+"""`dra-driver demo`: the main job from end to end on this machine.
+
+In: example files. Out: what was published, which device each claim got and why, what containers see, and whether
+everything is gone afterwards. The agent under it is the real one; API, kubelet and scheduler step are embedded.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+import dra_driver
+from dra_driver.cli.output import console
+from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.wire import Wire
+
+PROFILE = "demo-h100"
+_SHIPPED = {  # folders of examples by the agent's --mig
+    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
+    "static": ("resourceclaims",),
+}
+_CHECKOUT = Path(dra_driver.__file__).parent.parent
+
+
+@click.command(name="demo")
+@click.option(
+    "--examples",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="folder with example files [default: those of the checkout]",
+)
+@click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
+@click.option(
+    "--mig",
+    type=click.Choice(list(_SHIPPED)),
+    default="dynamic",
+    show_default=True,
+    help="the agent's flag of that name",
+)
+def command(examples: Path | None, profile: str, mig: str) -> int:
+    """Run the main job from end to end, without a GPU and without a cluster.
+
+    A simulated node (8 x H100: an administrator has cut two of them by MIG, the agent cuts the others on demand) whose
+    real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded kubelet over
+    unix sockets. Every file of the folder is run, and held against the `# expect:` lines in its comments:
+
+    \b
+      pod NAME runs
+      pod NAME stays pending[: TEXT IN THE REASON]
+      claim CLAIM is refused[: TEXT IN THE REASON]
+      claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
+      claim CLAIM takes QUANTITY of CAPACITY
+      claim CLAIM agrees on DOMAIN/ATTRIBUTE
+      container POD/CONTAINER has COUNT node[s] PATTERN
+      container POD/CONTAINER has env NAME=PATTERN
+      containers POD/CONTAINER POD/CONTAINER see the same|different nodes
+
+    Exit status 1: an example did not come out as its file says, or something was left behind.
+    """  # noqa: D301
+    from dra_driver.embedded.examples.reading import load_examples
+
+    signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
+    started = time.monotonic()
+    folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
+    out = console()
+    good = count = 0
+    left = ""
+    for group in _groups(folders):
+        files = [example for folder in group for example in load_examples(folder)]
+        node = _node(group[0], profile, mig)
+        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
+        status: int | None = None
+        try:
+            good += _run(out, node, files)
+        finally:
+            status = node.stop()
+        count += len(files)
+        if status:
+            left = f"; the agent ended with status {status}"
+    took = time.monotonic() - started
+    out.print(f"{good} of {count} examples came out as their files say{left}. {took:.1f} s")
+    return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
+
+
+def _groups(folders: list[Path]) -> list[list[Path]]:
+    """Put folders together that run on the same node; one that brings its own node stands alone."""
+    own = [folder for folder in folders if (folder / "node").is_dir()]
+    usual = [folder for folder in folders if folder not in own]
+    return [group for group in (usual, *([folder] for folder in own)) if group]
+
+
+def _node(folder: Path, profile: str, mig: str) -> Any:
+    """Make the node for a folder of examples: its own where it brings one."""
+    from dra_driver.embedded.node import EmbeddedNode
+
+    own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
+    return EmbeddedNode(
+        str(own) if own.exists() else profile,
+        classes=_classes(_folder("deviceclasses")),
+        mig=mig,
+        sharing=sharing if sharing.exists() else None,
+    )
+
+
+def _run(out: Any, node: Any, files: list[Any]) -> int:
+    """Start the node and run every example; returns how many came out well."""
+    from dra_driver.cli.demo.report import show_ending, show_example, show_published
+
+    with out.status("starting") as status:
+
+        def progress(text: str) -> None:
+            status.update(text)
+            out.print(f"  {text} …", style="dim")
+
+        started = time.monotonic()
+        node.start(progress)
+        took = time.monotonic() - started
+        memory = node.agent.resident_mib()
+        out.print(f"  the agent is ready after {took:.1f} s (process {node.agent.pid}, {memory:.0f} MiB)")
+        show_published(out, node.slices())
+        runner, good = node.runner(), 0
+        for number, example in enumerate(files, 1):
+            status.update(f"example {number} of {len(files)}: {example.path.name}")
+            stages = runner.run(example)
+            show_example(out, next(stages), with_document=number == 1)
+            report = next(stages)
+            show_ending(out, report)
+            good += report.is_good
+    return good
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _folder(name: str) -> Path:
+    folder = _CHECKOUT / name
+    if not folder.is_dir():
+        raise InputError(
+            "no-folder", f"there is no folder {folder}", hint="run the demo from a checkout of the repository"
+        )
+    return folder
+
+
+def _classes(folder: Path) -> list[Wire]:
+    from dra_driver.embedded.examples.reading import load_objects
+
+    return [wire for path in sorted(folder.glob("*.yaml")) for wire in load_objects(path, path.read_text())]

@@ -1,0 +1,132 @@
+"""Demo report: what a person is shown of the demo.
+
+In: slices and example reports. Out: lines and tables on a console.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.text import Text
+
+from dra_driver.cli.output import Column, say, show_table
+from dra_driver.embedded.examples.run import ClaimReport, ExampleReport
+from dra_driver.embedded.kubelet.container_view import ContainerView
+from dra_driver.embedded.scheduling.placement import Choice
+from dra_driver.model.wire import DeviceWire, SliceWire
+
+
+def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
+    """Show the devices of the agent's slices as a table; what a GPU can be cut into on demand is one line."""
+    devices = [device for one in slices for device in one["spec"].get("devices") or []]
+    pool = slices[0]["spec"]["pool"]["name"]
+    title = f"published: {len(devices)} devices in {len(slices)} ResourceSlice{'s' * (len(slices) != 1)}, pool {pool}"
+    rows: list[list[str]] = []
+    for _, group in groupby(sorted(devices, key=_gpu_of), key=_gpu_of):
+        found = list(group)
+        makeable = [one for one in found if one.get("consumesCounters") and _cell(one, "profile")]
+        rows += [[_cell(device, name) for _, name in _COLUMNS] for device in found if device not in makeable]
+        rows += [_folded(makeable)] if makeable else []
+    show_table(out, title, [column for column, _ in _COLUMNS], rows)
+
+
+def _gpu_of(device: DeviceWire) -> str:
+    return str(device["name"]).partition("-mig-")[0]
+
+
+def _folded(devices: Sequence[DeviceWire]) -> list[str]:
+    """Give one row for all partitions of a GPU that can be made."""
+    row = [_cell(devices[0], name) for _, name in _COLUMNS]
+    profiles = list(dict.fromkeys(_cell(device, "profile") for device in devices))
+    row[0] = f"{_gpu_of(devices[0])}-mig-… ({len(devices)} placements)"
+    row[3], row[4] = f"{len(profiles)} profiles", ""
+    return row
+
+
+_COLUMNS: tuple[tuple[Column, str], ...] = (
+    (Column("device"), ""),
+    (Column("type", 4), "type"),
+    (Column("product", 3), "productName"),
+    (Column("profile", 1), "profile"),
+    (Column("memory", 2, is_number=True), "memory"),
+    (Column("compute", 5), "cudaComputeCapability"),
+    (Column("NUMA", 6, is_number=True), "numaNode"),
+    (Column("PCIe root", 7), "resource.kubernetes.io/pcieRoot"),
+)
+
+
+def _cell(device: DeviceWire, name: str) -> str:
+    if not name:
+        return str(device["name"])
+    if name in (device.get("capacity") or {}):
+        return str(device["capacity"][name]["value"])
+    found = (device.get("attributes") or {}).get(name)
+    return str(next(iter(found.values()))) if found else ""
+
+
+def show_example(out: Any, report: ExampleReport, *, with_document: bool = False) -> None:
+    """Show an example while its pods run; `with_document` also prints the CDI files."""
+    out.print()
+    out.print(Text.assemble((report.example.path.name, "bold"), "  ", report.example.intent))
+    for claim in report.claims:
+        _show_claim(out, claim)
+    for path in report.files:
+        document = json.loads(path.read_text())
+        say(out, f"CDI file {path.name} (cdiVersion {document['cdiVersion']}, kind {document['kind']})", indent=2)
+        if with_document:
+            say(out, json.dumps(document, indent=2), indent=4, style="dim")
+    for pod in report.pods:
+        if pod.failure:
+            what = "can't start" if pod.is_placed else "stays pending"
+            say(out, f"pod {pod.name} {what}: {pod.failure}", indent=2)
+    for labels, view in _views(report):
+        say(out, labels, indent=2)
+        for line in _view_lines(view):
+            say(out, line, indent=4)
+
+
+def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
+    """Give each view once, with the containers that have it."""
+    seen: dict[ContainerView, list[str]] = {}
+    for pod in report.pods:
+        for name, view in pod.containers.items():
+            seen.setdefault(view, []).append(f"{pod.name}/{name}")
+    for view, names in seen.items():
+        yield (f"container {names[0]} sees" if len(names) == 1 else f"containers {' and '.join(names)} see"), view
+
+
+def show_ending(out: Any, report: ExampleReport) -> None:
+    """Show whether the example came out as its file says, and whether anything is left of it."""
+    for text in report.unmet:
+        say(out, f"✗ not as expected: {text}", indent=2, style="red")
+    for text in report.left:
+        say(out, f"✗ left behind: {text}", indent=2, style="red")
+    if report.is_good:
+        count = len(report.example.expects)
+        met = "its expectation was met" if count == 1 else f"all {count} expectations were met"
+        took = f"({1000 * report.took_s:.0f} ms)"
+        say(out, f"✓ {met}; after unprepare nothing is left {took}", indent=2, style="green")
+
+
+def _show_claim(out: Any, claim: ClaimReport) -> None:
+    for request, group in groupby((held.choice for held in claim.held), key=lambda choice: choice.request):
+        choices: list[Choice] = list(group)
+        names = ", ".join(choice.id[2] for choice in choices)
+        say(out, f"claim {claim.label}, request {request}: {names}", indent=2)
+        say(out, f"why: {choices[0].reason}", indent=4)
+
+
+def _view_lines(view: ContainerView) -> Iterator[str]:
+    for title, items in (
+        ("env", view.env),
+        ("node", tuple(str(node) for node in view.device_nodes)),
+        ("mount", tuple(f"{inside} (host {host})" for inside, host in view.mounts)),
+        ("hook", view.hooks),
+    ):
+        for item in items:
+            yield f"{title:<6}{item}"
+    if not view.device_nodes:
+        yield "no device node"

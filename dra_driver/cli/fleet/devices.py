@@ -1,0 +1,209 @@
+"""`dra-driver devices`: what this node would publish, with problems and with what containers will not get.
+
+In: the hardware of this node (or a simulated one). Out: a table, or the devices as ResourceSlices hold them. It reads
+only: nothing is published, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dra_driver.cli.fleet.offer import Offer, offer_of
+from dra_driver.cli.inputs.hardware import Chosen, chosen, hardware_options
+from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.inventory.device import Device, ShareMode
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.names import pool_name
+from dra_driver.model.wire import Wire
+
+
+@click.command(name="devices")
+@hardware_options
+@click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    metavar="FILE",
+    default=None,
+    help="the cluster whose API server is asked whether it keeps shared counters [default: the pod's own]",
+)
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
+    """Show what this node would publish.
+
+    Where GPUs are cut on demand this depends on the API server: it is asked, and what it would not keep is left out.
+    Without an answer both are shown.
+
+    \b
+    Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
+      not cut on demand   which GPUs, and why
+      shared     how each shared device is divided, and what servers get that don't keep shares
+      problems   what could not be read (it is left out, never guessed)
+      left out   what containers will not get on this node, and why
+
+    Exit status 1: nothing to publish; 5: the hardware is there but does not answer.
+    """  # noqa: D301
+    selected = chosen(given)
+    rules = selected.rules()
+    try:
+        facts = selected.hardware.discover()
+        offer = offer_of(selected, facts, kubeconfig, rules)
+        left_out = selected.hardware.edit_problems()
+    finally:
+        selected.hardware.close()
+    if output == "table":
+        _show(selected, facts, offer, left_out)
+    else:
+        write_document(_document(selected, facts, offer, left_out), output)
+    if offer.inventory.waiting_for:
+        return ExitCode.ENVIRONMENT
+    return ExitCode.OK if offer.devices else ExitCode.NO_MATCH
+
+
+def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> Wire:
+    from dra_driver.inventory.wire import counter_set_wire, device_wire
+
+    inventory = offer.inventory
+    with_counters = offer.is_on_demand and offer.is_counting is not False
+
+    return {
+        "node": selected.node,
+        "driver": selected.driver,
+        "pool": pool_name(selected.node, selected.driver),
+        "vendor": facts.vendor,
+        "driverVersion": facts.driver_version,
+        "cudaDriverVersion": facts.cuda_driver_version,
+        "waitingFor": inventory.waiting_for,
+        "withheld": _withheld(selected),
+        "mig": {
+            "onDemand": offer.is_on_demand,
+            "countersKept": offer.is_counting,
+            "server": offer.server,
+            "notOnDemand": dict(offer.exceptions),
+        },
+        "sharedCounters": [counter_set_wire(*item) for item in inventory.counter_sets.items()] if with_counters else [],
+        "devices": [device_wire(device) for device in offer.devices],
+        "devicesWithoutCounters": [device_wire(device) for device in inventory.plain],
+        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.instead.items()},
+        "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
+        "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
+        "leftOut": list(left_out),
+    }
+
+
+def _withheld(selected: Chosen) -> str:
+    """Say why the agent publishes none of this, as far as the node's own sockets show it."""
+    from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch
+    from dra_driver.plugin.neighbours.device_plugin import live_sockets
+
+    if other := NamesakeWatch(selected.registrar, selected.data, driver=selected.driver).find():
+        return other
+    sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
+    return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
+
+
+def _gpu_document(gpu: GpuFacts) -> Wire:
+    """Give what is not published because it may change while claims are prepared."""
+    return {
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "minor": gpu.minor,
+        "migEnabled": gpu.mig_enabled,
+        "partitions": [partition.uuid for partition in gpu.partitions],
+    }
+
+
+def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> None:
+    out, inventory = console(), offer.inventory
+    if offer.devices:
+        title = f"pool {pool_name(selected.node, selected.driver)}"
+        show_table(out, title, _COLUMNS, map(device_row, offer.devices))
+    else:
+        say(out, f"Nothing to publish on {selected.node}.")
+    driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
+    in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
+    gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
+    say(out, f"{len(offer.devices)} devices from {gpus}, {driver}")
+    _show_counting(out, offer)
+    if withheld := _withheld(selected):
+        say(out, f"the agent publishes none of them: {withheld}", style="yellow")
+    if inventory.waiting_for:
+        say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
+    for title, lines in (
+        ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
+        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in offer.devices if d.share]),
+        ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
+        ("left out of containers", list(left_out)),
+    ):
+        if lines:
+            say(out, f"{title}:", style="bold")
+            for line in lines:
+                say(out, line, indent=2)
+
+
+def _show_counting(out: object, offer: Offer) -> None:
+    """Say on what it depends that this is published, and what is published instead."""
+    if not offer.is_on_demand:
+        return
+    if offer.is_counting is not None:
+        verb = "keeps" if offer.is_counting else "drops"
+        say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
+        return
+    plain = offer.inventory.plain
+    say(out, f"This is where the API server keeps shared counters ({offer.server}).")
+    title = f"where it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
+    show_table(out, title, _COLUMNS, map(device_row, plain))
+
+
+_COLUMNS = (
+    Column("device"),
+    Column("type", 3),
+    Column("product", 2),
+    Column("memory", 1, is_number=True),
+    Column("compute", 5),
+    Column("NUMA", 4, is_number=True),
+    Column("NVLink domain", 7),
+    Column("UUID", 6),
+)
+
+
+def device_row(device: Device) -> tuple[str, ...]:
+    """Give one device as the cells of the table."""
+    gpu, partition = device.gpu, device.partition
+    part = partition.profile if partition else device.cut.profile.name if device.cut else ""
+    product = gpu.product_name or "?"
+    return (
+        device.name,
+        str(device.type),
+        f"{product} {part}".rstrip(),
+        _memory(device.capacity.get("memory")),
+        gpu.compute_capability or "-",
+        "-" if gpu.numa_node is None else str(gpu.numa_node),
+        gpu.nvlink_domain or "-",
+        partition.uuid if partition else "-" if part else gpu.uuid,
+    )
+
+
+def share_line(device: Device, instead: tuple[Device, ...]) -> str:
+    """Say how one shared device is divided, and what takes its place where shares are not kept."""
+    share, policy = device.share, device.policies
+    if share is None:
+        return ""
+    counted = policy.get(share.mode.value)
+    if counted is None:
+        text = f"{device.attributes['replicas']} replicas"
+        text += f" of {_memory(policy['memory'].default)}" if "memory" in policy else ""
+    elif share.mode is ShareMode.MEMORY:
+        most = f"{_memory(counted.minimum)} to {_memory(counted.maximum)}"
+        text = f"shares of {most} in steps of {_memory(counted.step)}, {_memory(counted.default)} if none is asked for"
+    else:
+        most = f"{counted.minimum} to {counted.maximum} %"
+        text = f"shares of {most} in steps of {counted.step}, {counted.default} % if none is asked for"
+    elsewhere = f"{len(instead)} replicas {instead[0].name} …" if len(instead) > 1 else "the whole device"
+    how = f"strategy {share.strategy or 'none'}, enforcement {share.enforcement}"
+    how += f", for namespace {share.tenant} alone" if share.tenant else ""
+    return f"{device.name}: {text}; {how}; without DRAConsumableCapacity: {elsewhere}"
+
+
+def _memory(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**30:.1f} GiB"

@@ -1,0 +1,58 @@
+"""`dra-driver in-use`: the claims that hold devices of this driver, with the pods that use them.
+
+In: the cluster's claims. Out: one line for each, exit status 1 when there is any. It reads only. The chart runs it
+before an uninstall: a pod whose driver is gone can't be unprepared, and stays Terminating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import click
+
+from dra_driver.cli.inputs.cluster import Cluster
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
+from dra_driver.model.wire import Wire
+
+
+@click.command(name="in-use")
+@click.option(
+    "--driver-name",
+    envvar="DRIVER_NAME",
+    default=NVIDIA_DRIVER,
+    show_default=True,
+    help="whose devices [env DRIVER_NAME]",
+)
+@click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    metavar="FILE",
+    default=None,
+    help="the cluster (default: the pod's ServiceAccount) [env KUBECONFIG]",
+)
+def command(driver_name: str, kubeconfig: str | None) -> int:
+    """List the claims that hold devices of this driver.
+
+    Exit status 1: there are some; 5: the API server was not reached.
+    """
+    found = list(holders(Cluster(kubeconfig).claims(), check_driver_name(driver_name)))
+    for line in found:
+        click.echo(line)
+    if not found:
+        click.echo(f"No claim holds a device of {driver_name}.")
+        return ExitCode.OK
+    click.echo(f"{len(found)} claims hold devices of {driver_name}: end their pods first.")
+    return ExitCode.NO_MATCH
+
+
+def holders(claims: Iterable[Wire], driver: str) -> Iterator[str]:
+    """Give a line for each claim that holds devices of a driver."""
+    for claim in claims:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or ()
+        devices = [f"{result['pool']}/{result['device']}" for result in results if result.get("driver") == driver]
+        if devices:
+            meta = claim["metadata"]
+            users = ", ".join(f"{u['resource']} {u['name']}" for u in (claim["status"].get("reservedFor") or ()))
+            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'nobody'}"

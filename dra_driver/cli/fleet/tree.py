@@ -1,0 +1,127 @@
+"""Trees of the cluster: as text, as JSON or YAML, as a page that needs nothing but itself.
+
+In: branches. Out: lines on a terminal, or a document. Shared by `slices` and `claims`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dra_driver.cli.output import console, folded, write_document
+from dra_driver.model.errors import ExitCode
+
+if TYPE_CHECKING:
+    from dra_driver.cli.fleet.picture import Branch
+    from dra_driver.cli.inputs.world import World
+
+WATCH_SECONDS = 2.0
+_BAR = 10
+_STYLE = """
+body{font:14px/1.5 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
+details{margin-left:1.2em}summary{cursor:pointer}.leaf{margin-left:2.2em}
+.kind{color:#777}.flag{color:#b00;font-weight:600}.held{background:#e3f0ff}
+meter{width:8em;vertical-align:middle}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#111}.held{background:#123}}
+"""
+
+
+def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what names the world and the form."""
+    for decorate in (
+        click.option("--output", "-o", type=click.Choice(["tree", "json", "yaml", "html"]), default="tree"),
+        click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
+        click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."),
+        click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes."),
+        click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Branch]]) -> int:
+    """Draw once, or again and again."""
+    shown = None
+    while True:
+        branches = picture(read_world(given))
+        if branches != shown:
+            if shown is not None:
+                console().clear()
+            _write(branches, title, given["output"])
+            shown = branches
+        if not given["watch"]:
+            return ExitCode.NO_MATCH if any(_flags(branch) for branch in branches) else ExitCode.OK
+        time.sleep(WATCH_SECONDS)
+
+
+def read_world(given: dict[str, Any]) -> World:
+    """Read the world that the options name. Raises: InputError, ApiError."""
+    from dra_driver.cli.inputs.cluster import default_kubeconfig
+    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
+
+    if given["files"] or given["profiles"]:
+        world = world_of_files(given["files"])
+        add_profiles(world, given["profiles"])
+        return world
+    return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
+
+
+def _flags(branch: Branch) -> bool:
+    return bool(branch.flags) or any(_flags(child) for child in branch.children)
+
+
+def _write(branches: Sequence[Branch], title: str, form: str) -> None:
+    if form == "html":
+        click.echo(page(branches, title))
+    elif form != "tree":
+        write_document([asdict(branch) for branch in branches], form)
+    else:
+        from rich.text import Text
+        from rich.tree import Tree
+
+        tree = Tree(Text(title, style="bold"))
+        for branch in branches:
+            _grow(tree, branch)
+        console().print(tree)
+
+
+def _grow(parent: Any, branch: Branch) -> None:
+    from rich.text import Text
+
+    line = Text(f"{folded([branch.name, *branch.like])} ", style="bold" if branch.kind in {"node", "pool"} else "")
+    if branch.fill is not None:
+        full = round(max(0.0, min(branch.fill, 1.0)) * _BAR)
+        line.append(f"[{'#' * full}{'.' * (_BAR - full)}] {branch.fill:.0%} ", style="cyan")
+    line.append(f"{branch.text} ", style="dim")
+    for flag in branch.flags:
+        line.append(f"! {flag} ", style="bold red")
+    below = parent.add(line)
+    for child in branch.children:
+        _grow(below, child)
+
+
+def page(branches: Sequence[Branch], title: str) -> str:
+    """Write the tree as one HTML page without scripts or anything from elsewhere."""
+    body = "\n".join(_html(branch) for branch in branches)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>"
+    )
+
+
+def _html(branch: Branch) -> str:
+    line = f'<span class="kind">{branch.kind}</span> {escape(folded([branch.name, *branch.like]))}'
+    if branch.fill is not None:
+        line += f' <meter value="{max(0.0, min(branch.fill, 1.0)):.3f}"></meter> {branch.fill:.0%}'
+    line += f" {escape(branch.text)}"
+    line += "".join(f' <span class="flag">! {escape(flag)}</span>' for flag in branch.flags)
+    if not branch.children:
+        return f'<div class="leaf">{line}</div>'
+    held = ' class="held"' if any(child.kind == "claim" for child in branch.children) else ""
+    inner = "\n".join(_html(child) for child in branch.children)
+    return f"<details open><summary{held}>{line}</summary>\n{inner}\n</details>"

@@ -1,0 +1,81 @@
+"""The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
+
+In: a kubeconfig path. Out: wire objects. It only reads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from dra_driver.cli.inputs.devices import Fleet, fleet_of_slices
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import RESOURCE_GROUP, SLICES
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+
+_SECONDS = 30.0
+_CLASSES = f"/apis/{RESOURCE_GROUP}/deviceclasses"
+
+
+class Cluster:
+    """One API server."""
+
+    def __init__(self, kubeconfig: str | None) -> None:
+        from dra_driver.kube.credentials import load
+
+        self.name = kubeconfig or "in-cluster"
+        self._api = KubeApi(load(kubeconfig))
+
+    def fleet(self) -> Fleet:
+        """Read all ResourceSlices. Raises: ApiError, InputError."""
+        slices = [(f"ResourceSlice {wire['metadata']['name']}", wire) for wire in self._list(SLICES)]
+        return fleet_of_slices(slices, f"cluster ({self.name})")
+
+    def classes(self) -> list[Wire]:
+        """Read all DeviceClasses. Raises: ApiError."""
+        return [{"kind": "DeviceClass", **wire} for wire in self._list(_CLASSES)]
+
+    def claims(self) -> list[Wire]:
+        """Read all ResourceClaims of all namespaces. Raises: ApiError."""
+        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaims")
+
+    def templates(self) -> list[Wire]:
+        """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
+        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaimtemplates")
+
+    def find(self, plural: str, namespace: str, name: str) -> Wire | None:
+        """Read one claim or template; None if there is none. Raises: ApiError."""
+        path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+        try:
+            return self._api.request("GET", path, timeout_s=_SECONDS)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+
+    def kubernetes(self) -> str:
+        """Give the version, "1.35". Raises: ApiError."""
+        version = self._api.server_version()
+        return f"{version.major}.{version.minor}"
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._api.close()
+
+    def _list(self, path: str) -> list[Wire]:
+        """List all objects, page by page."""
+        from dra_driver.kube.pages import objects
+
+        return list(objects(self._api, path))
+
+
+def default_kubeconfig() -> str | None:
+    """Find the kubeconfig that kubectl would use; None where there is none."""
+    for path in os.environ.get("KUBECONFIG", "").split(os.pathsep):
+        if path:
+            return path
+    usual = Path.home() / ".kube" / "config"
+    return str(usual) if usual.is_file() else None

@@ -1,0 +1,237 @@
+"""Options that the `cel` commands share, and what they name: devices, selectors, a Kubernetes version, gates.
+
+In: click's parameters. Out: `Given`. Files are sorted by what they hold: ResourceSlices are devices, everything else
+that has selectors or leads to them is a selector.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from dra_driver.cli.inputs.classes import Classes
+from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
+from dra_driver.cli.inputs.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
+from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
+from dra_driver.cli.inputs.profile_nodes import read_count
+from dra_driver.cli.inputs.selectors import SELECTOR_KINDS, SLICE, Query, queries_of
+from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
+from dra_driver.selectors.checking.declarations import VERSIONS, declare
+from dra_driver.selectors.engine import Environment
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+
+DEFAULT_VERSION = "1.35"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a command works on."""
+
+    fleet: Fleet
+    queries: list[Query]
+    kubernetes: str
+    gates: dict[str, bool]
+    environment: Environment
+
+    @property
+    def verdicts(self) -> str:
+        """Say "exact" where recorded verdicts of this version exist, else "derived"."""
+        return declare(self.kubernetes, self.gates, self.environment).verdicts
+
+    def engine(self) -> KubernetesEngine:
+        """Make the engine that decides."""
+        return KubernetesEngine(self.kubernetes, gates=self.gates)
+
+
+def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what names devices, selectors and the version."""
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+_OPTIONS = (
+    click.argument("files", nargs=-1, metavar="[FILE]..."),
+    click.option(
+        "-e", "--expression", "expressions", multiple=True, metavar="EXPR", help="a selector; several must all hold"
+    ),
+    click.option(
+        "--fleet",
+        "profiles",
+        multiple=True,
+        metavar="PROFILE[=N]",
+        help="a simulated node: a shipped profile's name or a file; N of them; again for other nodes",
+    ),
+    click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
+    click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
+    click.option(
+        "--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, nvidia, simulated:PROFILE"
+    ),
+    click.option(
+        "--kubernetes",
+        type=click.Choice(VERSIONS),
+        default=None,
+        help=f"whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]",
+    ),
+    click.option(
+        "--gate",
+        "gates",
+        multiple=True,
+        metavar="NAME=BOOL",
+        help="a feature gate; the rest are at the version's defaults",
+    ),
+    click.option(
+        "--environment",
+        type=click.Choice(["stored", "new"]),
+        default="stored",
+        show_default=True,
+        help="stored: for the scheduler; new: for the API server, in new objects",
+    ),
+)
+
+output_option = click.option(
+    "--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+)
+
+
+def gather(
+    given: dict[str, Any],
+    *,
+    needs_devices: bool = True,
+    needs_selectors: bool = True,
+    uses_stdin: bool = True,
+    folds: bool = False,
+) -> Given:
+    """Read all inputs. With `folds`, nodes of a profile may be left folded (`Fleet.repeats`).
+
+    Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
+    """
+    documents = _documents(given, uses_stdin=uses_stdin)
+    cluster = _cluster(given)
+    try:
+        slices = [
+            (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE
+        ]
+        fleet = _fleet(given, slices, documents, cluster, needs_devices=needs_devices)
+        classes = Classes(
+            [one for one in documents if one.kind == "DeviceClass"], cluster.classes() if cluster else None
+        )
+        queries = queries_of(given["expressions"], documents, classes, cluster)
+        kubernetes = given["kubernetes"] or _version(cluster)
+    finally:
+        if cluster:
+            cluster.close()
+    if needs_selectors and not queries:
+        raise UsageError(
+            "no-selector", "there is no selector to work on", hint="give -e EXPR, or a file with a class, claim or pod"
+        )
+    environment: Environment = given["environment"]
+    return Given(
+        fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment
+    )
+
+
+def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
+    """Read NAME=BOOL rows. Raises: UsageError."""
+    known = {name: version for version in reversed(VERSIONS) for name in declare(version, None, "stored").gates}
+    gates: dict[str, bool] = {}
+    for row in rows:
+        for one in row.split(","):
+            name, _, value = one.strip().partition("=")
+            if value.lower() not in {"true", "false"}:
+                raise UsageError("gate", f"--gate {one!r} is not NAME=true or NAME=false")
+            if name not in known:
+                near = get_close_matches(name, list(known), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+                raise UsageError("gate", f"--gate {name}: no selector depends on this gate", hint=hint)
+            if value.lower() == "true" and name not in declare(kubernetes, None, "stored").gates:
+                raise UsageError("gate", f"--gate {name}: selectors know it since Kubernetes {known[name]}")
+            gates[name] = value.lower() == "true"
+    return gates
+
+
+def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
+    """Read the files; and standard input, if nothing else gives devices."""
+    paths = list(given["files"])
+    if paths.count(STDIN) > 1:
+        raise UsageError("stdin", "- (standard input) can be given once")
+    documents = read_documents(paths)
+    names_devices = given["profiles"] or given["kubeconfig"] or given["cluster"] or given["hardware"]
+    has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
+    if uses_stdin and not has_devices and stdin_has_something():
+        documents += read_documents([STDIN])
+    _refuse_strangers(documents)
+    return documents
+
+
+def _refuse_strangers(documents: list[Document]) -> None:
+    known = {SLICE, *SELECTOR_KINDS}
+    if documents and not any(one.kind in known for one in documents):
+        kinds = ", ".join(sorted({one.kind for one in documents}))
+        raise InputError(
+            "no-known-kind",
+            f"the files hold {kinds}: nothing that has devices or selectors",
+            hint=f"what is read: {', '.join(sorted(known))}",
+        )
+
+
+def _cluster(given: dict[str, Any]) -> Cluster | None:
+    if given["kubeconfig"]:
+        return Cluster(given["kubeconfig"])
+    return Cluster(default_kubeconfig()) if given["cluster"] else None
+
+
+def _fleet(
+    given: dict[str, Any],
+    slices: list[tuple[str, dict[str, Any]]],
+    documents: list[Document],
+    cluster: Cluster | None,
+    *,
+    needs_devices: bool,
+) -> Fleet:
+    fleet = Fleet()
+    if slices:
+        origins = ", ".join(dict.fromkeys(shown(one.origin) for one in documents if one.kind == SLICE))
+        fleet += fleet_of_slices(slices, origins)
+    made: Counter[str] = Counter()
+    for profile, count in map(read_count, given["profiles"]):
+        fleet += fleet_of_profile(profile, 1 + made[profile], count)
+        made[profile] += count
+    if given["hardware"]:
+        fleet += _node_fleet(given["hardware"])
+    if cluster:
+        fleet += cluster.fleet()
+    if fleet.sources or not needs_devices:
+        return fleet
+    try:
+        return _node_fleet(os.environ.get("HARDWARE") or "auto")
+    except (HardwareError, NodeError) as fault:
+        raise UsageError(
+            "no-devices",
+            f"no devices were given, and this node has none: {fault.message}",
+            hint="give ResourceSlices (a file, or - for standard input), --fleet PROFILE, --kubeconfig or --cluster",
+        ) from fault
+
+
+def _node_fleet(choice: str) -> Fleet:
+    from dra_driver.cli.inputs.hardware import chosen
+
+    selected = chosen({"hardware": choice})
+    source = f"this node ({choice})"
+    fleet = fleet_of_hardware(selected.hardware, selected.node, selected.driver, source, selected.rules())
+    if choice == "auto" and not fleet.devices:
+        raise NodeError("no-gpu", "no GPU found")
+    return fleet
+
+
+def _version(cluster: Cluster | None) -> str:
+    if cluster is None:
+        return DEFAULT_VERSION
+    served = cluster.kubernetes()
+    return served if served in VERSIONS else DEFAULT_VERSION

@@ -1,0 +1,230 @@
+"""`dra-driver migrate`: manifests written for the device plugin, turned into claims.
+
+In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves);
+what changed, why, and what is lost on standard error; or all of it as one document.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
+from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.output import write_document
+from dra_driver.model.errors import ExitCode, InputError, UsageError
+from dra_driver.selectors.checking.declarations import VERSIONS
+
+if TYPE_CHECKING:
+    from dra_driver.cli.inputs.cluster import Cluster
+    from dra_driver.cli.inputs.devices import Fleet
+    from dra_driver.cli.migrate.check import Check
+    from dra_driver.migrate import Migrated, TemplateNames
+    from dra_driver.migrate.resources import Known
+
+
+@click.command(name="migrate")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--in-place", "-i", is_flag=True, help="Write the files themselves; all of them, or none.")
+@click.option("--diff", is_flag=True, help="Show what would change, as a unified diff.")
+@click.option(
+    "--fleet", "--profile", "profiles", multiple=True, metavar="PROFILE[=N]", help="Try the selectors on these nodes."
+)
+@click.option("--slices", multiple=True, metavar="FILE", help="Or on these ResourceSlices; DeviceClasses are read too.")
+@click.option(
+    "--kubeconfig", metavar="FILE", default=None, help="Or on this cluster; templates there keep their names."
+)
+@click.option("--cluster", is_flag=True, help="The same, with kubectl's kubeconfig.")
+@click.option(
+    "--shared",
+    multiple=True,
+    metavar="RESOURCE",
+    help="A resource that is time-sliced or under MPS without being renamed, such as nvidia.com/gpu.",
+)
+@click.option(
+    "--kubernetes",
+    type=click.Choice(VERSIONS),
+    default=None,
+    help=f"Whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
+)
+@output_option
+def command(
+    files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
+) -> int:
+    """Turn manifests written for NVIDIA's device plugin into manifests with claims.
+
+    Limits on nvidia.com/gpu and nvidia.com/mig-* become ResourceClaimTemplates; node selectors and required affinities
+    on the labels of GPU feature discovery become selectors; quotas count devices of a class; the toleration that
+    admission used to add is added. Comments, order and formatting stay as they are. What was changed, why, and what is
+    lost goes to standard error. FILE may be a folder, or - for standard input.
+
+    \b
+      dra-driver migrate deployment.yaml > deployment-dra.yaml
+      dra-driver migrate --diff manifests/ --fleet dgx-h100
+      dra-driver migrate --in-place manifests/ --cluster
+      helm template my-release ./chart | dra-driver migrate - | kubectl apply -f -
+
+    \b
+    Exit status:
+      0  done, or nothing to do                     3  a file is wrong, or is a template to be rendered first
+      1  a request finds too few devices            4  a device would abort scheduling
+      2  the command line is wrong                  5  the cluster does not answer
+    """  # noqa: D301
+    from dra_driver.cli.migrate.files import read_sources, write_sources
+    from dra_driver.migrate import migrate
+
+    paths = _paths(files, in_place=in_place, diff=diff)
+    known = _shared(shared)
+    cluster = _cluster(given)
+    try:
+        names = _names(cluster)
+        sources = read_sources(paths)
+        done = migrate(sources, known=known, templates=names)
+        checks = _checks(done, given, cluster)
+    finally:
+        if cluster is not None:
+            cluster.close()
+    if in_place:
+        write_sources(done)
+    if output == "table":
+        _write(done, diff=diff, in_place=in_place)
+        _say(done, checks, in_place=in_place)
+    else:
+        write_document(_document(done, checks, diff=diff), output)
+    codes = {check.exit_code for check in checks}
+    return max(codes, default=ExitCode.OK)
+
+
+def _paths(files: tuple[str, ...], *, in_place: bool, diff: bool) -> list[str]:
+    """Check what is to be read. Raises: UsageError."""
+    if not files and stdin_has_something():
+        files = (STDIN,)
+    if not files:
+        raise UsageError(
+            "no-file", "no FILE was given", hint="give manifests, a folder of them, or - for standard input"
+        )
+    if in_place and STDIN in files:
+        raise UsageError("stdin", "--in-place can't write to standard input")
+    if in_place and diff:
+        raise UsageError("diff", "--diff shows what --in-place would write: give one of them")
+    return list(files)
+
+
+def _shared(resources: tuple[str, ...]) -> Known:
+    from dra_driver.migrate.resources import kind_of
+
+    known = {}
+    for one in resources:
+        kind = kind_of(one)
+        if kind is None:
+            hint = "such as nvidia.com/gpu or nvidia.com/mig-1g.10gb"
+            raise UsageError("shared", f"--shared {one!r} is no resource of the device plugin", hint=hint)
+        known[one] = replace(kind, is_share=True)
+    return known
+
+
+def _cluster(given: dict[str, Any]) -> Cluster | None:
+    if not given["kubeconfig"] and not given["cluster"]:
+        return None
+    from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
+
+    return Cluster(given["kubeconfig"] or default_kubeconfig())
+
+
+def _names(cluster: Cluster | None) -> TemplateNames:
+    """Note the templates that exist."""
+    from dra_driver.migrate import TemplateNames
+
+    names = TemplateNames()
+    for wire in cluster.templates() if cluster else ():
+        metadata = wire["metadata"]
+        names.add(metadata["name"], metadata.get("namespace", ""), (wire.get("spec") or {}).get("spec") or {})
+    return names
+
+
+def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | None) -> list[Check]:
+    """Try the new requests on the devices at hand."""
+    if not any(one.templates for one in done):
+        return []
+    from dra_driver.cli.inputs.classes import Classes
+    from dra_driver.cli.migrate.check import checks_of
+    from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+
+    documents = read_documents(given["slices"])
+    own = [document for document in documents if document.kind == "DeviceClass"]
+    own += [document for one in done for document in _classes_in(one)]
+    classes = Classes(own, cluster.classes() if cluster else None)
+    version = given["kubernetes"] or (cluster.kubernetes() if cluster else DEFAULT_VERSION)
+    engine = KubernetesEngine(version if version in VERSIONS else DEFAULT_VERSION)
+    return checks_of(done, _fleet(given, documents, cluster), classes, engine)
+
+
+def _classes_in(one: Migrated) -> list[Document]:
+    from dra_driver.cli.inputs.documents import parse_documents
+
+    if "DeviceClass" not in one.old:
+        return []
+    return [document for document in parse_documents(one.old, one.origin) if document.kind == "DeviceClass"]
+
+
+def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
+    """Gather the devices; None where none were named. Raises: InputError, UsageError, ApiError."""
+    from dra_driver.cli.inputs.devices import Fleet, fleet_of_profile, fleet_of_slices
+    from dra_driver.cli.inputs.profile_nodes import read_count
+
+    fleet = Fleet()
+    slices = [
+        (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == "ResourceSlice"
+    ]
+    if given["slices"] and not slices:
+        raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
+    if slices:
+        fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
+    for name, count in map(read_count, given["profiles"]):
+        fleet += fleet_of_profile(name, count=count).unfolded()
+    if cluster is not None:
+        fleet += cluster.fleet()
+    return fleet if fleet.sources else None
+
+
+def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
+    """Write manifests, or a diff, to standard output."""
+    if in_place:
+        return
+    if diff:
+        for one in done:
+            sys.stdout.write(diff_of(one))
+        return
+    for number, one in enumerate(done):
+        if number and not one.new.startswith("---"):
+            sys.stdout.write("---\n")
+        sys.stdout.write(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n")
+
+
+def diff_of(one: Migrated) -> str:
+    """Give what changed as a unified diff; "" where nothing did."""
+    old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
+    name = one.origin.lstrip("/")
+    rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+
+
+def _say(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
+    from dra_driver.cli.migrate.report import say_migrated
+
+    say_migrated(done, checks, in_place=in_place)
+
+
+def _document(done: Sequence[Migrated], checks: Sequence[Check], *, diff: bool) -> dict[str, Any]:
+    from dra_driver.cli.migrate.report import document_of
+
+    made = document_of(done, checks)
+    if diff:
+        for row, one in zip(made["files"], done, strict=True):
+            row["diff"] = diff_of(one)
+    return made

@@ -1,0 +1,101 @@
+"""What `dra-driver migrate` says: changes with reasons, losses with remedies, checks.
+
+In: migrated files and checks. Out: lines on standard error, or a plain dict for --output json and yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from dra_driver.cli.cel.report import plural
+from dra_driver.cli.migrate.check import Check
+from dra_driver.cli.output import console, say
+from dra_driver.migrate import Migrated
+from dra_driver.migrate.report import Loss
+from dra_driver.model.errors import ExitCode
+
+_MOST_SUBJECTS = 3
+
+
+def say_migrated(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
+    """Say everything."""
+    out = console(stderr=True)
+    for one in done:
+        _say_file(out, one, in_place=in_place)
+    losses = [loss for one in done for loss in one.losses]
+    if losses:
+        out.print()
+        say(out, "To know, and to look at:", style="bold yellow")
+        _say_losses(out, losses)
+    if checks:
+        out.print()
+        say(out, "Checked:", style="bold")
+        for check in checks:
+            style = "green" if check.exit_code == ExitCode.OK else "bold red"
+            say(out, f"{check.template}, request {check.request}: {check.words}", indent=2, style=style)
+        if all(check.devices is None for check in checks):
+            say(out, "give --fleet PROFILE, --slices FILE or --cluster to try them on devices", indent=2, style="dim")
+
+
+def _say_file(out: Any, one: Migrated, *, in_place: bool) -> None:
+    if not one.changes:
+        say(out, f"{one.origin}: nothing to change", style="dim")
+        return
+    done = ", written" if in_place else ""
+    say(out, f"{one.origin}: {plural(len(one.changes), 'change')}{done}", style="bold")
+    for subject, rows in groupby(one.changes, key=lambda row: row.subject):
+        say(out, subject, indent=2, style="bold")
+        reasons: set[str] = set()
+        for row in rows:
+            say(out, row.what, indent=4)
+            if row.why not in reasons:
+                say(out, f"because {row.why}", indent=6, style="dim")
+            reasons.add(row.why)
+
+
+def _say_losses(out: Any, losses: Sequence[Loss]) -> None:
+    """Say each loss once, with all that it is about."""
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for loss in losses:
+        grouped.setdefault((loss.code, loss.what, loss.remedy), []).append(loss.subject)
+    for (code, what, remedy), subjects in grouped.items():
+        names = list(dict.fromkeys(subjects))
+        more = len(names) - _MOST_SUBJECTS
+        shown = ", ".join(names[:_MOST_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+        say(out, f"{shown}: {what} [{code}]", indent=2)
+        say(out, remedy, indent=4, style="dim")
+
+
+def document_of(done: Sequence[Migrated], checks: Sequence[Check]) -> dict[str, Any]:
+    """Give it for machines."""
+    return {
+        "files": [
+            {
+                "file": one.origin,
+                "changed": one.new != one.old,
+                "changes": [asdict(row) for row in one.changes],
+                "losses": [asdict(row) for row in one.losses],
+                "templates": list(one.templates),
+                "text": one.new,
+            }
+            for one in done
+        ],
+        "checks": [
+            {
+                "template": check.template,
+                "request": check.request,
+                "wanted": check.wanted,
+                "selectors": list(check.expressions),
+                "devices": check.devices,
+                "nodes": check.nodes,
+                "nodesWithEnough": check.nodes_with_enough,
+                "aborts": check.aborts,
+                "problem": check.problem,
+                "words": check.words,
+            }
+            for check in checks
+        ],
+    }

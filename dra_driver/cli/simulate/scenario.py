@@ -1,0 +1,139 @@
+"""Scenarios: the file that `simulate` plays.
+
+In: a YAML file. Out: its fleet, files and events. The language:
+
+    kubernetes: "1.36"                     # optional, as are gates: {NAME: true}
+    fleet: {dgx-h100: 2}                   # simulated nodes by profile
+    files: [slices.yaml, classes.yaml]     # or objects as kubectl writes them
+    timeline:
+    - arrive: {name: train, count: 2, requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}
+    - arrive: {file: pod.yaml}             # the pods of a file, or its claims where it has no pod
+    - leave: train-1
+    - drain: dgx-h100-1                    # and undrain
+    - lose: dgx-h100-1/gpu-0000-1b-00-0    # a device, and restore
+    - replace: {node: dgx-h100-2, fleet: mig-h100}   # other devices on a node: MIG geometry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dra_driver.allocation.timeline import KINDS, Event, Job, jobs_of_claims
+from dra_driver.cli.inputs.shapes import ShapeChecker
+from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+
+MOST_JOBS = 100_000
+_Kind = TypeVar("_Kind", list[Any], dict[Any, Any])
+_KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One file, read."""
+
+    world: World
+    events: tuple[Event, ...]
+    kubernetes: str
+    gates: Mapping[str, bool]
+
+
+def read_scenario(path: str) -> Scenario:
+    """Read a scenario. Raises: InputError."""
+    from dra_driver.cli.inputs.documents import load_text, read_text
+
+    wire = (load_text(read_text(path), path) or [None])[0]
+    if not isinstance(wire, dict):
+        raise InputError("scenario", f"{path} is not a mapping", hint=f"its keys are {', '.join(sorted(_KEYS))}")
+    unknown = sorted(map(str, set(wire) - _KEYS))
+    if unknown:
+        raise InputError("scenario", f"{path}: {unknown[0]} is not a key of scenarios", hint=", ".join(sorted(_KEYS)))
+    files, fleet = _of(wire, "files", list, path), _of(wire, "fleet", dict, path)
+    timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
+    if not all(isinstance(on, bool) for on in gates.values()):
+        raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    folder = Path(path).parent
+    world = world_of_files([str(folder / name) for name in map(str, files)])
+    add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
+    world.complete()
+    events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
+    return Scenario(world, events, str(wire.get("kubernetes") or ""), gates)
+
+
+def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
+    """Give a key of a scenario; an empty one where it is not there. Raises: InputError."""
+    value = wire.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InputError("scenario", f"{path}: {key} is not a {'list' if kind is list else 'mapping'}")
+    return value
+
+
+def arrivals(world: World) -> Event:
+    """Let everything arrive that waits in a world: its pods, then claims that no pod uses."""
+    jobs = list(jobs_of(world))
+    return Event("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
+
+
+def jobs_of(world: World) -> Iterator[Job]:
+    """Give the jobs of a world that hold nothing yet. Raises: InputError."""
+    used: set[int] = set()
+    for pod in world.of("Pod"):
+        claims = pod_claims(world, pod)
+        used.update(id(claim) for claim in claims)
+        waiting = tuple(claim for claim in claims if not (claim.get("status") or {}).get("allocation"))
+        if waiting:
+            yield Job(pod["metadata"]["name"], waiting, pod)
+    free = [c for c in world.of("ResourceClaim") if id(c) not in used]
+    yield from jobs_of_claims([c for c in free if not (c.get("status") or {}).get("allocation")])
+
+
+def _event(entry: Any, number: int, world: World, folder: Path) -> Event:
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise InputError("scenario", f"timeline entry {number} is not one KIND: …", hint=", ".join(KINDS))
+    [(kind, what)] = entry.items()
+    if kind not in KINDS:
+        raise InputError("scenario", f"timeline entry {number}: no event {kind!r}", hint=", ".join(KINDS))
+    if kind == "arrive":
+        return _arrive(what, number, world, folder)
+    if kind == "replace":
+        if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
+            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
+        other = World()
+        add_profiles(other, [str(what["fleet"])])
+        slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
+        return Event(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
+    return Event(kind, str(what))
+
+
+def _arrive(what: Any, number: int, world: World, folder: Path) -> Event:
+    if not isinstance(what, dict):
+        raise InputError("scenario", f"timeline entry {number}: arrive wants {{name, requests}} or {{file}}")
+    if "file" in what:
+        coming = world_of_files([str(folder / str(what["file"]))])
+        coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
+        return Event("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
+    count = what.get("count", 1)
+    if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
+        text = f"timeline entry {number}: arrive wants a name, and a count of at most {MOST_JOBS:,}"
+        raise InputError("scenario", text)
+    names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
+    ShapeChecker().check_devices(what, f"timeline entry {number}")
+    jobs = []
+    for name in names:
+        devices = {key: what[key] for key in ("requests", "constraints", "config") if key in what}
+        spec: Wire = {"devices": devices}
+        default_requests(spec)
+        claim = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        jobs.append(Job(name, (claim,)))
+    return Event("arrive", what["name"] if count == 1 else f"{what['name']} ({count})", jobs=tuple(jobs))
+
+
+def _moved(one: Wire, node: str) -> Wire:
+    spec = {**one["spec"], "nodeName": node, "pool": {**one["spec"]["pool"], "name": node, "generation": 2}}
+    return {**one, "metadata": {**one["metadata"], "name": f"{node}-{spec['driver']}"}, "spec": spec}

@@ -1,0 +1,16 @@
+"""Kind rules: which rules each kind has; a kind that is not here is only stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, SLICES, TEMPLATES, Kind
+from dra_driver.embedded.api_rules import claim_rules, slice_rules
+from dra_driver.embedded.api_rules.rules import Rules
+
+RULES: Mapping[Kind, Rules] = {
+    SLICES: slice_rules.RULES,
+    CLAIMS: claim_rules.CLAIM_RULES,
+    TEMPLATES: claim_rules.TEMPLATE_RULES,
+    CLASSES: claim_rules.CLASS_RULES,
+}

@@ -1,0 +1,106 @@
+"""Kinds: which objects the embedded API serves, and under which paths.
+
+In: an HTTP path. Out: the kind and the object that it names. Source: Kubernetes API conventions on resource paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.embedded.api_rules.refusals import unknown_path
+from dra_driver.model.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One served kind. `selectable` are the field selectors beside metadata.name and metadata.namespace."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    is_namespaced: bool
+    has_status: bool = False
+    has_generation: bool = False
+    selectable: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        """Give `resource.k8s.io/v1`, or `v1` of the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """Give the name that messages use: `resourceslices.resource.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Give the URL path of one object, or of the collection without `name`."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+
+_DRA = "resource.k8s.io"
+NODES = Kind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
+NAMESPACES = Kind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
+PODS = Kind("", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase"))
+EVENTS = Kind("", "v1", "events", "Event", is_namespaced=True)
+SLICES = Kind(
+    _DRA,
+    "v1",
+    "resourceslices",
+    "ResourceSlice",
+    is_namespaced=False,
+    has_generation=True,
+    selectable=("spec.nodeName", "spec.driver"),
+)
+CLAIMS = Kind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=True, has_status=True)
+TEMPLATES = Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
+CLASSES = Kind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
+
+KINDS = (NODES, NAMESPACES, PODS, EVENTS, SLICES, CLAIMS, TEMPLATES, CLASSES)
+_BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}
+_BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path names. `name` is empty for a collection, `subresource` is "" or "status"."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    subresource: str
+
+
+def kind_of(wire: Wire) -> Kind:
+    """Give the kind of an object that carries apiVersion and kind. Raises: Refusal 404 for one that is not served."""
+    try:
+        return _BY_KIND[wire["apiVersion"], wire["kind"]]
+    except KeyError:
+        raise unknown_path() from None
+
+
+def parse_path(path: str) -> Target:
+    """Say what a URL path names. Raises: Refusal 404 for anything that is not served."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        raise unknown_path()
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
+        namespace, rest = rest[1], rest[2:]
+    kind = _BY_PATH.get((group, version, rest[0]))
+    if kind is None or len(rest) > 3 or (namespace and not kind.is_namespaced):
+        raise unknown_path()
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if (subresource and not (subresource == "status" and kind.has_status)) or (
+        name and kind.is_namespaced and not namespace
+    ):
+        raise unknown_path()
+    return Target(kind, namespace, name, subresource)

@@ -1,0 +1,91 @@
+"""Paging: lists in pages, as a real API server gives them.
+
+In: `limit` and `continue` of a request. Out: some of the objects, and the token for the rest. The pages of one list
+show one moment, kept for the few lists under way; once that moment is forgotten (`Store.compact`, or too many lists) a
+token is answered 410, with another one that goes on behind the last object as things are now. With resourceVersion=0 a
+limit is ignored. Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dra_driver.embedded.api.kinds import Kind
+from dra_driver.embedded.api.store import Key, Store, Stored
+from dra_driver.embedded.api_rules.refusals import bad_request, list_expired
+from dra_driver.model.wire import Wire
+
+_KEPT = 8  # lists under way
+_NOW = -1  # the revision in a token that goes on with things as they are
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Objects, the revision they are of, and the token for what follows, "" at the end."""
+
+    objects: list[Stored]
+    revision: int
+    token: str
+
+
+class Paging:
+    """The lists under way. Its owner holds the store's lock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._moments: OrderedDict[tuple[Kind, int], list[Stored]] = OrderedDict()
+
+    def page(self, kind: Kind, matches: Callable[[Wire], bool], query: Mapping[str, str]) -> ListPage:
+        """Return one page. Raises: Refusal 400 for a limit or token that is none, 410 for a forgotten moment."""
+        text = query.get("limit", "")
+        if not (text or "0").isdigit():
+            raise bad_request(f"limit {text!r} is no number")
+        limit = 0 if query.get("resourceVersion") == "0" else int(text or 0)
+        after: Key | None = None
+        revision, stored = self._store.revision, self._store.all(kind)
+        if token := query.get("continue", ""):
+            wanted, after = _read(token)
+            if wanted != _NOW:
+                revision, stored = wanted, self._moment(kind, wanted, after)
+        chosen: list[Stored] = []
+        for one in stored:
+            if (after is None or _key(one) > after) and matches(one.wire):
+                if limit and len(chosen) == limit:
+                    self._keep(kind, revision, stored)
+                    return ListPage(chosen, revision, _write(revision, _key(chosen[-1])))
+                chosen.append(one)
+        return ListPage(chosen, revision, "")
+
+    def _keep(self, kind: Kind, revision: int, stored: list[Stored]) -> None:
+        self._moments[kind, revision] = stored
+        self._moments.move_to_end((kind, revision))
+        while len(self._moments) > _KEPT:
+            self._moments.popitem(last=False)
+
+    def _moment(self, kind: Kind, revision: int, after: Key) -> list[Stored]:
+        kept = self._moments.get((kind, revision))
+        if kept is None or revision < self._store.oldest(kind):
+            self._moments.pop((kind, revision), None)
+            raise list_expired(_write(_NOW, after))
+        return kept
+
+
+def _key(stored: Stored) -> Key:
+    metadata = stored.wire["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _write(revision: int, after: Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps([revision, *after]).encode()).decode()
+
+
+def _read(token: str) -> tuple[int, Key]:
+    try:
+        revision, namespace, name = json.loads(base64.urlsafe_b64decode(token))
+        return int(revision), (str(namespace), str(name))
+    except (ValueError, TypeError) as err:
+        raise bad_request(f"continue key is not valid: {token!r}") from err

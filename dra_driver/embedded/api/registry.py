@@ -1,0 +1,237 @@
+"""Registry: the verbs on objects: create, replace, patch, delete, with everything a write does beside storing.
+
+In: decoded bodies. Out: stored objects, or a Refusal. Server fields (uid, generation, creationTimestamp,
+resourceVersion), stale writes, preconditions, finalizers and owned objects are dealt with here; what one kind demands
+stands in its rules. Source: Kubernetes API conventions; apiserver registry/rest.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dra_driver.embedded.api import kinds
+from dra_driver.embedded.api.kinds import Kind, Target
+from dra_driver.embedded.api.store import Key, Store, Stored
+from dra_driver.embedded.api_rules.refusals import Refusal, already_exists, bad_request, conflict, invalid, not_found
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults, Rules
+from dra_driver.embedded.api_rules.shape import decode, without_empty
+from dra_driver.model.wire import Wire
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+_SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
+_OPAQUE = frozenset(["parameters", "data"])
+
+
+def now_text() -> str:
+    """Give the time as the API server writes it: UTC, whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class Registry:
+    """Verbs on stored objects. Every verb is one step under the store's lock."""
+
+    def __init__(self, store: Store, rules: Mapping[Kind, Rules], *, minor: int, gates: frozenset[str]) -> None:
+        self._store = store
+        self._rules = rules
+        self._minor = minor
+        self._gates = gates
+
+    def read(self, target: Target) -> Stored:
+        """Give an object. Raises: Refusal 404."""
+        stored = self._store.get(target.kind, _key(target.kind, target.namespace, target.name))
+        if stored is None:
+            raise not_found(target.kind.resource, target.name)
+        return stored
+
+    def create(self, kind: Kind, namespace: str, wire: Wire, *, is_dry: bool = False) -> Stored:
+        """Create an object under its name or under a generated one; a dry run stores nothing.
+
+        Raises: Refusal 400, 404, 409, 422.
+        """
+        with self._store.lock:
+            new = self._decoded(kind, wire)
+            metadata = new["metadata"]
+            if metadata.get("resourceVersion"):
+                raise Refusal(500, "InternalError", "resourceVersion should not be set on objects to be created")
+            self._place(kind, namespace, metadata)
+            for name in _SERVER_FIELDS:
+                metadata.pop(name, None)
+            if kind.has_status and kind.plural == "resourceclaims":
+                new.pop("status", None)
+            circumstances = self._circumstances()
+            rules = self._rules.get(kind, Rules())
+            rules.prepare(new, None, circumstances)
+            faults = Faults()
+            if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > 253:
+                faults.invalid("metadata.name", metadata["name"], "a lowercase RFC 1123 subdomain is expected")
+            rules.check(new, None, circumstances, faults)
+            _refuse(kind, metadata["name"], faults)
+            key = _key(kind, metadata.get("namespace", ""), metadata["name"])
+            if self._store.get(kind, key) is not None:
+                raise already_exists(kind.resource, metadata["name"])
+            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": circumstances.now}
+            if kind.has_generation:
+                metadata["generation"] = 1
+            if is_dry:
+                return Stored(self._as_stored(kind, new))
+            return self._store.put(kind, key, self._as_stored(kind, new))
+
+    def replace(self, target: Target, wire: Wire) -> Stored:
+        """Put an object in the place of the stored one. Raises: Refusal 400, 404, 409, 422."""
+        with self._store.lock:
+            stored = self.read(target)
+            return self._update(target, stored, wire)
+
+    def patch(self, target: Target, change: Callable[[Wire], Wire]) -> Stored:
+        """Replace an object by `change(object)`, in one step. Raises: as `replace`."""
+        with self._store.lock:
+            stored = self.read(target)
+            return self._update(target, stored, change(stored.wire))
+
+    def delete(self, target: Target, preconditions: Wire) -> Stored:
+        """Delete an object, or mark it while it has finalizers; then what it owns. Raises: Refusal 404, 409."""
+        with self._store.lock:
+            stored = self.read(target)
+            metadata = stored.wire["metadata"]
+            for name, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+                wanted = preconditions.get(name)
+                if wanted and wanted != metadata[name]:
+                    why = f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: "
+                    raise conflict(target.kind.resource, target.name, why + metadata[name])
+            if metadata.get("finalizers"):
+                if metadata.get("deletionTimestamp"):
+                    return stored
+                marked = copy.deepcopy(stored.wire)
+                marked["metadata"]["deletionTimestamp"] = now_text()
+                marked["metadata"]["deletionGracePeriodSeconds"] = 0
+                return self._store.put(target.kind, _key(target.kind, target.namespace, target.name), marked)
+            return self._remove(target.kind, _key(target.kind, target.namespace, target.name))
+
+    def _remove(self, kind: Kind, key: Key) -> Stored:
+        removed = self._store.remove(kind, key)
+        uid = removed.wire["metadata"]["uid"]
+        for owned_kind in kinds.KINDS:
+            for stored in self._store.all(owned_kind):
+                metadata = stored.wire["metadata"]
+                if any(owner.get("uid") == uid for owner in metadata.get("ownerReferences") or []):
+                    self.delete(Target(owned_kind, metadata.get("namespace", ""), metadata["name"], ""), {})
+        return removed
+
+    def _update(self, target: Target, stored: Stored, wire: Wire) -> Stored:
+        kind, old = target.kind, stored.wire
+        new = self._decoded(kind, wire)
+        _check_identity(target, old, new["metadata"])
+        if target.subresource == "status":
+            new = {**old, "metadata": dict(old["metadata"]), "status": new.get("status") or {}}
+        elif kind.has_status:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = old["status"]
+        metadata = new["metadata"]
+        metadata |= {name: old["metadata"][name] for name in _SERVER_FIELDS if name in old["metadata"]}
+        if kind.is_namespaced:
+            metadata["namespace"] = target.namespace
+        self._judge(target, new, old)
+        new = self._as_stored(kind, new)
+        if new == old:
+            return stored
+        if kind.has_generation and new.get("spec") != old.get("spec"):
+            metadata = new["metadata"]
+            metadata["generation"] = old["metadata"].get("generation", 0) + 1
+        key = _key(kind, target.namespace, target.name)
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self._store.put(kind, key, new)
+            return self._remove(kind, key)
+        return self._store.put(kind, key, new)
+
+    def _judge(self, target: Target, new: Wire, old: Wire) -> None:
+        circumstances = self._circumstances()
+        rules = self._rules.get(target.kind, Rules())
+        faults = Faults()
+        rules.prepare(new, old, circumstances)
+        if target.subresource == "status":
+            rules.check_status(new, old, circumstances, faults)
+        else:
+            rules.check(new, old, circumstances, faults)
+        _refuse(target.kind, target.name, faults)
+
+    def _decoded(self, kind: Kind, wire: Wire) -> Wire:
+        """Give a new object of this kind. Raises: Refusal 400 when the body is something else."""
+        for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
+            if wire.get(name, wanted) != wanted:
+                raise bad_request(f"the {name} in the data ({wire[name]}) does not match the expected ({wanted})")
+        metadata = wire.get("metadata")
+        if metadata is not None and not isinstance(metadata, dict):
+            raise bad_request("json: cannot unmarshal into field metadata of type object")
+        shape = self._rules.get(kind, Rules()).shape
+        body: dict[str, Any] = copy.deepcopy(wire) if shape is None else decode(wire, shape)
+        kept = {name: value for name, value in copy.deepcopy(metadata or {}).items() if value is not None}
+        kept.pop("managedFields", None)
+        return body | {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": kept}
+
+    def _as_stored(self, kind: Kind, wire: Wire) -> Wire:
+        """Give the object without empty lists and maps, if we know its shape."""
+        rules = self._rules.get(kind, Rules())
+        if rules.shape is None:
+            return wire
+        stored: Wire = without_empty(wire, _OPAQUE)
+        stored.setdefault("spec", {})
+        rules.finish(stored)
+        return stored
+
+    def _place(self, kind: Kind, namespace: str, metadata: Wire) -> None:
+        """Settle namespace and name of a new object."""
+        if kind.is_namespaced:
+            if metadata.get("namespace", namespace) != namespace:
+                raise bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+            if self._store.get(kinds.NAMESPACES, ("", namespace)) is None:
+                raise not_found("namespaces", namespace)
+            metadata["namespace"] = namespace
+        else:
+            metadata.pop("namespace", None)
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = metadata["generateName"][:58] + "".join(random.choices(_SUFFIX, k=5))  # noqa: S311
+        if not metadata.get("name"):
+            faults = Faults()
+            faults.required("metadata.name", "name or generateName is required")
+            _refuse(kind, "", faults)
+
+    def _circumstances(self) -> Circumstances:
+        def labels(namespace: str) -> Mapping[str, str]:
+            stored = self._store.get(kinds.NAMESPACES, ("", namespace))
+            return (stored.wire["metadata"].get("labels") or {}) if stored else {}
+
+        return Circumstances(self._minor, self._gates, now_text(), labels)
+
+
+def _key(kind: Kind, namespace: str, name: str) -> Key:
+    return (namespace if kind.is_namespaced else "", name)
+
+
+def _refuse(kind: Kind, name: str, faults: Faults) -> None:
+    if faults.causes:
+        raise invalid(kind.kind, kind.group, name, faults.causes)
+
+
+def _check_identity(target: Target, old: Wire, metadata: Wire) -> None:
+    """Check name, uid and resourceVersion of an update. Raises: Refusal 400, 409."""
+    if metadata.setdefault("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+        )
+    uid = metadata.get("uid")
+    if uid and uid != old["metadata"]["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
+        raise conflict(target.kind.resource, target.name, why)
+    version = metadata.get("resourceVersion")
+    if version and version != old["metadata"]["resourceVersion"]:
+        raise conflict(target.kind.resource, target.name)

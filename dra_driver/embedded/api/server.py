@@ -1,0 +1,189 @@
+"""Apiserver: the embedded Kubernetes API: HTTP paths to verbs, and the knobs that tests turn.
+
+In: HTTP on the loopback interface. Out: what a Kubernetes API server of the chosen version would answer. Served: nodes,
+namespaces, pods and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. It never leaves memory.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from dra_driver.embedded.api.dispatch import OPEN_PATHS, Dispatcher
+from dra_driver.embedded.api.gates import gates_on, parse_minor
+from dra_driver.embedded.api.httpd import HttpServer, Request, Response, Stream
+from dra_driver.embedded.api.kind_rules import RULES
+from dra_driver.embedded.api.kinds import Kind, Target, kind_of
+from dra_driver.embedded.api.registry import Registry
+from dra_driver.embedded.api.store import Store
+from dra_driver.embedded.api.troubles import RequestLog, Troubles
+from dra_driver.embedded.api.watching import Watchers
+from dra_driver.embedded.api_rules.refusals import Refusal, bad_request, unauthorized
+from dra_driver.model.wire import Wire
+
+
+class EmbeddedApi:
+    """A Kubernetes API server in this process.
+
+    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs: `troubles` (failing requests,
+    latency, hanging up), `log` (what was asked), `compact()`, `drop_watches()`, `expire_watches()`, `gone_as_http`,
+    `bookmark_every_s`, `token`.
+    """
+
+    def __init__(self, *, version: str = "1.36", gates: Mapping[str, bool] | None = None, token: str = "") -> None:
+        self.minor = parse_minor(version)
+        self.gates = gates_on(self.minor, gates or {})
+        self.token = token or "embedded-token"
+        self.store = Store()
+        self.log = RequestLog()
+        self.troubles = Troubles()
+        self.url = ""
+        self._registry = Registry(self.store, RULES, minor=self.minor, gates=self.gates)
+        self._watchers = Watchers(self.store)
+        self._http = HttpServer(self._serve)
+        self._dispatch = Dispatcher(self.store, self._registry, self._watchers, self.minor)
+        for name in ("default", "kube-system"):
+            self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, port: int = 0) -> str:
+        """Serve; returns the URL. After `stop` the same objects can be served again on the same port."""
+        self.url = f"http://127.0.0.1:{self._http.start(port)}"
+        return self.url
+
+    def stop(self) -> None:
+        """Stop serving; open watches end and connections are closed."""
+        self._watchers.end_all()
+        self._http.stop()
+
+    def __enter__(self) -> EmbeddedApi:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def write_kubeconfig(self, path: Path | str, *, token_file: Path | str | None = None) -> Path:
+        """Write a kubeconfig with this server and its token (or with a file that holds the token)."""
+        user: Wire = {"token": self.token}
+        if token_file is not None:
+            Path(token_file).write_text(self.token)
+            user = {"tokenFile": str(token_file)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "embedded", "cluster": {"server": self.url}}],
+            "users": [{"name": "embedded", "user": user}],
+            "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
+            "current-context": "embedded",
+        }
+        path = Path(path)
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config, indent=2))  # JSON is YAML
+        return path
+
+    # -- knobs --------------------------------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Forget the history of events: resuming from any earlier resourceVersion answers 410."""
+        self.store.compact()
+
+    def drop_watches(self) -> None:
+        """End every open watch without a word, as a server that restarts does."""
+        self._watchers.end_all()
+
+    def expire_watches(self) -> None:
+        """End every open watch with an ERROR event of code 410, and forget the history."""
+        self.store.compact()
+        self._watchers.end_all(is_expired=True)
+
+    def hang_up(self) -> None:
+        """Close every open connection at once."""
+        self._http.hang_up()
+
+    @property
+    def open_watches(self) -> int:
+        """Count the watches that are open now."""
+        return self._watchers.open
+
+    @property
+    def gone_as_http(self) -> bool:
+        """Say whether a watch from a forgotten version is answered by HTTP 410, not by an ERROR event."""
+        return self._dispatch.gone_as_http
+
+    @gone_as_http.setter
+    def gone_as_http(self, is_so: bool) -> None:
+        self._dispatch.gone_as_http = is_so
+
+    @property
+    def bookmark_every_s(self) -> float:
+        """Say how often a watch that wants bookmarks gets one."""
+        return self._watchers.bookmark_every_s
+
+    @bookmark_every_s.setter
+    def bookmark_every_s(self, seconds: float) -> None:
+        self._watchers.bookmark_every_s = seconds
+
+    # -- without HTTP -------------------------------------------------------------------------------------------------
+
+    def create(self, wire: Wire) -> Wire:
+        """Create an object as POST would. Raises: Refusal."""
+        kind = kind_of(wire)
+        namespace = (wire.get("metadata") or {}).get("namespace", "default")
+        return self._registry.create(kind, namespace, wire).wire
+
+    def get(self, kind: Kind, name: str, namespace: str = "default") -> Wire:
+        """Read an object. The result is the stored one: don't change it. Raises: Refusal 404."""
+        return self._registry.read(Target(kind, namespace if kind.is_namespaced else "", name, "")).wire
+
+    def items(self, kind: Kind) -> list[Wire]:
+        """Read all objects of a kind, in name order. The results are the stored ones: don't change them."""
+        return [stored.wire for stored in self.store.all(kind)]
+
+    def delete(self, kind: Kind, name: str, namespace: str = "default") -> Wire:
+        """Delete an object as DELETE would. Raises: Refusal 404."""
+        return self._registry.delete(Target(kind, namespace if kind.is_namespaced else "", name, ""), {}).wire
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Wire | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Wire:
+        """Answer one request without the network. Raises: Refusal."""
+        encoded = b"" if body is None else json.dumps(body).encode()
+        answer = self._dispatch.answer(
+            Request(method, path, dict(query or {}), {"content-type": content_type}, encoded)
+        )
+        if isinstance(answer, Stream):
+            raise bad_request("a watch needs HTTP")
+        decoded: Wire = json.loads(answer.body)
+        return decoded
+
+    # -- with HTTP ----------------------------------------------------------------------------------------------------
+
+    def _serve(self, request: Request) -> Response | Stream | None:
+        started = time.monotonic()
+        try:
+            if self.troubles.meet(request):
+                return None
+            self._authenticate(request)
+            answer = self._dispatch.answer(request)
+        except Refusal as refusal:
+            retry = (("Retry-After", f"{refusal.retry_after_s:g}"),) if refusal.retry_after_s else ()
+            answer = Response(refusal.status, json.dumps(refusal.wire()).encode(), headers=retry)
+        status = 200 if isinstance(answer, Stream) else answer.status
+        self.log.add(request, status, time.monotonic() - started)
+        return answer
+
+    def _authenticate(self, request: Request) -> None:
+        if request.path in OPEN_PATHS:
+            return
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            raise unauthorized()

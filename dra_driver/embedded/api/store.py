@@ -1,0 +1,125 @@
+"""Store: the objects in memory, their versions and their history.
+
+In: whole objects, already admitted. Out: the objects, and events after a resourceVersion. One counter numbers the
+writes of all kinds, as etcd's revision does. Stored objects are never changed in place. It never judges an object.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dra_driver.embedded.api.kinds import KINDS, Kind
+from dra_driver.embedded.api_rules.refusals import expired
+from dra_driver.model.wire import Wire
+
+HISTORY = 20_000  # events kept of a kind before the older half is let go
+
+
+@dataclass(slots=True)
+class Stored:
+    """One version of one object; its JSON is made once, when it is first sent."""
+
+    wire: Wire
+    _encoded: bytes | None = field(default=None, repr=False)
+
+    @property
+    def encoded(self) -> bytes:
+        """Give the object as JSON."""
+        if self._encoded is None:
+            self._encoded = json.dumps(self.wire, separators=(",", ":")).encode()
+        return self._encoded
+
+    @property
+    def revision(self) -> int:
+        """Give the resourceVersion as a number."""
+        return int(self.wire["metadata"]["resourceVersion"])
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One write: what was there before and what is there now. A deletion carries its last state in `new`."""
+
+    revision: int
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    old: Stored | None
+    new: Stored
+
+
+Key = tuple[str, str]  # namespace ("" for cluster scope), name
+
+
+class Store:
+    """Objects of all kinds. Writers hold `lock`; `changed` is notified after every write."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.revision = 1
+        self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
+        self._history: dict[Kind, list[Event]] = {kind: [] for kind in KINDS}
+        self._oldest: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+
+    def get(self, kind: Kind, key: Key) -> Stored | None:
+        """Give the object, or None."""
+        return self._objects[kind].get(key)
+
+    def all(self, kind: Kind) -> list[Stored]:
+        """Give the objects of a kind in key order, as etcd does."""
+        with self.lock:
+            return [stored for _, stored in sorted(self._objects[kind].items())]
+
+    def oldest(self, kind: Kind) -> int:
+        """Return the revision before which the history of a kind is forgotten."""
+        return self._oldest[kind]
+
+    def put(self, kind: Kind, key: Key, wire: Wire) -> Stored:
+        """Store an object (which the store owns from now on) under the next revision."""
+        with self.lock:
+            old = self._objects[kind].get(key)
+            stored = self._next(wire)
+            self._objects[kind][key] = stored
+            self._record(kind, Event(self.revision, "MODIFIED" if old else "ADDED", old, stored))
+            return stored
+
+    def remove(self, kind: Kind, key: Key) -> Stored:
+        """Remove an object; the event carries its last state under the revision of the deletion."""
+        with self.lock:
+            old = self._objects[kind].pop(key)
+            last = self._next({**old.wire, "metadata": dict(old.wire["metadata"])})
+            self._record(kind, Event(self.revision, "DELETED", old, last))
+            return last
+
+    def events_after(self, kind: Kind, revision: int) -> list[Event]:
+        """Give the events of a kind after `revision`. Raises: Refusal 410 when they are no longer all there."""
+        with self.lock:
+            if revision < self._oldest[kind]:
+                raise expired(revision, self._oldest[kind])
+            history = self._history[kind]
+            if not history or history[-1].revision <= revision:
+                return []
+            return history[bisect_right(history, revision, key=lambda e: e.revision) :]
+
+    def compact(self) -> None:
+        """Forget the history: whoever resumes from before now is told that it is gone."""
+        with self.lock:
+            self.revision += 1  # also a reader of the newest event resumes from before
+            for kind in KINDS:
+                self._history[kind].clear()
+                self._oldest[kind] = self.revision
+
+    def _next(self, wire: Wire) -> Stored:
+        self.revision += 1
+        wire["metadata"]["resourceVersion"] = str(self.revision)
+        return Stored(wire)
+
+    def _record(self, kind: Kind, event: Event) -> None:
+        history = self._history[kind]
+        history.append(event)
+        if len(history) > HISTORY:
+            self._oldest[kind] = history[HISTORY // 2 - 1].revision
+            del history[: HISTORY // 2]
+        self.changed.notify_all()

@@ -1,0 +1,134 @@
+"""Troubles: faults that a test orders from the embedded API, and the record of what was asked.
+
+In: orders such as "answer 500 to the next two PUTs of slices". Out: those answers, once each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from dra_driver.embedded.api.httpd import Request
+from dra_driver.embedded.api_rules.refusals import Refusal
+
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+_REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One answered request. `at` is time.monotonic() of the answer."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    status: int
+    took_s: float
+    at: float
+    user_agent: str
+
+    @property
+    def is_write(self) -> bool:
+        """Say whether the request was one that writes."""
+        return self.method in WRITES
+
+
+class RequestLog:
+    """The last requests (at most `keep`), and how many there were in all by method."""
+
+    def __init__(self, keep: int = 10_000) -> None:
+        self._lock = threading.Lock()
+        self._entries: deque[Logged] = deque(maxlen=keep)
+        self.counts: dict[str, int] = {}
+
+    def add(self, request: Request, status: int, took_s: float) -> None:
+        """Record one answer."""
+        agent = request.headers.get("user-agent", "")
+        entry = Logged(request.method, request.path, request.query, status, took_s, time.monotonic(), agent)
+        with self._lock:
+            self._entries.append(entry)
+            self.counts[request.method] = self.counts.get(request.method, 0) + 1
+
+    def entries(self, *, method: str = "", contains: str = "") -> list[Logged]:
+        """Give the recorded requests of a method ("" for all) whose path contains a text."""
+        with self._lock:
+            return [e for e in self._entries if (not method or e.method == method) and contains in e.path]
+
+    def writes(self, contains: str = "") -> list[Logged]:
+        """Give the recorded requests that write."""
+        return [e for e in self.entries(contains=contains) if e.is_write]
+
+    def clear(self) -> None:
+        """Forget everything so far."""
+        with self._lock:
+            self._entries.clear()
+            self.counts.clear()
+
+
+@dataclass(slots=True)
+class _Order:
+    status: int
+    left: int
+    method: str
+    contains: str
+    retry_after_s: int
+
+    def is_for(self, request: Request) -> bool:
+        return self.left > 0 and (not self.method or self.method == request.method) and self.contains in request.path
+
+
+class Troubles:
+    """Orders for failing requests. `latency_s` delays every answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders: list[_Order] = []
+        self.latency_s = 0.0
+
+    def fail_next(
+        self,
+        status: int,
+        *,
+        count: int = 1,
+        method: str = "",
+        contains: str = "",
+        retry_after_s: int = 0,
+    ) -> None:
+        """Answer `status` to the next `count` requests of a method whose path contains a text.
+
+        Status 0 hangs up without an answer.
+        """
+        with self._lock:
+            self._orders.append(_Order(status, count, method, contains, retry_after_s))
+
+    def clear(self) -> None:
+        """Withdraw every order."""
+        with self._lock:
+            self._orders.clear()
+            self.latency_s = 0.0
+
+    def meet(self, request: Request) -> bool:
+        """Do to this request what was ordered; returns True to hang up. Raises: Refusal with the ordered status."""
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        with self._lock:
+            order = next((o for o in self._orders if o.is_for(request)), None)
+            if order is None:
+                return False
+            order.left -= 1
+        if order.status == 0:
+            return True
+        reason = _REASONS.get(order.status, "Unknown")
+        raise Refusal(order.status, reason, f"ordered by a test: {reason}", retry_after_s=order.retry_after_s)

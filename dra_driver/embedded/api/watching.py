@@ -1,0 +1,124 @@
+"""Watching: the event stream of one watch request.
+
+In: the store, what the client wants and from which resourceVersion. Out: lines of JSON, one event each: ADDED,
+MODIFIED, DELETED, BOOKMARK, ERROR. Source: Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.embedded.api.kinds import Kind
+from dra_driver.embedded.api.selection import Selection
+from dra_driver.embedded.api.store import Event, Store
+from dra_driver.embedded.api_rules.refusals import Refusal, expired
+from dra_driver.model.wire import Wire
+
+_LOOK_S = 2.0  # how often a silent watch looks whether its client is still there
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What the client asked for. `start` None means: the state now as ADDED events, then what follows."""
+
+    kind: Kind
+    selection: Selection
+    start: int | None
+    wants_bookmarks: bool
+    wants_initial_mark: bool
+    timeout_s: float
+
+
+class Watchers:
+    """All open watches: they can be ended, or told that their history is gone."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._epoch = 0
+        self._is_expired = False
+        self._lock = threading.Lock()
+        self.open = 0
+        self.bookmark_every_s = 60.0
+
+    def end_all(self, *, is_expired: bool = False) -> None:
+        """End every open watch: silently, or with an ERROR event of code 410."""
+        with self._store.changed:
+            self._epoch += 1
+            self._is_expired = is_expired
+            self._store.changed.notify_all()
+
+    def stream(self, request: WatchRequest, is_gone: Callable[[], bool]) -> Iterator[bytes]:
+        """Give the event stream, each piece holding whole lines."""
+        with self._lock:
+            self.open += 1
+        try:
+            yield from self._events(request, is_gone)
+        finally:
+            with self._lock:
+                self.open -= 1
+
+    def _events(self, request: WatchRequest, is_gone: Callable[[], bool]) -> Iterator[bytes]:
+        store, epoch = self._store, self._epoch
+        deadline = time.monotonic() + request.timeout_s
+        cursor = request.start
+        if cursor is None:
+            with store.lock:
+                cursor = store.revision
+                present = [s for s in store.all(request.kind) if request.selection.matches(s.wire)]
+            yield b"".join(_line("ADDED", s.encoded) for s in present)
+            if request.wants_initial_mark:
+                yield _bookmark(request.kind, cursor, {"k8s.io/initial-events-end": "true"})
+        next_bookmark = time.monotonic() + self.bookmark_every_s
+        while not is_gone():
+            try:
+                with store.changed:
+                    events = store.events_after(request.kind, cursor)
+                    if not events and self._epoch == epoch:
+                        wake = min(deadline, next_bookmark if request.wants_bookmarks else deadline)
+                        store.changed.wait(max(0.0, min(_LOOK_S, wake - time.monotonic())))
+                        events = store.events_after(request.kind, cursor)
+                    ended, seen = self._epoch != epoch, store.revision
+            except Refusal as gone:
+                yield _line("ERROR", json.dumps(gone.wire()).encode())
+                return
+            cursor = max(seen, cursor)
+            if events:
+                yield b"".join(_selected(event, request.selection) for event in events)
+            if ended:
+                if self._is_expired:
+                    yield _line("ERROR", json.dumps(expired(cursor, seen).wire()).encode())
+                return
+            now = time.monotonic()
+            if request.wants_bookmarks and (now >= next_bookmark or now >= deadline):
+                yield _bookmark(request.kind, cursor)
+                next_bookmark = now + self.bookmark_every_s
+            if now >= deadline:
+                return
+
+
+def _line(kind: str, encoded: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (kind.encode(), encoded)
+
+
+def _bookmark(kind: Kind, revision: int, annotations: Wire | None = None) -> bytes:
+    metadata: Wire = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if annotations:
+        metadata["annotations"] = annotations
+    return _line(
+        "BOOKMARK", json.dumps({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}).encode()
+    )
+
+
+def _selected(event: Event, selection: Selection) -> bytes:
+    """Give the event as this watch sees it: an object that leaves the selection is deleted for it."""
+    was = event.old is not None and selection.matches(event.old.wire)
+    is_now = event.type != "DELETED" and selection.matches(event.new.wire)
+    if was and is_now:
+        return _line("MODIFIED", event.new.encoded)
+    if is_now:
+        return _line("ADDED", event.new.encoded)
+    return _line("DELETED", event.new.encoded) if was else b""

@@ -1,0 +1,1 @@
+"""What the API server checks and changes before it stores an object: one module for each kind or value."""

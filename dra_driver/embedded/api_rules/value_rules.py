@@ -1,0 +1,175 @@
+"""Value rules: what names, labels, selectors, opaque configs and tolerations must look like.
+
+In: one value and its field path. Out: faults. Source: k8s.io/apimachinery util/validation; resource/validation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults
+from dra_driver.model import limits
+from dra_driver.model.names import is_dns_label
+from dra_driver.model.wire import Wire
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL_TEXT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+SUBDOMAIN_CHARS = 253
+LABEL_CHARS = 63
+LIST_ENTRIES = 32  # selectors, constraints, configs and requests of a claim or class
+
+_LABEL_RULE = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'"
+_SUBDOMAIN_RULE = "a lowercase RFC 1123 subdomain is expected"
+
+
+def check_label_name(text: str | None, path: str, faults: Faults) -> None:
+    """Check a DNS label that must be there."""
+    if not text:
+        faults.required(path)
+    elif not is_dns_label(text):
+        faults.invalid(path, text, _LABEL_RULE)
+
+
+def check_subdomain(text: str | None, path: str, faults: Faults, *, most: int = SUBDOMAIN_CHARS) -> None:
+    """Check a DNS subdomain that must be there."""
+    if not text:
+        faults.required(path)
+    elif len(text) > most:
+        faults.too_long(path, most)
+    elif not _SUBDOMAIN.fullmatch(text):
+        faults.invalid(path, text, _SUBDOMAIN_RULE)
+
+
+def check_driver(text: str | None, path: str, faults: Faults) -> None:
+    """Check a driver name; upper case is tolerated by the API (with a warning)."""
+    check_subdomain(text.lower() if text else text, path, faults, most=limits.ATTRIBUTE_DOMAIN_CHARS)
+
+
+def check_pool(text: str | None, path: str, faults: Faults) -> None:
+    """Check a pool name: DNS subdomains joined by slashes."""
+    if not text:
+        faults.required(path)
+        return
+    if len(text) > limits.POOL_NAME_CHARS:
+        faults.too_long(path, limits.POOL_NAME_CHARS)
+    if not all(_SUBDOMAIN.fullmatch(part) and len(part) <= SUBDOMAIN_CHARS for part in text.split("/")):
+        faults.invalid(path, text, _SUBDOMAIN_RULE)
+
+
+def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: bool = False) -> None:
+    """Check the name of an attribute or capacity: `name` or `domain/name`; with more slashes the server looks away."""
+    parts = text.split("/")
+    if len(parts) == 1 and needs_domain:
+        faults.invalid(path, text, "must include a domain")
+    if len(parts) == 2 and not parts[0]:
+        faults.invalid(path, "", "the domain must not be empty")
+    elif len(parts) == 2:
+        check_driver(parts[0], path, faults)
+    name = parts[-1]
+    if len(parts) == 2 and not name:
+        faults.invalid(path, "", "the name must not be empty")
+    elif len(name) > limits.ATTRIBUTE_NAME_CHARS:
+        faults.too_long(path, limits.ATTRIBUTE_NAME_CHARS)
+    elif len(parts) < 3 and not _C_IDENTIFIER.fullmatch(name):
+        faults.invalid(path, name, "a valid C identifier must start with alphabetic character or '_'")
+
+
+def of_key(path: str, key: str, minor: int) -> str:
+    """Give the field path of a fault in a map's key: up to 1.35 it names the key."""
+    return f"{path}[{key}]" if minor < 36 else path
+
+
+def check_label_key(text: str, path: str, faults: Faults) -> None:
+    """Check a label key: `name` or `prefix/name`."""
+    prefix, slash, name = text.rpartition("/")
+    if slash:
+        check_subdomain(prefix, path, faults)
+    if not name:
+        faults.invalid(path, text, "name part must be non-empty")
+    if len(name) > LABEL_CHARS or not _LABEL_TEXT.fullmatch(name):
+        faults.invalid(path, text, "name part must consist of alphanumeric characters, '-', '_' or '.'")
+
+
+def check_label_value(text: str, path: str, faults: Faults) -> None:
+    """Check a label value, which may be empty."""
+    if text and (len(text) > LABEL_CHARS or not _LABEL_TEXT.fullmatch(text)):
+        faults.invalid(path, text, "a valid label must consist of alphanumeric characters, '-', '_' or '.'")
+
+
+def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circumstances, faults: Faults) -> None:
+    """Check CEL selectors: count, length, and that each compiles as this version demands of a new expression."""
+    if len(selectors) > LIST_ENTRIES:
+        faults.too_many(path, len(selectors), LIST_ENTRIES)
+    for i, selector in enumerate(selectors):
+        at = f"{path}[{i}].cel"
+        expression = (selector.get("cel") or {}).get("expression")
+        if "cel" not in selector:
+            faults.required(at)
+        elif not expression:
+            faults.required(f"{at}.expression")
+        elif len(expression.encode()) > limits.CEL_EXPRESSION_BYTES:
+            faults.too_long(f"{at}.expression", limits.CEL_EXPRESSION_BYTES)
+        else:
+            _check_compiles(expression, f"{at}.expression", circumstances, faults)
+
+
+def _check_compiles(expression: str, path: str, circumstances: Circumstances, faults: Faults) -> None:
+    from dra_driver.selectors import SelectorCompileError, compile_selector  # noqa: PLC0415  (tables load on first use)
+
+    gates = {name: name in circumstances.gates for name in ("DRAConsumableCapacity", "DRAListTypeAttributes")}
+    if circumstances.minor < 36:
+        del gates["DRAListTypeAttributes"]
+    try:
+        selector = compile_selector(expression, kubernetes=f"1.{circumstances.minor}", gates=gates, environment="new")
+    except SelectorCompileError as fault:
+        faults.invalid(path, expression, fault.text)
+        return
+    if not selector.admissible:
+        faults.forbidden(path, "too complex, exceeds cost limit")
+
+
+def check_opaque(opaque: Wire | None, path: str, faults: Faults) -> None:
+    """Check an opaque config: a driver and a JSON object of at most 10 KiB."""
+    if opaque is None:
+        faults.required(path)
+        return
+    check_driver(opaque.get("driver"), f"{path}.driver", faults)
+    parameters: Any = opaque.get("parameters")
+    if parameters is None:
+        faults.required(f"{path}.parameters")
+    elif not isinstance(parameters, dict):
+        faults.invalid(f"{path}.parameters", "<value omitted>", "parsing as JSON object failed")
+    elif len(json.dumps(parameters, separators=(",", ":")).encode()) > limits.OPAQUE_PARAMETERS_BYTES:
+        faults.too_long(f"{path}.parameters", limits.OPAQUE_PARAMETERS_BYTES)
+
+
+def check_tolerations(tolerations: Sequence[Wire], path: str, faults: Faults) -> None:
+    """Check the tolerations of a request."""
+    for i, toleration in enumerate(tolerations):
+        at = f"{path}[{i}]"
+        key, operator = toleration.get("key", ""), toleration.get("operator", "")
+        if key:
+            check_label_key(key, f"{at}.key", faults)
+        if operator == "Exists":
+            if toleration.get("value"):
+                faults.invalid(f"{at}.value", toleration["value"], "must be empty for operator `Exists`")
+        elif operator == "Equal":
+            check_label_value(toleration.get("value", ""), f"{at}.value", faults)
+        else:
+            faults.unsupported(f"{at}.operator", operator, ("Equal", "Exists"))
+        effect = toleration.get("effect", "")
+        if effect not in ("", "None", "NoSchedule", "NoExecute"):
+            faults.unsupported(f"{at}.effect", effect, ("NoExecute", "NoSchedule", "None"))
+
+
+def check_node_selector(selector: Wire, path: str, faults: Faults) -> None:
+    """Check a node selector of the resource API: exactly one term."""
+    terms = selector.get("nodeSelectorTerms") or []
+    if not terms:
+        faults.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")
+    if len(terms) != 1:
+        faults.invalid(f"{path}.nodeSelectorTerms", len(terms), "must have exactly one node selector term")

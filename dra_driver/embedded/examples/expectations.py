@@ -1,0 +1,123 @@
+"""Expectations: hold what an example expects against what became of it.
+
+In: an expectation and the report. Out: "" when it is met, else what was seen instead. Pure.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from dra_driver.allocation.constraints import look_up
+from dra_driver.embedded.examples.reading import (
+    ClaimAgrees,
+    ClaimHolds,
+    ClaimRefused,
+    ClaimTakes,
+    ContainerHasEnv,
+    ContainerHasNodes,
+    ContainersSee,
+    Expectation,
+    PodPends,
+    PodRuns,
+)
+from dra_driver.embedded.kubelet.container_view import ContainerView
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.wire import DeviceWire
+
+if TYPE_CHECKING:
+    from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, Held, PodReport
+
+
+def unmet(expectation: Expectation, report: ExampleReport) -> str:
+    """Say how an expectation was not met; "" when it was."""
+    match expectation:
+        case PodRuns(pod):
+            return _runs(report, pod)
+        case PodPends(pod, text):
+            return _pends(report, pod, text)
+        case ClaimRefused(claim, text):
+            said = report.refused.get(claim)
+            return "" if said and text in said else f"the API server said: {said or 'nothing against it'}"
+        case ClaimHolds():
+            return _holds(expectation, _claim(report, expectation.claim))
+        case ClaimTakes(claim, amount, capacity):
+            taken = [h.choice.consumed.get(capacity) for h in _held(report, claim)]
+            is_met = bool(taken) and all(one and Quantity.parse(one) == Quantity.parse(amount) for one in taken)
+            return "" if is_met else f"it takes {taken}"
+        case ClaimAgrees(claim, name):
+            values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
+            is_met = bool(values) and None not in values and all(value == values[0] for value in values)
+            return "" if is_met else f"its devices have {values}"
+        case ContainerHasNodes(container, count, pattern):
+            paths = _paths(_view(report, container))
+            found = [path for path in paths if fnmatchcase(path, pattern)]
+            return "" if len(found) == count else f"it has {len(found)} of them; it sees {', '.join(paths) or 'none'}"
+        case ContainerHasEnv(container, name, pattern):
+            env = dict(item.split("=", 1) for item in _view(report, container).env)
+            return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
+        case ContainersSee(first, second, is_same):
+            one, two = (set(_paths(_view(report, name))) for name in (first, second))
+            return "" if (one == two) is is_same and one and two else f"they see {sorted(one)} and {sorted(two)}"
+
+
+def _pod(report: ExampleReport, name: str) -> PodReport | None:
+    return next((pod for pod in report.pods if pod.name == name), None)
+
+
+def _runs(report: ExampleReport, name: str) -> str:
+    pod = _pod(report, name)
+    failure = pod.failure if pod else "it was never started"
+    return f"it does not run: {failure}" if failure else ""
+
+
+def _pends(report: ExampleReport, name: str, text: str) -> str:
+    pod = _pod(report, name)
+    if pod is None or pod.is_placed:
+        return "it was placed" if pod else "it was never started"
+    return "" if text in pod.failure else f"it is pending, but because of: {pod.failure}"
+
+
+def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
+    return next((claim for claim in report.claims if claim.label == label), None)
+
+
+def _held(report: ExampleReport, label: str) -> tuple[Held, ...]:
+    claim = _claim(report, label)
+    return claim.held if claim else ()
+
+
+def _view(report: ExampleReport, name: str) -> ContainerView:
+    pod_name, _, container = name.partition("/")
+    pod = _pod(report, pod_name)
+    return pod.containers.get(container, ContainerView()) if pod else ContainerView()
+
+
+def _paths(view: ContainerView) -> list[str]:
+    return [node.path for node in view.device_nodes]
+
+
+def _holds(expectation: ClaimHolds, claim: ClaimReport | None) -> str:
+    if claim is None or claim.refusal:
+        return f"it holds nothing: {claim.refusal if claim else 'it was never made'}"
+    if len(claim.held) != expectation.count:
+        return f"it holds {len(claim.held)}"
+    for held in claim.held:
+        for name, operator, value in expectation.tests:
+            if not _passes(held.device, name, operator, value):
+                return f"{held.choice.id[2]} has not {name}{operator}{value}"
+    return ""
+
+
+def _passes(device: DeviceWire, name: str, operator: str, value: str) -> bool:
+    if operator == ">=":
+        amount = (device.get("capacity") or {}).get(name)
+        try:
+            return amount is not None and Quantity.parse(amount["value"]) >= Quantity.parse(value)
+        except QuantityError:
+            return False
+    found = (device.get("attributes") or {}).get(name)
+    if found is None:
+        return False
+    (shown,) = found.values()
+    return (str(shown).lower() if isinstance(shown, bool) else str(shown)) == value

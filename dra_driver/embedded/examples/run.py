@@ -1,0 +1,214 @@
+"""Example run: one example from its objects to nothing left.
+
+In: an example and a running node. Out: a report: what each claim got and why, what each container sees, which
+expectations were not met, and what was left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, kind_of
+from dra_driver.embedded.api.port import Api
+from dra_driver.embedded.api_rules.quotas import refusal
+from dra_driver.embedded.examples.expectations import unmet
+from dra_driver.embedded.examples.reading import Example
+from dra_driver.embedded.kubelet.container_view import ContainerView
+from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.embedded.pod_claims import claim_name
+from dra_driver.embedded.scheduling.placement import Choice
+from dra_driver.embedded.scheduling.pods import let_go, make_claims
+from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
+from dra_driver.model.errors import ApiError, DriverError, InputError
+from dra_driver.model.wire import DeviceWire, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One device of a claim: as chosen, and as published."""
+
+    choice: Choice
+    device: DeviceWire
+
+
+@dataclass(slots=True)
+class ClaimReport:
+    """What became of one claim. `label` is the name by which expectations know it."""
+
+    label: str
+    name: str
+    uid: str
+    held: tuple[Held, ...] = ()
+    refusal: str = ""
+
+
+@dataclass(slots=True)
+class PodReport:
+    """What became of one pod. `failure` is why its containers did not start, "" when they could."""
+
+    name: str
+    is_placed: bool = False
+    failure: str = ""
+    containers: dict[str, ContainerView] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ExampleReport:
+    """What became of one example."""
+
+    example: Example
+    claims: list[ClaimReport] = field(default_factory=list)
+    pods: list[PodReport] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # claims that were not taken, and why
+    unmet: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Say whether every expectation was met and nothing was left behind."""
+        return not self.unmet and not self.left
+
+    @property
+    def files(self) -> list[Path]:
+        """Give the CDI files that the containers' devices stand in."""
+        views = [view for pod in self.pods for view in pod.containers.values()]
+        return list(dict.fromkeys(path for view in views for path in view.files))
+
+
+class ExampleRunner:
+    """Runs examples on one node, one after the other."""
+
+    def __init__(self, api: Api, kubelet: EmbeddedKubelet, scheduler: EmbeddedScheduler, ledger: Path) -> None:
+        self._api = api
+        self._kubelet = kubelet
+        self._scheduler = scheduler
+        self._ledger = ledger
+
+    def run(self, example: Example) -> Iterator[ExampleReport]:
+        """Run one example. Gives its report twice: while its pods run, and when everything is undone.
+
+        Raises: InputError when the API refuses an object of the file.
+        """
+        started = time.monotonic()
+        report = ExampleReport(example)
+        running: list[Wire] = []
+        made: list[Wire] = []
+        try:
+            self._create(example, made, report.refused)
+            for pod in example.pods:
+                self._start(self._read(pod), report, running)
+            report.unmet = [
+                f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := unmet(s.meaning, report))
+            ]
+            yield report
+        finally:
+            self._end(running, made, report)
+        report.left = list(self._left(report))
+        report.took_s = time.monotonic() - started
+        yield report
+
+    def _create(self, example: Example, made: list[Wire], refused: dict[str, str]) -> None:
+        for wire in example.objects:
+            kind = kind_of(wire)
+            if kind is CLAIMS and (why := refusal(example.quotas, [m for m in made if kind_of(m) is CLAIMS], wire)):
+                refused[wire["metadata"]["name"]] = why
+                continue
+            namespace = wire["metadata"].get("namespace", "default")
+            try:
+                made.append(self._api.request("POST", kind.path(namespace), body=wire))
+            except ApiError as fault:
+                raise InputError("example", f"{example.path}: {fault.message}") from fault
+
+    def _read(self, pod: Wire) -> Wire:
+        metadata = pod["metadata"]
+        return self._api.request("GET", PODS.path(metadata.get("namespace", "default"), metadata["name"]))
+
+    def _start(self, pod: Wire, report: ExampleReport, running: list[Wire]) -> None:
+        """Make the pod's claims, place it, prepare its devices."""
+        pod_report = PodReport(pod["metadata"]["name"])
+        report.pods.append(pod_report)
+        pod = make_claims(self._api, pod)
+        running.append(pod)
+        pod, placements = self._scheduler.schedule(pod)
+        published = self._published()
+        labels = {claim_name(pod, entry): _label(pod, entry) for entry in pod["spec"].get("resourceClaims") or []}
+        for placement in placements:
+            if any(known.name == placement.claim for known in report.claims):
+                continue  # another pod's claim, reported there
+            wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
+            held = tuple(Held(choice, published[choice.id]) for choice in placement.outcome.choices)
+            label, uid = labels[placement.claim], wire["metadata"]["uid"]
+            report.claims.append(ClaimReport(label, placement.claim, uid, held, placement.outcome.refusal))
+        refusals = [f"{labels[p.claim]}: {p.outcome.refusal}" for p in placements if p.outcome.refusal]
+        if refusals:
+            pod_report.failure = "; ".join(refusals)
+            return
+        pod_report.is_placed = True
+        try:
+            self._kubelet.prepare_pod(pod)
+            pod_report.containers = self._kubelet.containers(pod)
+        except DriverError as fault:
+            pod_report.failure = str(fault)
+
+    def _published(self) -> dict[tuple[str, str, str], DeviceWire]:
+        slices: list[Wire] = self._api.request("GET", SLICES.path())["items"]
+        return {
+            (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): device
+            for one in slices
+            for device in one["spec"].get("devices") or []
+        }
+
+    def _end(self, running: list[Wire], made: list[Wire], report: ExampleReport) -> None:
+        """End every pod and delete every object; a fault here is something left behind."""
+        for pod in reversed(running):
+            try:
+                self._kubelet.unprepare_pod(pod)
+                let_go(self._api, pod)
+            except DriverError as fault:
+                report.left.append(f"pod {pod['metadata']['name']}: {fault}")
+        for wire in reversed(made):
+            metadata = wire["metadata"]
+            with contextlib.suppress(ApiError):  # pods are gone by now
+                self._api.request("DELETE", kind_of(wire).path(metadata.get("namespace", ""), metadata["name"]))
+
+    def _left(self, report: ExampleReport) -> Iterator[str]:
+        """Look for what was left behind of the claims: in the API, the CDI folder, the ledger, the kubelet."""
+        yield from report.left
+        still_there: list[Wire] = self._api.request("GET", CLAIMS.path())["items"]
+        for wire in still_there:
+            yield f"claim {wire['metadata']['name']} still exists"
+        cached = {claim.ref.uid for claim in self._kubelet.cached_claims()}
+        for claim in report.claims:
+            if claim.uid in cached:
+                yield f"the kubelet still holds claim {claim.label}"
+            for path in self._kubelet.cdi_dir.glob("*"):
+                if claim.uid in path.name or claim.uid in path.read_text():
+                    yield f"CDI file {path.name} of claim {claim.label}"
+            for row in ledger_rows(self._ledger, claim.uid):
+                yield f"ledger row {row} of claim {claim.label}"
+
+
+def ledger_rows(ledger: Path, uid: str) -> list[str]:
+    """Name the tables of a ledger that hold a row of a claim; looks into the file itself, whatever its tables are."""
+    if not ledger.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return [
+            table
+            for table in tables
+            for row in database.execute(f'SELECT * FROM "{table}"')  # noqa: S608  (names come from the file)
+            if any(uid in str(cell) for cell in row)
+        ]
+
+
+def _label(pod: Wire, entry: Wire) -> str:
+    if "resourceClaimTemplateName" in entry:
+        return f"{pod['metadata']['name']}/{entry['name']}"
+    return str(entry["resourceClaimName"])

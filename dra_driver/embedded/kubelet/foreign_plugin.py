@@ -1,0 +1,101 @@
+"""Foreign plugin: another vendor's DRA driver, as far as an example needs one (a NIC beside the GPU).
+
+In: a driver name and its devices. Out: ResourceSlices in the API, and a plugin on unix sockets that says yes to every
+claim and hands out no CDI ids. It touches no hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.port import Api
+from dra_driver.model.names import pool_name
+from dra_driver.model.wire import DeviceWire, SliceWire
+from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+
+
+def publish_slice(api: Api, driver: str, node: str, devices: Sequence[DeviceWire]) -> SliceWire:
+    """Publish the devices of a foreign driver as one slice."""
+    spec = {
+        "driver": driver,
+        "nodeName": node,
+        "pool": {"name": pool_name(node, driver), "generation": 1, "resourceSliceCount": 1},
+        "devices": list(devices),
+    }
+    return api.request("POST", SLICES.path(), body={"metadata": {"generateName": f"{node}-"}, "spec": spec})
+
+
+class ForeignPlugin:
+    """One registered plugin that prepares everything and changes nothing."""
+
+    def __init__(self, driver: str, *, registrar_dir: Path, plugins_dir: Path) -> None:
+        self.driver = driver
+        self._endpoint = plugins_dir / driver / "dra.sock"
+        self._registrar = registrar_dir / f"{driver}-reg.sock"
+        self._servers: list[grpc.Server] = []
+
+    def start(self) -> None:
+        """Serve; the registration socket comes last."""
+        self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._serve(
+            self._endpoint,
+            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+            {
+                "NodePrepareResources": (self._prepare, v1.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": (self._unprepare, v1.NodeUnprepareResourcesRequest),
+            },
+        )
+        self._serve(
+            self._registrar,
+            "pluginregistration.Registration",
+            {
+                "GetInfo": (self._info, registration.InfoRequest),
+                "NotifyRegistrationStatus": (self._noted, registration.RegistrationStatus),
+            },
+        )
+
+    def stop(self) -> None:
+        """Deregister and stop."""
+        for server in reversed(self._servers):
+            server.stop(0).wait(5)
+        self._servers.clear()
+
+    def _serve(self, socket: Path, service: str, methods: Mapping[str, tuple[Any, Any]]) -> None:
+        server = grpc.server(ThreadPoolExecutor(max_workers=2))
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                function,
+                request_deserializer=message.FromString,
+                response_serializer=lambda answer: answer.SerializeToString(),
+            )
+            for name, (function, message) in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        server.add_insecure_port(f"unix:{socket}")
+        server.start()
+        self._servers.append(server)
+
+    def _info(self, _request: Any, _context: Any) -> Any:
+        return registration.PluginInfo(
+            type="DRAPlugin", name=self.driver, endpoint=str(self._endpoint), supported_versions=["v1.DRAPlugin"]
+        )
+
+    def _noted(self, _request: Any, _context: Any) -> Any:
+        return registration.RegistrationStatusResponse()
+
+    def _prepare(self, request: Any, _context: Any) -> Any:
+        return v1.NodePrepareResourcesResponse(
+            claims={claim.uid: v1.NodePrepareResourceResponse() for claim in request.claims}
+        )
+
+    def _unprepare(self, request: Any, _context: Any) -> Any:
+        return v1.NodeUnprepareResourcesResponse(
+            claims={claim.uid: v1.NodeUnprepareResourceResponse() for claim in request.claims}
+        )

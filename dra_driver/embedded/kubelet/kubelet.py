@@ -1,0 +1,307 @@
+"""Kubelet: the DRA part of a kubelet: registers plugins, prepares and unprepares the claims of pods.
+
+In: pods as wire objects, claims from the API, plugins on unix sockets. Out: what each container sees. It starts no
+containers. Source: kubelet cm/dra (1.34 to 1.36).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_driver.embedded.api.kinds import CLAIMS, SLICES
+from dra_driver.embedded.api.port import Api
+from dra_driver.embedded.kubelet.container_view import ContainerView, resolve
+from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, PreparedDevice
+from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
+from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
+from dra_driver.embedded.pod_claims import claim_name
+from dra_driver.model.errors import ApiError, NodeError, Retry
+from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+WIPE_AFTER_S = 30.0  # without a connected instance the driver's slices go
+
+
+@dataclass(slots=True)
+class CachedClaim:
+    """What the kubelet knows of a claim: by driver the devices that were prepared, and which pods use them."""
+
+    ref: ClaimRef
+    drivers: tuple[str, ...]
+    pods: set[str] = field(default_factory=set)
+    devices: dict[str, list[PreparedDevice]] = field(default_factory=dict)
+    is_prepared: bool = False
+
+
+class EmbeddedKubelet:
+    """A kubelet for one node. Folders below `root`: plugins_registry, plugins, cdi."""
+
+    def __init__(
+        self,
+        root: Path,
+        api: Api,
+        *,
+        node: str,
+        wipes_slices: bool = True,
+        wipe_after_s: float = WIPE_AFTER_S,
+        rpc_timeout_s: float = RPC_S,
+        static_cdi: Path | None = None,
+    ) -> None:
+        self.registrar_dir = root / "plugins_registry"
+        self.plugins_dir = root / "plugins"
+        self.cdi_dir = root / "cdi"
+        self.node = node
+        self._api = api
+        self._wipes_slices = wipes_slices
+        self._wipe_after_s = wipe_after_s
+        self._rpc_timeout_s = rpc_timeout_s
+        self._cdi_folders = ([static_cdi] if static_cdi else []) + [self.cdi_dir]
+        self._lock = threading.Lock()
+        self._claims: dict[tuple[str, str], CachedClaim] = {}
+        self._pods: dict[str, Wire] = {}
+        self._known_drivers: set[str] = set()
+        self._stop = threading.Event()
+        self._wiper: threading.Thread | None = None
+        self.plugins = PluginWatcher(self.registrar_dir)
+        self.resources = EmbeddedPodResources(
+            root / "pod-resources/kubelet.sock", pods=self._resources_of_pods, allocatable=self._allocatable
+        )
+
+    def start(self) -> None:
+        """Make the folders, wipe this node's slices as a kubelet does at its start, look for plugins."""
+        for folder in (self.registrar_dir, self.plugins_dir, self.cdi_dir):
+            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if self._wipes_slices:
+            self._wipe(f"spec.nodeName={self.node}")
+        self._stop.clear()
+        self.plugins.start()
+        self.resources.start()
+        self._wiper = threading.Thread(target=self._watch_connections, name="embedded-kubelet-wiper", daemon=True)
+        self._wiper.start()
+
+    def stop(self) -> None:
+        """End; plugins stay where they are and prepared claims stay prepared."""
+        self._stop.set()
+        self.plugins.stop()
+        self.resources.stop()
+        if self._wiper is not None:
+            self._wiper.join(10)
+        with self._lock:
+            for claim in self._claims.values():
+                claim.is_prepared = False  # memory only: the checkpoint does not hold it
+
+    def restart(self) -> None:
+        """Stop and start: slices are wiped, plugins register again, the next pod of a claim prepares it again."""
+        self.stop()
+        self.start()
+
+    def wait_registered(self, driver: str, timeout_s: float = 10.0, *, instances: int = 1) -> Plugin:
+        """Wait until a driver is registered. Raises: NodeError("node.not-registered")."""
+        return self.plugins.wait_for(driver, timeout_s, instances=instances)
+
+    def prepare_pod(self, pod: Wire) -> None:
+        """Prepare every claim of a pod that is not prepared yet; one call per driver, in any order.
+
+        Raises: NodeError saying which claim can't be used and why; what succeeded stays recorded.
+        """
+        with self._lock:
+            self._pods[pod["metadata"]["uid"]] = pod
+        claims = [self._take(pod, claim) for claim in self._claims_of(pod)]
+        by_driver: dict[str, list[CachedClaim]] = {}
+        for claim in claims:
+            for driver in [] if claim.is_prepared else claim.drivers:
+                by_driver.setdefault(driver, []).append(claim)
+        drivers = list(by_driver)
+        random.shuffle(drivers)
+        for driver in drivers:
+            self._prepare(driver, by_driver[driver])
+        with self._lock:
+            for claim in claims:
+                claim.is_prepared = True
+
+    def containers(self, pod: Wire) -> dict[str, ContainerView]:
+        """Say what each container of a prepared pod sees. Raises: NodeError("node.cdi") as the runtime would refuse."""
+        return {
+            container["name"]: resolve(self._ids(pod, container), self._cdi_folders)
+            for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
+        }
+
+    def unprepare_pod(self, pod: Wire) -> None:
+        """Let go of the claims of a pod that has ended; unprepare those that no other pod uses.
+
+        Raises: NodeError when a driver is not there or refuses: the pod would stay Terminating.
+        """
+        uid = pod["metadata"]["uid"]
+        with self._lock:
+            mine = [claim for claim in self._claims.values() if uid in claim.pods]
+            ending = [claim for claim in mine if claim.pods == {uid}]
+            for claim in mine:
+                if claim not in ending:
+                    claim.pods.discard(uid)
+        by_driver: dict[str, list[CachedClaim]] = {}
+        for claim in ending:
+            for driver in claim.drivers:
+                by_driver.setdefault(driver, []).append(claim)
+        for driver, claims in by_driver.items():
+            replies = self._plugin(driver).unprepare([claim.ref for claim in claims], self._rpc_timeout_s)
+            for claim in claims:
+                if error := replies[claim.ref.uid]:
+                    raise _refused(driver, claim.ref, "NodeUnprepareResources", error)
+        with self._lock:
+            for claim in ending:
+                self._claims.pop((claim.ref.namespace, claim.ref.name), None)
+            self._pods.pop(uid, None)
+
+    def cached_claims(self) -> tuple[CachedClaim, ...]:
+        """Give what the kubelet holds about claims, as its checkpoint would."""
+        with self._lock:
+            return tuple(self._claims.values())
+
+    def pod_resources(self, pod: Wire) -> dict[str, list[Wire]]:
+        """Give by container the dynamic resources as the PodResources API lists them."""
+        answer: dict[str, list[Wire]] = {}
+        for container in pod["spec"]["containers"]:
+            entries = []
+            for claim, request in self._used(pod, container):
+                resources = [
+                    {
+                        "cdiDevices": [{"name": name} for name in device.cdi_ids],
+                        "driverName": device.driver,
+                        "poolName": device.pool,
+                        "deviceName": device.device,
+                        **({"shareID": device.share_id} if device.share_id else {}),
+                    }
+                    for device in _matching(claim, request)
+                ]
+                ref = claim.ref
+                entries.append({"claimName": ref.name, "claimNamespace": ref.namespace, "claimResources": resources})
+            answer[container["name"]] = entries
+        return answer
+
+    def _resources_of_pods(self) -> list[tuple[Wire, dict[str, list[Wire]]]]:
+        """Return each pod with what its containers have; nothing where a claim of it is not known yet."""
+        with self._lock:
+            pods = tuple(self._pods.values())
+        found = []
+        for pod in pods:
+            try:
+                found.append((pod, self.pod_resources(pod)))
+            except KeyError:
+                found.append((pod, {}))
+        return found
+
+    def _allocatable(self) -> Wire:
+        try:
+            node = self._api.request("GET", f"/api/v1/nodes/{self.node}")
+        except ApiError:
+            return {}
+        return (node.get("status") or {}).get("allocatable") or {}
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _claims_of(self, pod: Wire) -> Iterator[ClaimWire]:
+        """Give the claims of a pod from the API, each checked. Raises: NodeError."""
+        namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
+        for entry in pod["spec"].get("resourceClaims") or []:
+            name = claim_name(pod, entry)
+            try:
+                claim = self._api.request("GET", CLAIMS.path(namespace, name))
+            except ApiError as fault:
+                raise NodeError("claim", f"claim {namespace}/{name}: {fault.message}", retry=Retry.LATER) from fault
+            owners = claim["metadata"].get("ownerReferences") or []
+            if "resourceClaimTemplateName" in entry and all(owner["uid"] != uid for owner in owners):
+                raise NodeError("claim", f"claim {namespace}/{name} was not made for pod {pod['metadata']['name']}")
+            status = claim.get("status") or {}
+            if all(user["uid"] != uid for user in status.get("reservedFor") or []):
+                raise NodeError("claim", f"claim {namespace}/{name} is not reserved for pod {uid}")
+            yield claim
+
+    def _take(self, pod: Wire, claim: ClaimWire) -> CachedClaim:
+        """Record that a pod uses a claim, before anything is prepared. Raises: NodeError."""
+        metadata = claim["metadata"]
+        ref = ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
+        results = claim["status"].get("allocation", {}).get("devices", {}).get("results") or []
+        drivers = tuple(dict.fromkeys(result["driver"] for result in results))
+        for driver in drivers:
+            self._plugin(driver)
+        with self._lock:
+            cached = self._claims.get((ref.namespace, ref.name))
+            if cached is not None and cached.ref.uid != ref.uid:
+                message = (
+                    f"old resource claim with same name {ref.name} and different UID {cached.ref.uid} still exists"
+                )
+                raise NodeError("claim", message, retry=Retry.LATER)
+            if cached is None:
+                cached = self._claims[ref.namespace, ref.name] = CachedClaim(ref, drivers)
+            cached.pods.add(pod["metadata"]["uid"])
+            return cached
+
+    def _plugin(self, driver: str) -> Plugin:
+        plugin = self.plugins.newest(driver)
+        if plugin is None:
+            raise NodeError("no-plugin", f"DRA driver {driver} is not registered", retry=Retry.LATER)
+        return plugin
+
+    def _prepare(self, driver: str, claims: Sequence[CachedClaim]) -> None:
+        replies = self._plugin(driver).prepare([claim.ref for claim in claims], self._rpc_timeout_s)
+        for claim in claims:
+            reply = replies[claim.ref.uid]
+            if isinstance(reply, str):
+                raise _refused(driver, claim.ref, "NodePrepareResources", reply)
+            with self._lock:  # up to 1.36 a kubelet appends what a repeated call returns
+                claim.devices.setdefault(driver, []).extend(reply)
+
+    def _used(self, pod: Wire, container: Wire) -> Iterator[tuple[CachedClaim, str]]:
+        """Give the claims that a container names, each with the request it wants ("" for all)."""
+        by_entry = {entry["name"]: entry for entry in pod["spec"].get("resourceClaims") or []}
+        for use in (container.get("resources") or {}).get("claims") or []:
+            key = (pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))
+            with self._lock:
+                yield self._claims[key], use.get("request", "")
+
+    def _ids(self, pod: Wire, container: Wire) -> Iterator[str]:
+        for claim, request in self._used(pod, container):
+            for device in _matching(claim, request):
+                yield from device.cdi_ids
+
+    def _watch_connections(self) -> None:
+        """Wipe the slices of a driver that has had no connected instance for a while."""
+        lost: dict[str, float] = {}
+        while not self._stop.wait(0.1):
+            now = time.monotonic()
+            self._known_drivers |= set(self.plugins.drivers())
+            for driver in sorted(self._known_drivers):
+                if any(plugin.is_connected for plugin in self.plugins.plugins(driver)):
+                    lost.pop(driver, None)
+                elif now - lost.setdefault(driver, now) >= self._wipe_after_s:
+                    self._wipe(f"spec.nodeName={self.node},spec.driver={driver}")
+                    self._known_drivers.discard(driver)
+                    del lost[driver]
+
+    def _wipe(self, selector: str) -> None:
+        try:
+            self._api.request("DELETE", SLICES.path(), query={"fieldSelector": selector})
+        except ApiError as fault:
+            log.warning("slices not wiped", extra=fields(node=self.node, err=fault.message))
+
+
+def _matching(claim: CachedClaim, request: str) -> Iterator[PreparedDevice]:
+    """Give the devices of a claim that a container gets."""
+    for devices in claim.devices.values():
+        for device in devices:
+            if not request or not device.request_names or request in device.request_names:
+                yield device
+
+
+def _refused(driver: str, ref: ClaimRef, method: str, error: Any) -> NodeError:
+    message = f"{method} failed for claim {ref.namespace}/{ref.name}: driver {driver}: {error}"
+    return NodeError("plugin-refused", message, retry=Retry.LATER)

@@ -1,0 +1,127 @@
+"""Placement: which devices a pod's claims get on this node, and the words for it.
+
+In: claims, the cluster's slices, classes and held claims. Out: one `Outcome` per claim: an allocation with a reason for
+each choice, or a refusal that says why. The decision is the offline allocator's; only the words are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.allocation import Allocator, PodAllocator
+from dra_driver.allocation.explanation import Explanation, explain
+from dra_driver.allocation.funnel import Funnel, funnels_on
+from dra_driver.allocation.requests import Alternative, RequestPlan
+from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
+
+DeviceId = tuple[str, str, str]  # driver, pool, device
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One device of an allocation and why it was taken; of a shared one, how much was taken."""
+
+    request: str
+    id: DeviceId
+    is_admin: bool
+    reason: str
+    consumed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a claim: `allocation` as it is written, or None and a `refusal`; `aborts`: an error ended it."""
+
+    allocation: Wire | None
+    choices: tuple[Choice, ...] = ()
+    refusal: str = ""
+    aborts: bool = False
+
+
+def place(
+    claims: Sequence[ClaimWire],
+    *,
+    slices: Sequence[SliceWire],
+    classes: Sequence[ClassWire],
+    held: Sequence[ClaimWire],
+    node: str,
+    kubernetes: str,
+) -> list[Outcome]:
+    """Place a pod's claims together on a node: all of them, or none."""
+    allocator = Allocator(slices=slices, classes=classes, allocated=held, kubernetes=kubernetes)
+    wire = {"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}}
+    asked = allocator.for_claims(claims)
+    found = asked.allocate(wire)
+    if found.results is None:
+        return _refusals(asked, explain(allocator, claims, [wire]))
+    funnels = {(one.claim, one.request): one for one in funnels_on(asked.context, asked.pools(wire), wire)}
+    return [
+        Outcome(result, tuple(_choices(asked, number, result, funnels))) for number, result in enumerate(found.results)
+    ]
+
+
+def _refusals(asked: PodAllocator, explained: Explanation) -> list[Outcome]:
+    """Say per claim which requests are short; where none is, what the explanation says."""
+    [node] = explained.nodes
+    short: dict[str, list[str]] = {}
+    pairs = list(zip(asked.plan.alternatives, node.funnels, strict=False))
+    for alternative, seen in pairs if not explained.aborts else ():
+        rivals = [f for a, f in pairs if (a.claim, a.request) == (alternative.claim, alternative.request)]
+        if all(rival.is_short for rival in rivals):
+            wants = "all" if seen.wants is None else str(seen.wants)
+            line = f"request {seen.request} wants {wants}: {_counts(alternative, seen)}"
+            short.setdefault(seen.claim, []).append(line)
+    elsewhere = "another claim of the pod can't be met" if short else node.sentence
+    texts = ["; ".join(short.get(claim.name) or [elsewhere]) for claim in asked.plan.claims]
+    return [Outcome(None, refusal=text, aborts=explained.aborts) for text in texts]
+
+
+def _choices(asked: PodAllocator, number: int, result: Wire, funnels: dict[tuple[str, str], Funnel]) -> list[Choice]:
+    plan = asked.plan.claims[number]
+    by_name = {a.full_name: (request, a) for request in plan.requests for a in request.alternatives}
+    choices = []
+    for one in result["devices"].get("results") or ():
+        request, alternative = by_name[one["request"]]
+        lines = [_why(plan.constraint_wires, request, alternative, funnels[plan.name, alternative.full_name])]
+        lines += [
+            f"not {before.full_name} ({_counts(before, funnels[plan.name, before.full_name])})"
+            for before in request.alternatives[: alternative.number]
+        ]
+        device = (one["driver"], one["pool"], one["device"])
+        consumed = one.get("consumedCapacity") or {}
+        choices.append(Choice(one["request"], device, bool(one.get("adminAccess")), "; ".join(lines), consumed))
+    return choices
+
+
+def _why(constraints: Sequence[Wire], request: RequestPlan, alternative: Alternative, seen: Funnel) -> str:
+    reason = "all that match" if alternative.is_all else "first that fits"
+    for constraint in constraints:
+        names = constraint.get("requests") or ()
+        if not names or alternative.full_name in names or alternative.request_name in names:
+            how = "equal" if "matchAttribute" in constraint else "different"
+            reason += f" with {how} {constraint.get('matchAttribute') or constraint.get('distinctAttribute')}"
+    if alternative.is_admin:
+        reason += ", admin access: nobody is asked who holds it"
+    if request.has_choice:
+        reason += f", choice {alternative.number + 1} of {len(request.alternatives)}"
+    return f"{reason} ({_counts(alternative, seen)})"
+
+
+def _counts(alternative: Alternative, seen: Funnel) -> str:
+    """Say how many devices were left at each stage that matters here."""
+    stages = {stage.name: stage for stage in seen.stages}
+    class_name = alternative.device_class["metadata"]["name"]
+    counts = f"{seen.devices} devices here, {stages['class selector'].left} of class {class_name}"
+    if alternative.wire.get("selectors"):
+        matching = stages["request selectors"].left
+        counts += f", {matching} {'matches' if matching == 1 else 'match'} the selectors"
+    if tainted := len(stages["taints"].lost):
+        counts += f", {tainted} tainted"
+    if held := len(stages["in use"].lost):
+        counts += f", {held} held by other claims"
+    if full := len(stages["capacity"].lost):
+        counts += f", {full} without enough capacity left"
+    if apart := len(stages["constraints"].lost):
+        counts += f", {apart} can't meet the constraints"
+    return counts

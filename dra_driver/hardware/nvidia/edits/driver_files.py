@@ -1,0 +1,284 @@
+"""What of a driver root a container needs: one look at the root comes in, files and links by kind go out.
+
+Only names and links are read, never the content of a library. What is not there is not listed; nothing is guessed but
+the driver's version, which stands in the name of libcuda. Folders and names are those of NVIDIA's installers.
+Source: the driver's README, "Installed Components"; NVIDIA Container Toolkit for what containers get of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.ldcache import library_paths
+
+TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+LIBRARY_FOLDERS = (
+    "/usr/lib64",
+    *(f"/usr/lib/{triplet}" for triplet in TRIPLETS),
+    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
+    "/lib64",
+    *(f"/lib/{triplet}" for triplet in TRIPLETS),
+    *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
+)
+# Libraries that come with the driver under version numbers of their own.
+_OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
+_XORG_FOLDERS = tuple(
+    f"{base}/modules/{updates}{kind}"
+    for base in ("/usr/lib64/xorg", "/usr/lib/xorg", *(f"/usr/lib/{triplet}/xorg" for triplet in TRIPLETS))
+    for updates in ("", "updates/")
+    for kind in ("drivers", "extensions")
+)
+_CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+_CONFIGS = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "nvidia/nvoptix.bin",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+_VULKAN = (  # at /etc/vulkan in the container, wherever the host has them
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.x86_64.json",
+    "vulkan/icd.d/nvidia_icd.aarch64.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+_FIRMWARE = re.compile(r"gsp.*\.bin")
+BINARY_FOLDERS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/opt/bin",
+)
+_BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+_SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")  # noqa: S108
+_LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
+_LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")  # where the driver was installed without CUDA
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFile:
+    """One file: where it stands in the container, and where the container runtime finds it."""
+
+    path: str
+    host_path: str
+
+    @property
+    def name(self) -> str:
+        """Give its name without folders."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def folder(self) -> str:
+        """Give its folder in the container."""
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One symlink that programs expect: `path`, its `target` as written, and the library that it ends at."""
+
+    path: str
+    target: str
+    library: DriverFile
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFiles:
+    """What was found. `version` is as file names spell it ("580.65.06"); `aliases` are other names of a library."""
+
+    folder: str = ""  # of libcuda
+    version: str = ""
+    libraries: tuple[DriverFile, ...] = ()
+    aliases: tuple[tuple[DriverFile, tuple[str, ...]], ...] = ()
+    links: tuple[Link, ...] = ()
+    others: tuple[DriverFile, ...] = ()  # X.org modules, configs, firmware, binaries
+    sockets: tuple[DriverFile, ...] = ()
+
+
+def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: str) -> DriverFiles:
+    """Look through a driver root for the driver that is `loaded` (None: not known)."""
+    folder, version = find_driver(root, loaded)
+    libraries = tuple(_libraries(root, folder, version)) if version else ()
+    xorg = tuple(_xorg(root, folder, version)) if version else ()
+    firmware = tuple(_firmware(root, version, sys, proc)) if version else ()
+    return DriverFiles(
+        folder=folder,
+        version=version,
+        libraries=libraries,
+        aliases=tuple((library, _aliases(root, library)) for library in libraries),
+        links=tuple(_links(libraries, xorg)),
+        others=(*xorg, *_configs(root), *firmware, *_binaries(root)),
+        sockets=tuple(_file(root, path, path) for path in _SOCKETS if root.find(path)),
+    )
+
+
+def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
+    """Give the folder of libcuda and the version in its name; empty texts where there is none.
+
+    The loaded version wins, compared by number (580.65.6 is 580.65.06); else the first folder's newest.
+    """
+    for pattern, soname in ((_LIBCUDA, "libcuda.so.1"), (_LIBNVML, "libnvidia-ml.so.1")):
+        found = [(folder, v) for folder in LIBRARY_FOLDERS for v in _versions(root, folder, pattern)]
+        matching = [pair for pair in found if loaded and is_same_version(pair[1], loaded)]
+        if not matching:
+            cached = [(folder, v) for folder in _cached_folders(root, soname) for v in _versions(root, folder, pattern)]
+            matching = [pair for pair in cached if loaded and is_same_version(pair[1], loaded)]
+            found += cached
+        if found:
+            return (matching or found)[0]
+    return "", ""
+
+
+def is_same_version(one: str, other: str) -> bool:
+    """Compare driver versions by number: leading zeros don't count."""
+    return _numbers(one) == _numbers(other)
+
+
+def _versions(root: DriverRoot, folder: str, pattern: re.Pattern[str]) -> list[str]:
+    matches = (pattern.fullmatch(name) for name in root.names(folder))
+    return sorted((m[1] for m in matches if m), key=_numbers, reverse=True)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _cached_folders(root: DriverRoot, soname: str) -> Iterator[str]:
+    cache = root.find("/etc/ld.so.cache")
+    if cache is None:
+        return
+    try:
+        content = Path(root.here(cache)).read_bytes()
+    except OSError:
+        return
+    for path in library_paths(content, soname):
+        yield path.rpartition("/")[0]
+        if resolved := root.resolve(path):
+            yield resolved.rpartition("/")[0]
+
+
+def _file(root: DriverRoot, path: str, container_path: str) -> DriverFile:
+    return DriverFile(container_path, root.on_host(root.resolve(path) or path))
+
+
+def _existing(root: DriverRoot, folder: str, names: Iterable[str]) -> Iterator[DriverFile]:
+    for name in names:
+        if root.resolve(f"{folder}/{name}"):
+            yield _file(root, f"{folder}/{name}", f"{folder}/{name}")
+
+
+def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
+    """Give libraries of the version, each once: those beside libcuda first, then of every other folder."""
+    seen: set[str] = set()
+    for base in dict.fromkeys((folder, *LIBRARY_FOLDERS)):
+        for place in (base, f"{base}/vdpau"):
+            names = sorted(
+                name
+                for name in root.names(place)
+                if (name.endswith(f".so.{version}") or _OWN_VERSION.fullmatch(name)) and name not in seen
+            )
+            seen.update(names)
+            yield from _existing(root, place, names)
+
+
+def _aliases(root: DriverRoot, library: DriverFile) -> tuple[str, ...]:
+    """Give the names by which the loader asks for a library: its links in the same folder, `.so.1` and `.so`."""
+    stem = library.name.partition(".so.")[0] + ".so"
+    target = root.resolve(library.path)
+    links = (
+        name
+        for name in root.names(library.folder)
+        if name.startswith(f"{stem}.") and name != library.name and root.resolve(f"{library.folder}/{name}") == target
+    )
+    return tuple(sorted({stem, f"{stem}.1", *links}))
+
+
+def _xorg(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
+    wanted = {"nvidia_drv.so", f"libglxserver_nvidia.so.{version}"}
+    for place in dict.fromkeys((f"{folder}/nvidia/xorg", *_XORG_FOLDERS)):
+        names = sorted(wanted & root.names(place))
+        wanted.difference_update(names)
+        yield from _existing(root, place, names)
+
+
+def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> Iterator[Link]:
+    """Give the links that the driver's installer makes and ldconfig does not."""
+    for library in (*libraries, *xorg):
+        match library.name.partition(".so.")[0]:
+            case "libcuda":  # programs dlopen it without a number
+                yield Link(f"{library.folder}/libcuda.so", "libcuda.so.1", library)
+            case "libnvidia-opticalflow":
+                yield Link(f"{library.folder}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1", library)
+            case "libGLX_nvidia":
+                yield Link(f"{library.folder}/libGLX_indirect.so.0", library.name, library)
+            case "libnvidia-allocator":
+                yield Link(f"{library.folder}/gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1", library)
+            case "libnvidia-vulkan-producer" | "libglxserver_nvidia" as stem:
+                yield Link(f"{library.folder}/{stem}.so", library.name, library)
+
+
+def _configs(root: DriverRoot) -> Iterator[DriverFile]:
+    for name in (*_CONFIGS, *_VULKAN):
+        for folder in _CONFIG_FOLDERS:
+            if root.find(f"{folder}/{name}"):
+                yield _file(root, f"{folder}/{name}", f"/etc/{name}" if name in _VULKAN else f"{folder}/{name}")
+                break
+
+
+def _firmware(root: DriverRoot, version: str, sys: str, proc: str) -> Iterator[DriverFile]:
+    """Give the GSP firmware of the version from the first folder that has it.
+
+    Source: Linux, Documentation/driver-api/firmware/fw_search_path.rst.
+    """
+    release = _line(f"{proc}/sys/kernel/osrelease") or os.uname().release
+    own = _line(f"{sys}/module/firmware_class/parameters/path")
+    own = own.removeprefix(root.on_host("")) if own else ""
+    folders = (own, f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}")
+    for folder in (*filter(None, folders), "/lib/firmware"):
+        place = f"{folder.rstrip('/')}/nvidia/{version}"
+        if names := sorted(name for name in root.names(place) if _FIRMWARE.fullmatch(name)):
+            yield from _existing(root, place, names)
+            return
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
+    for name in _BINARIES:
+        path = find_program(root, name, BINARY_FOLDERS)
+        if path:
+            yield _file(root, path, path)
+
+
+def find_program(root: DriverRoot, name: str, folders: Iterable[str]) -> str | None:
+    """Give the first folder's executable file of that name."""
+    for folder in folders:
+        if name in root.names(folder):
+            resolved = root.resolve(f"{folder}/{name}")
+            if resolved and os.access(root.here(resolved), os.X_OK) and Path(root.here(resolved)).is_file():
+                return f"{folder}/{name}"
+    return None

@@ -1,0 +1,193 @@
+"""Edits that make an NVIDIA GPU work in a container: roots and facts come in, `Edits` and remarks go out.
+
+Files of the driver root are looked up once and again whenever anything that was looked at has changed (a driver or a
+toolkit installed, removed, upgraded); device nodes are looked at in each call. No library is asked, nothing is made.
+With the toolkit's hook program on the node, the container gets libraries at their own paths and hooks do the rest.
+Without it, libraries also stand under the names that programs load, in the folders that every loader searches.
+LD_LIBRARY_PATH is never set: an image's own setting would hide ours, or ours the image's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.nvidia.edits import nodes
+from dra_driver.hardware.nvidia.edits.driver_files import (
+    TRIPLETS,
+    DriverFile,
+    DriverFiles,
+    find_driver_files,
+    is_same_version,
+)
+from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.hooks import HookProgram, driver_hooks, find_hook_program
+from dra_driver.hardware.port import Roots
+from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+_VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs of its own
+_LOOKS_KEPT = 4  # an agent has one driver root; tests have more
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at a driver root gave, and the trees that tell whether it still holds."""
+
+    trees: tuple[DriverRoot, ...]
+    is_settled: bool
+    loaded: str | None
+    hook: HookProgram | None
+    edits: Edits  # without device nodes
+    remarks: tuple[str, ...]
+
+    def holds(self, loaded: str | None) -> bool:
+        """Say whether another look would find the same."""
+        return self.is_settled and self.loaded == loaded and all(tree.is_unchanged() for tree in self.trees)
+
+
+_looks: OrderedDict[Roots, _Look] = OrderedDict()
+_lock = threading.Lock()
+
+
+def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple[str, ...]]:
+    """Give what every container with one of these GPUs needs, and remarks on what had to be left out.
+
+    `driver_version` is what the library says is loaded (semver or as the driver spells it), None if it does not say.
+    """
+    look = _look(roots, driver_version or sysfs.read_driver_version(roots))
+    control = nodes.control_nodes(roots)
+    edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
+    return edits, (*look.remarks, *_missing_nodes(control))
+
+
+def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
+    """Give what one GPU, or one MIG partition of it, needs beside the common edits.
+
+    A partition gets the GPU's node and its own two capability nodes; DRM nodes only where its profile has graphics.
+    Raises: HardwareError("hardware.node-missing", LATER) naming the node.
+    """
+    found: tuple[DeviceNode, ...] = (nodes.gpu_node(roots, gpu.minor),)
+    if partition is not None:
+        found += nodes.capability_nodes(roots, gpu.minor, partition.gi_id, partition.ci_id)
+    drm = nodes.drm_nodes(roots, gpu.pci_address) if partition is None or "gfx" in partition.profile else ()
+    every = found + drm
+    hooks = _drm_hooks(roots, gpu.pci_address, drm) if drm else ()
+    return Edits(device_nodes=every, hooks=hooks, additional_gids=nodes.groups_needed(every))
+
+
+def _look(roots: Roots, loaded: str | None) -> _Look:
+    """Give the last look at the driver root if it still holds, else look again."""
+    look = _looks.get(roots)
+    if look is not None and look.holds(loaded):
+        return look
+    with _lock:
+        look = _looks.get(roots)
+        if look is not None and look.holds(loaded):
+            return look
+        new = _look_again(roots, loaded)
+        if new.remarks and (look is None or look.remarks != new.remarks):
+            log.warning("containers get less than the whole driver", extra=fields(reason="; ".join(new.remarks)))
+        _looks[roots] = new
+        _looks.move_to_end(roots)
+        while len(_looks) > _LOOKS_KEPT:
+            _looks.popitem(last=False)
+        return new
+
+
+def _look_again(roots: Roots, loaded: str | None) -> _Look:
+    root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
+    files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
+    hook = find_hook_program(root, host)
+    env = [_VOID]
+    if hook and files.folder:
+        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={files.folder}")  # read by the hook program
+    return _Look(
+        trees=(root, host),
+        is_settled=root.is_settled() and host.is_settled(),
+        loaded=loaded,
+        hook=hook,
+        edits=Edits(
+            mounts=tuple(_mounts(files, with_hook=hook is not None)),
+            env=tuple(env),
+            hooks=driver_hooks(hook, files) if hook else (),
+        ),
+        remarks=tuple(_remarks(roots, files, hook, loaded)),
+    )
+
+
+def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
+    """Give mounts in a stable order, one for each place in the container."""
+    places = {library.path: library.host_path for library in files.libraries}
+    if not with_hook:
+        for library, aliases in files.aliases:
+            for folder in _folders_of(library, files):
+                for name in (library.name, *aliases):
+                    places.setdefault(f"{folder}/{name}", library.host_path)
+    for file in files.others:
+        places.setdefault(file.path, file.host_path)
+    if not with_hook:
+        for link in files.links:
+            inside = link.path.removeprefix(link.library.folder)
+            for folder in _folders_of(link.library, files):
+                places.setdefault(folder + inside, link.library.host_path)
+    mounts = [Mount(host_path, path) for path, host_path in places.items()]
+    return mounts + [Mount(socket.host_path, socket.path, SOCKET_BIND) for socket in files.sockets]
+
+
+def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:
+    """Give the folders in which programs find a library without a loader cache; modules are loaded from their own."""
+    is_module = library.folder.endswith("/vdpau") or library not in files.libraries
+    return (library.folder,) if is_module else _loader_folders(files)
+
+
+def _loader_folders(files: DriverFiles) -> tuple[str, str]:
+    """Give the default loader folders of Debian-like and of Red Hat-like images: the image may be either."""
+    triplet = next((t for t in TRIPLETS if t in files.folder), f"{os.uname().machine}-linux-gnu")
+    return f"/usr/lib/{triplet}", "/usr/lib64"
+
+
+def _remarks(roots: Roots, files: DriverFiles, hook: HookProgram | None, loaded: str | None) -> Iterator[str]:
+    where = f"driver root {roots.driver}" + (f" (seen at {roots.driver_mount})" * (roots.driver != roots.driver_mount))
+    if not files.version:
+        yield f"no libcuda.so.<version> below {where}: driver libraries are left out"
+    elif loaded and not is_same_version(files.version, loaded):
+        yield f"driver {loaded} is loaded, but {where} has libraries of {files.version} only"
+    if hook is None:
+        text = (
+            f"neither nvidia-cdi-hook nor nvidia-ctk found below {where}: CUDA forward compatibility, the container's "
+            "loader cache, read-only driver parameters and /dev/dri/by-path links are left out"
+        )
+        if files.libraries:
+            text += (
+                f"; libraries are mounted under the names that programs load in {' and '.join(_loader_folders(files))}"
+            )
+        yield text
+    elif missing := hook.missing_commands():
+        yield f"{hook.path} is too old for {', '.join(missing)}: left out"
+
+
+def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
+    there = {node.path for node in control}
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
+        if path not in there:
+            yield f"{path} is not there and the kernel names no such driver: CUDA will not start in containers"
+
+
+def _drm_hooks(roots: Roots, pci_address: str, drm: tuple[DeviceNode, ...]) -> tuple[Hook, ...]:
+    look = _looks.get(roots) or _look(roots, sysfs.read_driver_version(roots))
+    if look.hook is None:
+        return ()
+    names = [node.path.rpartition("/")[2] for node in drm]
+    kinds = [(name, "card" if name.startswith("card") else "render") for name in names]
+    hook = look.hook.links((f"/dev/dri/by-path/pci-{pci_address}-{kind}", f"../{name}") for name, kind in kinds)
+    return (hook,) if hook else ()

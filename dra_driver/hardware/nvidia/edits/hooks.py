@@ -1,0 +1,99 @@
+"""The container toolkit's hook program, where the node has one: what comes in is a driver root, out go OCI hooks.
+
+The program does in the container, at its creation, what edits can't: links, the loader's cache, CUDA forward
+compatibility, a read-only view of the driver's parameters. We refer to it; we never run it.
+Source: NVIDIA Container Toolkit, nvidia-cdi-hook and `nvidia-ctk hook`; tried with 1.17.8, which exits 3 on the command
+that came after it, and 1.20.1.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.nvidia.edits.driver_files import DriverFiles, find_program
+from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.model.edits import Hook
+
+# On the host or in the driver container; the last two are where the GPU operator puts its toolkit.
+_FOLDERS = (
+    "/usr/bin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/opt/bin",
+    "/usr/local/nvidia/toolkit",
+    "/usr/local/nvidia/container-toolkit",
+)
+OPERATOR_TOOLKIT = "/usr/local/nvidia/toolkit"  # a host folder, which the agent's pod mounts at the same path
+CREATE_SYMLINKS = "create-symlinks"
+ENABLE_CUDA_COMPAT = "enable-cuda-compat"
+UPDATE_LDCACHE = "update-ldcache"
+DISABLE_NODE_MODIFICATION = "disable-device-node-modification"
+_COMMANDS = frozenset({CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISABLE_NODE_MODIFICATION})
+
+
+@dataclass(frozen=True, slots=True)
+class HookProgram:
+    """A hook program: `path` as the container runtime sees it, `argv` before the command, the commands it knows."""
+
+    path: str
+    argv: tuple[str, ...]
+    commands: frozenset[str]
+
+    def hook(self, command: str, *arguments: str) -> Hook | None:
+        """Give the hook that runs a command; None when this program is too old to know it."""
+        if command not in self.commands:
+            return None
+        return Hook(self.path, (*self.argv, command, *arguments), env=("NVIDIA_CTK_DEBUG=false",))
+
+    def missing_commands(self) -> tuple[str, ...]:
+        """Name the commands that this program is too old to know."""
+        return tuple(sorted(_COMMANDS - self.commands))
+
+    def links(self, links: Iterable[tuple[str, str]]) -> Hook | None:
+        """Give the hook that makes symlinks from (path, target) pairs; None for no pair."""
+        arguments = [word for path, target in links for word in ("--link", f"{target}::{path}")]
+        return self.hook(CREATE_SYMLINKS, *arguments) if arguments else None
+
+
+def find_hook_program(root: DriverRoot, host: DriverRoot) -> HookProgram | None:
+    """Look for nvidia-cdi-hook, then nvidia-ctk, in the driver root, then in the operator's folder on the host."""
+    for name, argv in (("nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("nvidia-ctk", ("nvidia-ctk", "hook"))):
+        for tree, folders in ((root, _FOLDERS), (host, (OPERATOR_TOOLKIT,))):
+            path = find_program(tree, name, folders)
+            resolved = tree.resolve(path) if path else None
+            if resolved:
+                return HookProgram(tree.on_host(resolved), argv, _commands_of(Path(tree.here(resolved))))
+    return None
+
+
+def driver_hooks(program: HookProgram, files: DriverFiles) -> tuple[Hook, ...]:
+    """Give the hooks for what all devices share, in the order in which they have to run."""
+    folders = dict.fromkeys(library.folder for library in files.libraries)
+    hooks = (
+        program.links((link.path, link.target) for link in files.links),
+        program.hook(ENABLE_CUDA_COMPAT, f"--host-driver-version={files.version}") if files.version else None,
+        program.hook(UPDATE_LDCACHE, *(word for f in folders for word in ("--folder", f))) if folders else None,
+        program.hook(DISABLE_NODE_MODIFICATION),
+    )
+    return tuple(hook for hook in hooks if hook is not None)
+
+
+def _commands_of(program: Path) -> frozenset[str]:
+    """Tell from its bytes which commands a program knows: an unknown one would fail every container.
+
+    A wrapper script names the real program by the suffix `.real`. What can't be told is taken to know all of them.
+    """
+    real = program.with_name(f"{program.name}.real")
+    try:
+        with (
+            (real if real.is_file() else program).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text,
+        ):
+            if text[:4] != b"\x7fELF" or text.find(CREATE_SYMLINKS.encode()) < 0:
+                return _COMMANDS
+            return frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
+    except (OSError, ValueError):
+        return _COMMANDS

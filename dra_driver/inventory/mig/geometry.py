@@ -1,0 +1,141 @@
+"""Geometry: how an administrator wants GPUs cut once and for all, where nothing is cut on demand.
+
+In: a name or a list, the configurations of a file, and a GPU. Out: MIG mode and placements, or why not. Pure. Names are
+those of a file in the MIG manager's format (`geometry_file`) and, where it does not know them, `all-disabled`,
+`all-enabled`, `all-balanced`, `all-<profile>` (`all-1g.10gb`, `all-1g.10gb.me`); a list is `1g.10gb=4,3g.40gb=1`.
+Source: NVIDIA mig-parted, default configurations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import GpuFacts, MigProfile
+from dra_driver.inventory.device import Cut
+from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, Entry
+from dra_driver.inventory.mig.partitions import counters_of_cut, counters_of_gpu, cuts_of
+
+DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
+_ENTRY = re.compile(rf"(?P<profile>{PROFILE})=(?P<count>[0-9]{{1,2}})")
+_BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> of the partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How one GPU is to be: MIG mode, and its partitions in order of start."""
+
+    is_enabled: bool
+    cuts: tuple[Cut, ...] = ()
+
+
+def is_geometry(name: str, configurations: Configurations) -> bool:
+    """Say whether a name can mean a geometry: one of the file, one of ours, or a list."""
+    return name in configurations or name.startswith(ALL) or listed(name) is not None
+
+
+def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configurations) -> Wanted | str | None:
+    """Say how a GPU is to be; `index` is its place among the node's GPUs in PCI order.
+
+    Gives a text where that is not possible, None where the configuration does not speak of this GPU.
+    """
+    if name in configurations:
+        entries = [entry for entry in configurations[name] if entry.speaks_of(gpu, index)]
+        return _of_entry(gpu, entries[-1]) if entries else None
+    if not is_geometry(name, configurations):
+        return "nobody knows this name"
+    if name == DISABLED:
+        return Wanted(is_enabled=False)
+    if name == ENABLED:
+        return Wanted(is_enabled=True)
+    counted = _counted(gpu, name)
+    return _of_counted(gpu, counted) if counted is not None else _no_fit(gpu)
+
+
+def listed(text: str) -> Counter[str] | None:
+    """Read a list of profiles; None where the text is none."""
+    entries = [_ENTRY.fullmatch(entry.strip()) for entry in text.split(",")]
+    if any(entry is None for entry in entries):
+        return None
+    counted: Counter[str] = Counter()
+    for entry in entries:
+        if entry is not None:
+            counted[entry["profile"]] += int(entry["count"])
+    return counted
+
+
+def _of_entry(gpu: GpuFacts, entry: Entry) -> Wanted | str:
+    if not entry.is_enabled:
+        return Wanted(is_enabled=False)
+    if parts := [profile for profile in entry.counts if PART_OF_INSTANCE.match(profile)]:
+        return f"{', '.join(parts)}: parts of a GPU instance are published where they stand, but not made"
+    return _of_counted(gpu, Counter(entry.counts))
+
+
+def _of_counted(gpu: GpuFacts, counted: Counter[str]) -> Wanted | str:
+    cuts = _cuts_for(gpu, +counted)
+    return _no_fit(gpu) if cuts is None else Wanted(is_enabled=True, cuts=cuts)
+
+
+def _no_fit(gpu: GpuFacts) -> str:
+    return f"it does not fit {gpu.product_name or 'this GPU'}"
+
+
+def _cuts_for(gpu: GpuFacts, counted: Counter[str]) -> tuple[Cut, ...] | None:
+    """Place the largest first, each as low as it goes; None if they do not fit."""
+    known = cuts_of(gpu, with_all=True)
+    by_profile = {name: [cut for cut in known if cut.profile.name == name] for name in counted}
+    if not counted:
+        return ()
+    if not all(by_profile.values()):
+        return None
+    order = sorted(counted.elements(), key=lambda name: (-by_profile[name][0].profile.size, name))
+    found = _place([by_profile[name] for name in order], Counter(counters_of_gpu(known)), _compute_slices(gpu))
+    return None if found is None else tuple(sorted(found, key=lambda cut: cut.start))
+
+
+def _place(
+    choices: Sequence[Sequence[Cut]], left: Mapping[str, int], compute: int, after: Cut | None = None
+) -> list[Cut] | None:
+    """Place one of each; of one profile in order of start, so that equal states are tried once."""
+    if not choices:
+        return []
+    for cut in choices[0]:
+        if after is not None and cut.profile == after.profile and cut.start <= after.start:
+            continue
+        rest = {name: left[name] - counters_of_cut(cut).get(name, 0) for name in left}
+        if cut.profile.slices <= compute and min(rest.values()) >= 0:
+            others = _place(choices[1:], rest, compute - cut.profile.slices, cut)
+            if others is not None:
+                return [cut, *others]
+    return None
+
+
+def _counted(gpu: GpuFacts, name: str) -> Counter[str] | None:
+    if name == BALANCED:
+        return _balanced(gpu)
+    if name.startswith(ALL):
+        profile = _profile(gpu, name.removeprefix(ALL))
+        return Counter({profile.name: profile.max_instances}) if profile else None
+    return listed(name)
+
+
+def _balanced(gpu: GpuFacts) -> Counter[str] | None:
+    plain = [p for p in gpu.mig_profiles if "+" not in p.name and "-" not in p.name]
+    least = {n: min((p for p in plain if p.slices == n), key=lambda p: p.size, default=None) for n in (1, 2, 3)}
+    chosen = [least[n] for n in _BALANCED.get(_compute_slices(gpu), ())]
+    if not chosen or None in chosen:
+        return None
+    return Counter(profile.name for profile in chosen if profile is not None)
+
+
+def _profile(gpu: GpuFacts, name: str) -> MigProfile | None:
+    """Look a profile up; the MIG manager's names write `.me` for `+me`."""
+    names = {name, re.sub(r"gb\.", "gb+", name)}
+    return next((profile for profile in gpu.mig_profiles if profile.name in names), None)
+
+
+def _compute_slices(gpu: GpuFacts) -> int:
+    return max((profile.slices for profile in gpu.mig_profiles), default=0)

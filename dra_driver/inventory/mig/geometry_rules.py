@@ -1,0 +1,68 @@
+"""Geometry rules: which geometry a node gets, by its name or its labels.
+
+In: the value of `--mig-geometry`. Out: rules, checked, and the geometry of one node. Pure. Rules stand in order, with
+semicolons between them, and the first that fits counts:
+
+    gpu-a-*:all-1g.10gb; pool=training:all-disabled; label
+
+Before the colon stands a pattern of node names or a label; without one the rule fits every node. `label` is whatever
+the node's label `nvidia.com/mig.config` says.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_driver.inventory.mig.geometry import ALL, listed
+from dra_driver.model.errors import UsageError
+
+FROM_LABEL = "label"
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.+]*[A-Za-z0-9])?")
+_PATTERN = re.compile(r"[-a-z0-9.*?\[\]]+")
+_LABEL = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*=[-A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `selector` is a pattern of node names, a label as `key=value`, or "" for every node."""
+
+    selector: str
+    geometry: str
+
+    def fits(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Say whether the rule is for this node."""
+        key, is_label, value = self.selector.partition("=")
+        if is_label:
+            return labels.get(key) == value
+        return not self.selector or fnmatch.fnmatchcase(node, self.selector)
+
+
+def read_rules(text: str, *, has_file: bool) -> tuple[Rule, ...]:
+    """Read the flag. Without a file of configurations every name must be one of ours.
+
+    Raises: UsageError("usage.mig-geometry") with every fault.
+    """
+    rules, faults = [], []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        selector, colon, geometry = (word.strip() for word in part.rpartition(":"))
+        rules.append(Rule(selector, geometry))
+        if colon and not (_PATTERN.fullmatch(selector) or _LABEL.fullmatch(selector)):
+            faults.append(f"{selector!r} is neither a pattern of node names nor a label KEY=VALUE")
+        is_ours = geometry == FROM_LABEL or geometry.startswith(ALL) or listed(geometry) is not None
+        if not is_ours and not (has_file and _NAME.fullmatch(geometry)):
+            faults.append(f"{geometry!r} is neither label, all-disabled, all-balanced, all-PROFILE nor a list")
+    if faults:
+        raise UsageError(
+            "mig-geometry",
+            f"--mig-geometry: {'; '.join(faults)}",
+            hint="for example all-1g.10gb, or gpu-a-*:1g.10gb=4,3g.40gb=1; label. Other names need --mig-config",
+        )
+    return tuple(rules)
+
+
+def geometry_of(rules: tuple[Rule, ...], node: str, labels: Mapping[str, str]) -> str:
+    """Give a node's geometry, "" for none."""
+    return next((rule.geometry for rule in rules if rule.fits(node, labels)), "")

@@ -1,0 +1,96 @@
+"""The configuration file of NVIDIA's device plugin, read for what it says of sharing.
+
+In: the fields of a file with `version: v1`. Out: rules. `sharing.timeSlicing.resources` and `sharing.mps.resources`
+mean here what they mean there; what a DRA driver has no use for is noted, not silently dropped. All else in the file is
+about the device plugin itself and is left alone, but for `flags.migStrategy`: with `single`, its GPUs are MIG devices.
+
+Source: NVIDIA k8s-device-plugin, api/config/v1 (names and meanings of the fields).
+"""
+
+from __future__ import annotations
+
+import re
+
+from dra_driver.documents.fields import Fields
+from dra_driver.inventory.device import DeviceType, ShareMode
+from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Rule, SharingRules
+from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
+
+VERSION = "v1"
+RESOURCES_MOST = 64
+_OTHER = ("resources", "imex")  # the device plugin's own business
+_RESOURCE = re.compile(r"(nvidia\.com/)?(?P<name>gpu|mig-(?P<profile>[0-9]+(c\.[0-9]+)?g\.[0-9]+gb[.a-z]*))(\.shared)?")
+_ID = re.compile(r"[0-9]{1,3}(:[0-9]{1,2})?|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
+
+
+def decode_device_plugin(root: Fields) -> SharingRules:
+    """Give the rules of the file; faults are added to the fields' own."""
+    notes: list[str] = []
+    for name in _OTHER:
+        root.any(name)
+    flags = root.any("flags")
+    is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
+    gpus = (DeviceType.GPU, DeviceType.MIG) if is_single else (DeviceType.GPU,)
+    sharing = root.section("sharing")
+    rules = [
+        *_rules(sharing, "timeSlicing", TimeSlicingSettings(), gpus, notes),
+        *_rules(sharing, "mps", MpsSettings(multi_user=True), gpus, notes),  # nobody knows its pods' users
+    ]
+    if sharing.has("timeSlicing") and sharing.has("mps"):
+        sharing.fault("mps", "does not go with timeSlicing: a device is shared in one way")
+    sharing.close()
+    return SharingRules(tuple(rules), notes=tuple(notes))
+
+
+def _rules(
+    sharing: Fields, way: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]
+) -> list[Rule]:
+    section = sharing.section(way)
+    if section.optional_flag("failRequestsGreaterThanOne"):
+        notes.append(
+            f"sharing.{way}.failRequestsGreaterThanOne means nothing here: a request for two shares gets two shares"
+        )
+    if section.optional_flag("renameByDefault"):
+        notes.append(f"sharing.{way}.renameByDefault means nothing here: shares have a device type of their own")
+    rows = section.rows("resources", most=RESOURCES_MOST)
+    named = [(row, f"sharing.{way}.resources[{number}]") for number, row in enumerate(rows)]
+    rules = [_rule(row, name, settings, gpus, notes) for row, name in named]
+    section.close()
+    return rules
+
+
+def _rule(row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]) -> Rule:
+    """Read one resource; a single replica is the whole device, as there."""
+    resource = row.text("name", pattern=_RESOURCE.pattern, what="nvidia.com/gpu or nvidia.com/mig-PROFILE")
+    replicas = row.integer("replicas", 1, REPLICAS_MOST)
+    if row.optional_text("rename"):
+        notes.append(f"{name}.rename means nothing here: device classes give names to kinds of shares")
+    ids, first = _devices(row)
+    row.close()
+    found = _RESOURCE.fullmatch(resource)
+    profile = found["profile"] if found else None
+    match = Match(
+        types=(DeviceType.MIG,) if profile else gpus,
+        profiles=(profile,) if profile else (),
+        ids=ids,
+        first=first,
+    )
+    title = f"{name} ({resource})"
+    return Rule(title, match, ShareMode.REPLICAS, replicas, None, settings) if replicas > 1 else Rule(title, match)
+
+
+def _devices(row: Fields) -> tuple[tuple[str, ...], int | None]:
+    """Read which devices are meant: all, so many, or a list of indices and UUIDs."""
+    value = row.any("devices")
+    if value is None or value == "all":
+        return (), None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return (), value
+    if isinstance(value, list) and value:
+        ids = tuple(str(one) for one in value)
+        for index, one in enumerate(ids):
+            if not _ID.fullmatch(one):
+                row.fault(f"devices[{index}]", f"expected an index (0, 0:1) or a UUID, got {one!r}")
+        return ids, None
+    row.fault("devices", f"expected all, a number of devices, or a list of indices and UUIDs, got {value!r}")
+    return (), None

@@ -1,0 +1,175 @@
+"""Sharer: what each device of a node is offered as, by the sharing rules and by what claims hold.
+
+In: the devices as they stand, the rules, and which names claims hold. Out: an `Offer` for each device. Pure. A device
+never changes its form under a claim: one that is held whole stays whole, one whose replicas are held stays replicas,
+and one that is held in shares which nobody configures any more is offered to no one until they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dra_driver.hardware.facts import GpuFacts, Problem
+from dra_driver.inventory.attributes import MEMORY
+from dra_driver.inventory.device import Cut, Device, DeviceType, Share, ShareMode
+from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
+from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
+from dra_driver.inventory.sharing.rules import Rule, SharingRules
+from dra_driver.model.names import gpu_name, replica_name, replicated_name
+
+MakeShare = Callable[[str, Device, Share, int | None], Device]
+"""Makes a share's device: its name, what it is a share of, how, and how many replicas there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one device is offered as. `instead` takes the place of the one in `devices` where shares are not kept."""
+
+    devices: tuple[Device, ...] = ()
+    instead: tuple[Device, ...] = ()
+    hidden: tuple[Device, ...] = ()
+
+
+class Sharer:
+    """Decides for the devices of one node. `problems` are found on the way."""
+
+    def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
+        self._sharing, self._forms, self._make = sharing, ownership.forms, make
+        self._rules: dict[str, Rule] = {}
+        self._indices: dict[str, str] = {}
+        self._whole: set[str] = set()
+        self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
+        self._tenants: dict[str, set[str]] = {}
+        for name, namespace in ownership.tenants:
+            self._tenants.setdefault(name, set()).add(namespace)
+        self.problems: list[Problem] = []
+        self.waits_for_claims = False
+
+    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
+        """Find the rule of each device that stands, and of each GPU whole, cut or not."""
+        if not self._sharing.rules:
+            return
+        candidates = []
+        for number, gpu in enumerate(gpus):
+            devices = tuple(standing[gpu])
+            whole = Device(gpu_name(gpu.pci_address), DeviceType.GPU, {}, {}, gpu)
+            parts = [device for device in devices if device.type is DeviceType.MIG]
+            candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]
+        self._rules = self._sharing.choose(candidates)
+        self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
+        self._indices = {device.name: index for device, index in candidates}
+
+    def _note_left_out(self, chosen: Iterable[Rule]) -> None:
+        """Say which namespaces of a rule are served by no device of this node."""
+        served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        for rule in chosen:
+            served.setdefault((rule.name, rule.namespaces), set()).add(rule.tenant)
+        for (name, namespaces), found in served.items():
+            if left_out := [namespace for namespace in namespaces if namespace not in found]:
+                message = f"{name} has no device left on this node for {', '.join(left_out)}"
+                self.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
+
+    def is_shared_whole(self, gpu: GpuFacts) -> bool:
+        """Say whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
+        name = gpu_name(gpu.pci_address)
+        return name in self._rules or self._is_held_in_shares(name)
+
+    def _is_held_in_shares(self, name: str) -> bool:
+        return name in self._replicated or (name, True) in self._forms
+
+    def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
+        """Say which rules mean partitions that Prepare is to make: those are handed out whole."""
+        if not self._sharing.rules:
+            return
+        parts = [(Device(cut_name(gpu, cut), DeviceType.MIG, {}, {}, gpu, partition_to_be(cut)), "") for cut in cuts]
+        for name in dict.fromkeys(rule.name for rule in self._sharing.choose(parts).values()):
+            message = f"{name} means partitions that are made on demand: each of those goes to one claim, whole"
+            self.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
+
+    def offer(self, device: Device) -> Offer:
+        """Say what a device is offered as. A placement that Prepare makes is never shared."""
+        if device.cut is not None:
+            return Offer((device,))
+        rule = self._rules.get(device.name)
+        is_shared = (device.name, True) in self._forms
+        is_replicated = device.name in self._replicated
+        if rule is None:
+            return self._hide(device) if is_shared or is_replicated else Offer((device,))
+        allotment = allot(device.capacity, rule)
+        if isinstance(allotment, str):
+            self._problem(device, "share-unfit", f"{rule.name} can't share it, it stays whole: {allotment}")
+            return self._hide(device) if is_shared or is_replicated else Offer((device,))
+        if rule.is_hard and not _is_hard(device, rule):
+            self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
+        holders = self._tenants.get(device.name, set()) if rule.tenant else set()
+        if holders - {rule.tenant}:
+            if len(holders) > 1 or not holders <= set(rule.namespaces):
+                return self._hide(device, *self._shares(device, rule, allotment))
+            (holder,) = holders
+            rule, self.waits_for_claims = replace(rule, tenant=holder), True
+        shared, *replicas = self._shares(device, rule, allotment)
+        if is_shared:
+            return Offer((shared,), (), (device, *replicas))
+        if is_replicated:
+            return Offer(tuple(replicas), (), (device,)) if replicas else self._hide(device)
+        if (device.name, False) in self._forms:
+            self.waits_for_claims = True
+            return Offer((device,), (), (shared, *replicas))
+        if device.partition is None and device.gpu.mig_enabled:  # its last partition went, its mode has not yet
+            return Offer(hidden=(device, shared, *replicas))
+        return Offer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
+
+    def _hide(self, device: Device, *shares: Device) -> Offer:
+        self.waits_for_claims = True
+        why = "of another namespace than it is for" if shares else "that are not configured any more"
+        self._problem(device, "share-held", f"claims hold shares of it {why}: not offered until they end")
+        return Offer(hidden=(device, *shares))
+
+    def _shares(self, device: Device, rule: Rule, allotment: Allotment) -> Iterator[Device]:
+        yield self._shared(device, rule, allotment)
+        yield from self._replicas(device, rule)
+
+    def _shared(self, device: Device, rule: Rule, allotment: Allotment) -> Device:
+        mode = ShareMode.REPLICAS if rule.portion is None else rule.mode or ShareMode.REPLICAS
+        settings = settings_of(rule, allotment, device.type, self._ids(device))
+        share = Share(device.name, mode, None, settings, _is_hard(device, rule), rule.tenant, self._sharing.tenants)
+        made = self._make(device.name, device, share, rule.replicas if mode is ShareMode.REPLICAS else None)
+        return replace(made, capacity=allotment.capacity, policies=allotment.policies)
+
+    def _replicas(self, device: Device, rule: Rule) -> Iterator[Device]:
+        plain = replace(rule, mode=ShareMode.REPLICAS, portion=None)
+        allotment = allot(device.capacity, plain) if rule.replicas else "no replicas"
+        if isinstance(allotment, str) or not rule.replicas:
+            return
+        settings = settings_of(plain, allotment, device.type, self._ids(device))
+        first = Share(
+            device.name, ShareMode.REPLICAS, 0, settings, _is_hard(device, plain), rule.tenant, self._sharing.tenants
+        )
+        for index in range(rule.replicas):
+            made = self._make(replica_name(device.name, index), device, replace(first, index=index), rule.replicas)
+            capacity = without_slices(device.capacity)
+            if MEMORY in capacity:
+                capacity[MEMORY] = replica_memory(capacity[MEMORY], rule.replicas)
+            yield replace(made, capacity=capacity)
+
+    def _ids(self, device: Device) -> tuple[str, ...]:
+        uuid = device.partition.uuid if device.partition else device.gpu.uuid
+        return uuid, self._indices.get(device.name, "")
+
+    def _problem(self, device: Device, code: str, message: str) -> None:
+        self.problems.append(Problem(f"inventory.{code}", device.name, message))
+
+
+def _is_hard(device: Device, rule: Rule) -> bool:
+    is_possible = device.type is DeviceType.GPU and device.gpu.limits_memory and MEMORY in device.capacity
+    return rule.is_hard and is_possible
+
+
+def _why_not(device: Device) -> str:
+    """Say why the driver can't limit what its users have of a device's memory."""
+    if device.type is DeviceType.MIG:
+        return "the driver does not know for partitions, which the hardware cuts"
+    if MEMORY not in device.capacity:
+        return "nobody can set: it reports no memory of its own"
+    return "this driver does not know (release 615 and cgroup v2 are needed)"

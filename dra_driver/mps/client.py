@@ -1,0 +1,79 @@
+"""MPS client: the supervisor's socket behind the `MpsSupervisor` protocol, one connection for each call.
+
+In: devices and settings. Out: channels, and faults as the supervisor told them. Never: a daemon started here; without a
+supervisor every call fails, can be tried again, and says what to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dra_driver.model.errors import SharingError
+from dra_driver.model.sharing import MpsSettings, SharedDevice
+from dra_driver.mps import wire
+from dra_driver.mps.calling import call
+from dra_driver.mps.settings import MpsChannel, RunningDaemon
+
+
+def socket_path(data_dir: Path) -> Path:
+    """Give the supervisor's socket for a plugin's data folder."""
+    return data_dir / wire.FOLDER_NAME / wire.SOCKET_NAME
+
+
+class MpsClient:
+    """Speaks to the supervisor at `path`; any number of threads may use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
+        """Give the channel of the device's daemon, ready on return; one that runs gets the settings' limits.
+
+        Raises: SharingError.
+        """
+        asked = {"device": wire.device_wire(device), "settings": wire.settings_wire(settings)}
+        result = call(self._path, "start", asked, deadline_s)
+        return MpsChannel(_path_of(result, "pipeDir"), _path_of(result, "shmDir"))
+
+    def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
+        """End the device's daemon and remove its folders; one that does not run is fine. Raises: SharingError."""
+        call(self._path, "stop", {"device": wire.device_wire(device)}, deadline_s)
+
+    def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
+        """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
+        call(self._path, "tidy", {"device": wire.device_wire(device)}, deadline_s)
+
+    def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
+        """List the daemons that the supervisor keeps. Raises: SharingError."""
+        return tuple(running for running, _ in self._running(deadline_s))
+
+    def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
+        """End the daemons of devices (by UUID) that `named` does not give; gives the names of those devices.
+
+        What is named is asked after the daemons are listed: one whose effect was written meanwhile is spared. Nothing
+        happens where there is no supervisor. Raises: SharingError when one does not end.
+        """
+        if not self._path.exists():
+            return ()
+        kept = self._running(deadline_s)
+        spared = named() if kept else ()
+        strays = [device for _, device in kept if device.uuid not in spared]
+        for device in strays:
+            self.stop(device, deadline_s=deadline_s)
+        return tuple(device.name for device in strays)
+
+    def _running(self, deadline_s: float) -> list[tuple[RunningDaemon, SharedDevice]]:
+        kept = []
+        for told in call(self._path, "list", {}, deadline_s).get("daemons", ()):
+            device, settings = wire.device_of(told["device"]), wire.settings_of(told["settings"])
+            kept.append((RunningDaemon(device.name, device.uuid, settings, told["isReady"] is True), device))
+        return kept
+
+
+def _path_of(result: Mapping[str, Any], name: str) -> str:
+    value = result.get(name)
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise SharingError("mps-refused", f"the MPS supervisor's answer has no {name}")
+    return value

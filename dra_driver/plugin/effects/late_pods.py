@@ -1,0 +1,118 @@
+"""Joiners: pods that come to a claim which is prepared already, and are to be kept to its memory limits too.
+
+The kubelet has a claim prepared once, for the first of its pods on the node. So while limits are in force, each new
+pod's cgroup makes us ask whom the claims are reserved for now. A reservation precedes the pod, and its cgroup its
+containers, so that a limit is there before a program has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from dra_driver.claims.allocated import pods_of
+from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.claims.shape import check_shape
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.plugin.effects.memory_limiter import limit_steps
+from dra_driver.plugin.effects.pod_cgroups import PodCgroups
+from dra_driver.plugin.gone_claims import API_SECONDS, ClaimApi
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import UNFINISHED, Record
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+Add = Callable[[str, tuple[str, ...]], None]
+"""Limits more pods of a claim, by its UID. Raises: DriverError."""
+
+
+class Joiners:
+    """Looks for pods twice a second, from `watch` on, for as long as claims have limits."""
+
+    def __init__(self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, *, add: Add) -> None:
+        self._ledger, self._api, self._cgroups, self._add = ledger, api, cgroups, add
+        self._mutex = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._known: frozenset[str] = frozenset()
+
+    def watch(self) -> None:
+        """Begin, unless it has begun or no claim has limits."""
+        with self._mutex:
+            if self._thread is None and not self._over.is_set() and self._limited():
+                self._known = frozenset()
+                self._thread = threading.Thread(target=self._run, name="joiners", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+
+    def look(self) -> bool:
+        """Look once. Says whether there are claims with limits; pods that came before are not asked about again."""
+        present = frozenset(self._cgroups.all())
+        if present <= self._known:
+            self._known = present
+            return True
+        records = self._limited()
+        outcomes = [self._has_followed(record, present) for record in records]
+        if all(outcomes):
+            self._known = present
+        return bool(records)
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            try:
+                has_work = self.look()
+            except DriverError as error:
+                log.warning("could not look for pods", extra=fields(code=error.code, err=str(error)))
+                continue
+            except Exception:
+                log.exception("looking for pods failed")
+                continue
+            if not has_work:
+                with self._mutex:
+                    if not self._limited():
+                        self._thread = None
+                        return
+
+    def _limited(self) -> tuple[Record, ...]:
+        return tuple(r for r in self._ledger.records() if any(s.get("kind") == MemoryLimitStep.kind for s in r.steps))
+
+    def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
+        """Follow one claim; one that can't be followed now keeps no other from it."""
+        try:
+            return self._follow(record, present)
+        except DriverError as error:
+            log.warning(
+                "could not look for pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
+            )
+            return False
+
+    def _follow(self, record: Record, present: frozenset[str]) -> bool:
+        """Limit the pods that have come to a claim; False to be asked again."""
+        if record.state in UNFINISHED:
+            return False
+        try:
+            wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
+        except ApiError as error:
+            return error.code == NOT_FOUND
+        check_shape(wire)
+        if (wire.get("metadata") or {}).get("uid") != record.uid:
+            return True
+        known = {pod for step in limit_steps(record) for pod in step.pods}
+        joined = tuple(pod for pod in pods_of(wire) if pod in present and pod not in known)
+        if not joined:
+            return True
+        try:
+            self._add(record.uid, joined)
+        except DriverError as error:
+            extra = fields(claim=record.full_name, code=error.code, err=str(error))
+            log.warning("memory of a pod not limited yet", extra=extra)
+            return False
+        log.info("pod joined a claim with memory limits", extra=fields(claim=record.full_name, holder=joined[0]))
+        return True

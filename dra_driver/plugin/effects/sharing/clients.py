@@ -1,0 +1,28 @@
+"""What an MPS client's container gets: its daemon's channel and limits come in, edits go out. Pure.
+
+The limits stand in the client's environment. That makes them cooperative: a client that changes its environment gets
+what the daemon gives by default. MPS is no security boundary.
+Source: NVIDIA, "Multi-Process Service" (environment variables, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's form).
+"""
+
+from __future__ import annotations
+
+from dra_driver.model.edits import Edits, Mount
+from dra_driver.model.sharing import ClientLimits
+from dra_driver.mps.settings import MpsChannel
+
+PIPE_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for the daemon when nothing is said
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - client and server meet there
+_BIND = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
+_MIB = 1 << 20
+
+
+def client_edits(channel: MpsChannel, limits: ClientLimits) -> Edits:
+    """Give the edits of one client. A client sees one device, so that the device's ordinal is 0."""
+    env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE_FOLDER}"]
+    if limits.active_thread_percentage is not None:
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.active_thread_percentage}")
+    if limits.pinned_memory_limit is not None:
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={limits.pinned_memory_limit // _MIB}M")
+    mounts = (Mount(channel.pipe_dir, PIPE_FOLDER, _BIND), Mount(channel.shm_dir, SHARED_MEMORY, _BIND))
+    return Edits(mounts=mounts, env=tuple(env))

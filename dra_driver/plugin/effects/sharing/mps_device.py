@@ -1,0 +1,81 @@
+"""A device under MPS: its compute mode and its daemon, from the first user to the last.
+
+In: a device, its settings, and what was found before anything was changed. Out: the channel of its daemon. While the
+daemon runs the compute mode keeps everybody else off the device, where it has one: MIG devices have none on most
+drivers, and need none, for nobody else is given the device. Never: the daemon's process, which is the supervisor's.
+Source: NVIDIA, "Multi-Process Service" (EXCLUSIVE_PROCESS is recommended, not needed).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from dra_driver.model.errors import HardwareError, Retry, SharingError
+from dra_driver.model.sharing import ComputeMode, MpsSettings, SharedDevice
+from dra_driver.model.wire import Wire
+from dra_driver.mps.settings import MpsChannel, MpsSupervisor
+from dra_driver.plugin.effects.sharing.compute_modes import ComputeModes
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 10.0  # a daemon is ready within one; on a busy machine giving up costs a kubelet's minute
+TIDY_SECONDS = 2.0
+_MODE = "computeMode"  # what was found, in the ledger
+_GONE = "hardware.gpu-lost"
+
+
+class MpsDevices:
+    """MPS on one node's devices. Without a supervisor every start is refused."""
+
+    def __init__(self, hardware: object, supervisor: MpsSupervisor | None) -> None:
+        self._modes, self._supervisor = ComputeModes(hardware), supervisor
+
+    def look(self, device: SharedDevice, deadline_s: float) -> Wire:
+        """Give what undoing will need, and refuse what can't work; nothing is changed.
+
+        Raises: SharingError("sharing.mps-unavailable", "sharing.compute-mode"), HardwareError.
+        """
+        self._port().running(deadline_s=deadline_s)
+        allowed = {ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS}
+        mode = self._modes.require(device, allowed, "an MPS server can't use it", deadline_s)
+        return {_MODE: mode}
+
+    def apply(self, device: SharedDevice, settings: MpsSettings, found: Wire, deadline_s: float) -> MpsChannel:
+        """Let the daemon run and nobody beside it. Raises: SharingError, HardwareError."""
+        end = time.monotonic() + deadline_s
+        if found.get(_MODE) == ComputeMode.DEFAULT:
+            self._modes.set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
+        left_s = max(0.1, min(READY_SECONDS, end - time.monotonic()))
+        return self._port().start(device, settings, deadline_s=left_s)
+
+    def leave(self, device: SharedDevice, deadline_s: float) -> None:
+        """Take away what a user has left to the others in their /dev/shm; else the next user's start does."""
+        try:
+            self._port().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
+        except SharingError as error:
+            log.info("shared memory not tidied", extra=fields(device=device.name, code=error.code, err=str(error)))
+
+    def undo(self, device: SharedDevice, found: Wire, deadline_s: float) -> None:
+        """End the daemon, then give the device back its compute mode. Raises: SharingError, HardwareError."""
+        end = time.monotonic() + deadline_s
+        self._port().stop(device, deadline_s=deadline_s)
+        if found.get(_MODE) != ComputeMode.DEFAULT:
+            return
+        try:
+            self._modes.set(device, ComputeMode.DEFAULT, max(0.1, end - time.monotonic()))
+        except HardwareError as error:
+            if error.code != _GONE:
+                raise
+            log.warning("compute mode not restored", extra=fields(device=device.name, err=str(error)))
+
+    def _port(self) -> MpsSupervisor:
+        if self._supervisor is None:
+            raise SharingError(
+                "mps-unavailable",
+                "no MPS supervisor is configured on this node",
+                hint="run `dra-driver mps` on the node, and tell the agent its socket",
+                retry=Retry.LATER,
+            )
+        return self._supervisor

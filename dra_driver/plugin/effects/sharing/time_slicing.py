@@ -1,0 +1,63 @@
+"""Time slices of shared GPUs: set when the first user comes, back to the driver's default when the last one goes.
+
+In: a GPU and its settings. Out: the GPU's time slice, changed by at most one child process. Never: a process for what
+is so already. An interval of ours is known from the ledger, not read: only this driver sets it while claims are there;
+what somebody set by hand before is looked up once, and only where the default is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_driver.hardware.port import Shareable
+from dra_driver.model.errors import HardwareError, SharingError
+from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice, TimeSlicingSettings
+from dra_driver.plugin.effects.sharing.compute_modes import ComputeModes
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_MOOT = ("hardware.gpu-lost", "hardware.time-slice-unsupported", "hardware.nvidia-smi-missing")
+
+
+class TimeSlices:
+    """Time slices of one node's GPUs."""
+
+    def __init__(self, hardware: object) -> None:
+        self._hardware, self._modes = hardware, ComputeModes(hardware)
+        self._looked: set[str] = set()  # GPUs whose default has been made sure of by this process
+
+    def check(self, device: SharedDevice, deadline_s: float) -> None:
+        """Refuse a GPU on which processes can't take turns. Raises: SharingError("sharing.compute-mode")."""
+        self._modes.require(device, {ComputeMode.DEFAULT}, "processes can't take turns on it", deadline_s)
+
+    def apply(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
+        """Set the time slice of a GPU that nobody else uses yet. Raises: HardwareError, SharingError."""
+        if settings.interval is Interval.DEFAULT and self._is_default(device, deadline_s):
+            return
+        self._set(device, settings.interval, deadline_s)
+
+    def undo(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
+        """Go back to the driver's default. Where GPU or driver is gone no setting is left. Raises: HardwareError."""
+        if settings.interval is Interval.DEFAULT:
+            return
+        try:
+            self._set(device, Interval.DEFAULT, deadline_s)
+        except HardwareError as error:
+            if error.code not in _MOOT:
+                raise
+            log.warning("time slice not restored", extra=fields(device=device.name, code=error.code, err=str(error)))
+
+    def _is_default(self, device: SharedDevice, deadline_s: float) -> bool:
+        """Say whether nothing has to be done for the default; a GPU that can't tell has no other."""
+        if not isinstance(self._hardware, Shareable) or device.gpu_uuid in self._looked:
+            return True
+        now = self._hardware.time_slice(device, deadline_s)
+        self._looked.add(device.gpu_uuid)
+        return now in {None, Interval.DEFAULT}
+
+    def _set(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
+        if not isinstance(self._hardware, Shareable):
+            raise SharingError("not-shareable", f"time slices of {device} can't be set by this agent's hardware")
+        self._hardware.set_time_slice(device, interval, deadline_s)
+        log.info("time slice set", extra=fields(device=device.name, status=interval))

@@ -1,0 +1,129 @@
+"""Registration: a second socket of the plugin's server, where the kubelet looks for plugins.
+
+The socket appears last and goes first. One server serves both: a server costs ten wake-ups a second, and whoever is
+answered here finds the service up. A kubelet up to 1.35 does not try a failed registration again until the socket
+appears anew, so after a refusal it does.
+Source: Kubernetes kubelet plugin registration API v1; kubelet pluginwatcher (names that begin with a dot are ignored).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dra_driver.model.errors import NodeError
+from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
+from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
+from dra_driver.plugin.kubelet.same_name_drivers import MARK
+from dra_driver.plugin.kubelet.sockets import Identity, bind_privately, free_path, identity, set_aside
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_SECONDS, RETRY_LAST_SECONDS = 5.0, 120.0
+
+
+class Registration:
+    """Answers the kubelet at `path` with the driver's name and the `endpoint` of its DRA service."""
+
+    def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
+        self._driver, self._path, self._endpoint = driver, path, endpoint
+        self._made: Identity | None = None  # of the socket that is ours
+        self._mutex = threading.Lock()  # of all below
+        self._is_open = False
+        self._pause_s = RETRY_FIRST_SECONDS
+        self._retry: threading.Timer | None = None
+        self.is_registered = False
+        self.last_error = ""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Say whether the socket is still ours: a kubelet that starts anew would not find us otherwise."""
+        with self._mutex:
+            return not self._is_open or self._is_ours()
+
+    def bind(self, server: grpc.Server) -> None:
+        """Let a server that has not started yet listen here too. Raises: NodeError."""
+        free_path(self._path)
+        bind_privately(self._path, lambda: add_port(server, self._path))
+        with self._mutex:
+            self._made, self._is_open = identity(self._path), True
+
+    def methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Give the service, for the server's table."""
+        return registration_methods(self)
+
+    def stop(self) -> None:
+        """Take the socket away: the kubelet sends no new calls to this instance."""
+        with self._mutex:
+            self._is_open = False
+            if self._retry is not None:
+                self._retry.cancel()
+            if self._is_ours():
+                self._path.unlink(missing_ok=True)
+            self.is_registered = False
+
+    # What the kubelet calls
+
+    def get_info(self, _request: messages.InfoRequest, context: Context) -> messages.PluginInfo:
+        """Tell who we are and where we serve; and another instance of ours that it is one."""
+        context.set_trailing_metadata((MARK,))
+        return messages.PluginInfo(
+            type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=list(VERSIONS)
+        )
+
+    def notify(self, request: messages.RegistrationStatus, _context: Context) -> messages.RegistrationStatusResponse:
+        """Take note of what came of it."""
+        self.is_registered, self.last_error = request.plugin_registered, request.error
+        if request.plugin_registered:
+            log.info("registered with the kubelet", extra=fields(driver=self._driver))
+        else:
+            log.error("the kubelet refused the registration", extra=fields(driver=self._driver, err=request.error))
+            self._try_later()
+        return messages.RegistrationStatusResponse()
+
+    # The socket
+
+    def _is_ours(self) -> bool:
+        return self._made is not None and identity(self._path) == self._made
+
+    def _try_later(self) -> None:
+        with self._mutex:
+            if not self._is_open or (self._retry is not None and self._retry.is_alive()):
+                return
+            self._retry = threading.Timer(self._pause_s, self._reopen)
+            self._retry.name, self._retry.daemon = "registration", True
+            self._retry.start()
+            self._pause_s = min(self._pause_s * 2, RETRY_LAST_SECONDS)
+
+    def _reopen(self) -> None:
+        with self._mutex:
+            if not self._is_open or not self._is_ours():
+                return
+            aside = set_aside(self._path)
+            try:
+                aside.unlink(missing_ok=True)
+                os.link(self._path, aside)
+                self._path.unlink()
+                os.link(aside, self._path)
+                aside.unlink()
+            except OSError as error:
+                self.last_error = f"socket {self._path} can't be shown anew: {error.strerror}"
+                log.warning("registration socket can't be shown anew", extra=fields(err=self.last_error))
+            else:
+                log.info("registration socket shown anew", extra=fields(socket=str(self._path)))
+
+
+def add_port(server: grpc.Server, path: Path) -> None:
+    """Listen on a unix socket. Raises: NodeError("node.socket")."""
+    try:
+        bound = server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as exc:
+        raise NodeError("socket", f"can't listen on {path}: {exc}") from exc
+    if not bound:
+        raise NodeError("socket", f"can't listen on {path}")

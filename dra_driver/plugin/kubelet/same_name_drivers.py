@@ -1,0 +1,154 @@
+"""Namesakes: another driver that is registered with the kubelet under our name, and would hand out the same GPUs.
+
+In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a call when it changes.
+A socket is asked once who it is (GetInfo, as the kubelet does); after that it is only tried whether somebody still
+listens there. Our own other instance is told by what it adds to its answer and by the data folder that it shares with
+us. It looks at the start, when the folder changed, and once a minute. Never: a word to the other driver's service.
+Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from dra_driver import __version__
+from dra_driver.hardware.facts import Problem
+from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
+from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
+from dra_driver.plugin.kubelet.sockets import Identity, identity, is_refused
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+FOLDER_SECONDS = 2.0  # between looks at whether the folder changed
+ASK_SECONDS = 1.0
+CODE = "node.namesake"
+MARK = ("dra-driver-version", __version__)  # what our instances add to GetInfo's answer
+_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """Who answers at a registration socket."""
+
+    kind: str
+    name: str
+    endpoint: str
+    is_marked: bool  # our own code answers
+
+
+class NamesakeWatch:
+    """Keeps `reason` up to date; `changed` is called whenever the reason is another one."""
+
+    def __init__(
+        self,
+        registrar_dir: Path,
+        data_dir: Path,
+        *,
+        driver: str,
+        changed: Callable[[], None] = lambda: None,
+        look_s: float = LOOK_SECONDS,
+        folder_s: float = FOLDER_SECONDS,
+    ) -> None:
+        self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
+        self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
+        self._known: dict[tuple[Path, Identity], Plugin] = {}
+        self._seen: Identity | None = None  # of the folder, when it was last looked at
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
+        self.reason = ""
+
+    def start(self) -> None:
+        """Look once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
+        self._look()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Give the reason as a problem of the node."""
+        return (Problem(CODE, "node", self.reason),) if self.reason else ()
+
+    def find(self) -> str:
+        """Say who has our name now; empty when nobody does."""
+        known, self._known = self._known, {}
+        for path, made in _sockets(self._folder):
+            plugin = known.get((path, made)) or ask(path)
+            if plugin is None:  # nobody whom the kubelet could have registered
+                continue
+            self._known[path, made] = plugin
+            if plugin.kind == PLUGIN_TYPE and plugin.name == self._driver and not self._is_ours(plugin):
+                return f"another driver is registered as {self._driver} (socket {path})"
+        return ""
+
+    def _look(self) -> bool:
+        """Look once; says whether the reason is another one."""
+        self._seen = identity(self._folder)
+        found = self.find()
+        if found == self.reason:
+            return False
+        self.reason = found
+        if found:
+            hint = "remove the other driver from this node; the agent looks again every minute"
+            log.warning("no device is published", extra=fields(driver=self._driver, code=CODE, reason=found, hint=hint))
+        else:
+            log.info("no other driver has this name any more", extra=fields(driver=self._driver))
+        return True
+
+    def _run(self) -> None:
+        if self.reason:
+            self._changed()
+        waited = 0.0
+        while not self._stop.wait(min(self._folder_s, self._look_s)):
+            waited += self._folder_s
+            if waited < self._look_s and identity(self._folder) == self._seen:
+                continue
+            waited = 0.0
+            try:
+                if self._look():
+                    self._changed()
+            except Exception:
+                log.exception("look for another driver failed")
+
+    def _is_ours(self, plugin: Plugin) -> bool:
+        return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir
+
+
+def ask(path: Path) -> Plugin | None:
+    """Ask who answers at a registration socket; None when nobody does."""
+    with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
+        get_info = channel.unary_unary(
+            f"/{REGISTRATION_SERVICE}/GetInfo",
+            request_serializer=messages.InfoRequest.SerializeToString,
+            response_deserializer=messages.PluginInfo.FromString,
+        )
+        try:
+            info, call = get_info.with_call(messages.InfoRequest(), timeout=ASK_SECONDS)
+        except grpc.RpcError:
+            return None
+        marks = [key for key, _ in call.trailing_metadata() or ()]
+        return Plugin(info.type, info.name, info.endpoint, MARK[0] in marks)
+
+
+def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
+    """Give the sockets that somebody listens on, with what tells each from one made anew."""
+    try:
+        found = sorted(folder.rglob("*"))
+    except OSError:
+        return
+    for path in found:
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        made = identity(path)
+        if not is_hidden and made and path.is_socket() and not is_refused(path):
+            yield path, made

@@ -1,0 +1,71 @@
+"""Rivals: what a claim is to hold, and which other claims hold it.
+
+Pure: names, SQL and rows come in; names, SQL and rivals go out. The ledger runs it, in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.model.names import replicated_name
+from dra_driver.plugin.ledger.record import Record, owned, record_of_row
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
+
+    device: str
+    record: Record
+    pods: tuple[str, ...] = ()
+
+
+def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Give what a claim is to hold: devices with their share ids, and parts of GPUs."""
+    return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
+
+
+def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
+    """Ask who holds what is wanted; of a replica also the device itself, of a device also its replicas."""
+    devices = {device for device, _ in wanted}
+    names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
+    marks = ", ".join("?" for _ in names)
+    whole = sorted(device for device in devices if "/" not in device)
+    replicas = " ".join("OR holds.device BETWEEN ? AND ?" for _ in whole)
+    sql = (
+        "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
+        f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
+    )
+    bounds = (f"{device}{end}" for device in whole for end in ("-share-", "-share-~"))
+    return sql, (*names, *bounds, uid)
+
+
+def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
+    """Give the rivals among what that query found: two shares of a device are none."""
+    shares = {device for device, share_id in wanted if share_id}
+    return tuple(
+        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
+    )
+
+
+def by_holder(rivals: Iterable[Rival]) -> tuple[tuple[str, Rival], ...]:
+    """Give each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Rival]] = {}
+    for rival in rivals:
+        groups.setdefault((rival.record.uid, rival.pods), []).append(rival)
+    return tuple(
+        sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=itemgetter(0))
+    )
+
+
+def _in_words(names: set[str]) -> str:
+    devices = sorted(name for name in names if "/" not in name)
+    parts: dict[str, list[str]] = {}
+    for gpu, _, part in (name.partition("/") for name in sorted(names, key=lambda name: (len(name), name))):
+        if part and gpu not in devices:
+            parts.setdefault(gpu, []).append(part)
+    return ", ".join([*devices, *(f"{gpu} ({', '.join(found)})" for gpu, found in sorted(parts.items()))])

@@ -1,0 +1,130 @@
+"""Devices kept back, in the ledger: claims that were unprepared while containers of their pods may still run.
+
+In: rows of claims that go. Out: what other claims must wait for. A row is written in the transaction that lets go of
+the devices, so that no moment lies between, and both agents of a node read it; it counts until `until`, in seconds of
+boot time, which neither a restart nor a step of the clock changes. In another boot no container is left.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from dra_driver.model.names import replicated_name
+from dra_driver.plugin.ledger.conflicts import Rival
+from dra_driver.plugin.ledger.device_effects import Read, Write
+from dra_driver.plugin.ledger.record import Record, State
+
+BOUND_SECONDS = 120.0  # a container that nobody can kill must not keep the device for ever
+SCHEMA = (  # since 1.3
+    """CREATE TABLE IF NOT EXISTS kept_back (
+        claim_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, devices TEXT NOT NULL,
+        pods TEXT NOT NULL, until REAL NOT NULL, boot_id TEXT NOT NULL) WITHOUT ROWID""",
+)
+_OF_BOOT = "SELECT * FROM kept_back WHERE boot_id = ? ORDER BY claim_uid"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBack:
+    """What a claim had for itself, and the pods that may still use it."""
+
+    uid: str
+    namespace: str
+    name: str
+    devices: tuple[str, ...]
+    pods: tuple[str, ...]
+    until: float
+    boot_id: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is up, or was never one of this boot."""
+        return not 0 < self.until - boot_seconds() <= BOUND_SECONDS
+
+    def record(self) -> Record:
+        """Return what is left of the claim, to name it by."""
+        return Record(self.uid, self.namespace, self.name, State.PREPARED, self.boot_id, {}, ())
+
+
+class KeptBackDevices:
+    """The rows of one ledger."""
+
+    def __init__(self, read: Read, write: Write) -> None:
+        self._read, self._write = read, write
+
+    def of_boot(self, boot_id: str) -> tuple[KeptBack, ...]:
+        """Return what is kept back in a boot, also what is over. Raises: LedgerError."""
+        return tuple(map(_kept_back_of_row, self._read(_OF_BOOT, (boot_id,))))
+
+    def has_any(self) -> bool:
+        """Whether something is kept back now. Raises: LedgerError."""
+        return any(not _kept_back_of_row(row).is_over for row in self._read("SELECT * FROM kept_back"))
+
+    def forget(self, kept: Iterable[KeptBack]) -> None:
+        """Let go of devices; of no claim that was unprepared again since. Raises: LedgerError."""
+        sql = "DELETE FROM kept_back WHERE claim_uid = ? AND until = ?"
+        values = [(each.uid, each.until) for each in kept]
+        self._write(lambda connection: connection.executemany(sql, values), is_synced=False)
+
+
+def boot_seconds() -> float:
+    """Return the seconds since boot, sleep included: no change of the wall clock can hurry it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
+    """Write what a claim holds as kept back, before its holds go. Shares and replicas are not guarded."""
+    exclusive = record.exclusive_names()
+    if not pods or not exclusive:
+        return
+    connection.execute("DELETE FROM kept_back WHERE boot_id <> ?", (boot_id,))
+    rows = connection.execute("SELECT device FROM holds WHERE claim_uid = ? AND share_id = ''", (record.uid,))
+    held = (row["device"] for row in rows)
+    devices = {*exclusive, *(name for name in held if "/" in name and not replicated_name(name))}
+    before = connection.execute("SELECT * FROM kept_back WHERE claim_uid = ?", (record.uid,))
+    for kept in map(_kept_back_of_row, before.fetchall()):
+        devices.update(kept.devices)
+        pods = {*pods, *kept.pods}
+    connection.execute(
+        "INSERT OR REPLACE INTO kept_back (claim_uid, namespace, name, devices, pods, until, boot_id) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            record.uid,
+            record.namespace,
+            record.name,
+            json.dumps(sorted(devices)),
+            json.dumps(sorted(pods)),
+            boot_seconds() + BOUND_SECONDS,
+            boot_id,
+        ),
+    )
+
+
+def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Rival, ...]:
+    """Return the rivals, of a claim that wants devices, among rows that are kept back in this boot."""
+    names = {name for name, _ in wanted}
+    names |= {parent for parent in map(replicated_name, names) if parent}
+    kept = (each for each in map(_kept_back_of_row, rows) if each.uid != uid and not each.is_over)
+    return tuple(
+        Rival(name, each.record(), each.pods) for each in kept for name in sorted(names.intersection(each.devices))
+    )
+
+
+def kept_query(boot_id: str) -> tuple[str, tuple[str, ...]]:
+    """Ask for what is kept back in a boot."""
+    return _OF_BOOT, (boot_id,)
+
+
+def _kept_back_of_row(row: sqlite3.Row) -> KeptBack:
+    return KeptBack(
+        row["claim_uid"],
+        row["namespace"],
+        row["name"],
+        tuple(json.loads(row["devices"])),
+        tuple(json.loads(row["pods"])),
+        row["until"],
+        row["boot_id"],
+    )

@@ -1,0 +1,225 @@
+"""LedgerFile: the ledger's database, opened, checked, grown, and opened again when it breaks or is taken away.
+
+In: the path. Out: an open Database of a version that we know; a copy in memory where a full disk lets none be opened. A
+corrupt or vanished file is moved aside and begun again from what `recover` finds. A newer major is opened read-only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from dra_driver.model.errors import LedgerError, Retry
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.database import BUSY, BUSY_PAUSES, CORRUPT, NO_ROOM, Database, fault
+from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
+from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.snapshot import snapshot_of
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FILES = ("", "-wal", "-shm")
+
+
+class LedgerFile:
+    """The file at `path`. `opened` is called whenever it was opened to be written."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        recover: Callable[[], Iterable[Record]],
+        reads_only: bool,
+        opened: Callable[[], None],
+    ) -> None:
+        self.path = path
+        self._recover, self._reads_only, self._was_opened = recover, reads_only, opened
+        self._reopening = threading.Lock()
+        self._database: Database | None = None
+        self.is_read_only = False
+        self.problem = ""  # why the agent isn't ready, for people
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def use(self, use: Callable[[Database], T], deadline: Deadline) -> T:
+        """Use the open file; when it turns out broken, or is no longer the one at `path`, open it again first."""
+        database = self.current(deadline)
+        try:
+            return use(database)
+        except LedgerError as error:
+            if error.code != CORRUPT or self.is_read_only:
+                raise
+        with self._reopening:
+            if self._database is database:
+                database.close()
+                self._database = None
+        return use(self.current(deadline))
+
+    def current(self, deadline: Deadline) -> Database:
+        """Return the open file, tried until `deadline` where another process keeps it locked. Raises: LedgerError."""
+        database = self._database
+        if database is not None and database.is_current():
+            return database
+        pause = BUSY_PAUSES[0]
+        while True:
+            try:
+                return self._opened(deadline)
+            except LedgerError as error:
+                self.problem = str(error)
+                if error.code != BUSY or deadline.has_passed():
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, BUSY_PAUSES[1])
+
+    def _opened(self, deadline: Deadline) -> Database:
+        """Return the file, opened now unless another thread was faster."""
+        if not self._reopening.acquire(timeout=deadline.remaining()):
+            raise LedgerError("busy", f"ledger {self.path} is being opened by another call", retry=Retry.LATER)
+        try:
+            if self._database is None or not self._database.is_current():
+                self._database = self._open(deadline)
+                if not self.is_read_only:
+                    self.problem = str(self._database.refusal or "")
+            return self._database
+        finally:
+            self._reopening.release()
+
+    def _open(self, deadline: Deadline) -> Database:
+        if self._reads_only:
+            self.is_read_only = True
+            return Database(self.path, is_read_only=True)
+        try:
+            with _opening(self.path, deadline):
+                database = self._sound()
+                self._was_opened()
+                return database
+        except LedgerError as error:
+            if error.code not in NO_ROOM and not _is_full(self.path):
+                raise
+            return self._copied(error)
+
+    def _sound(self) -> Database:
+        try:
+            return self._checked()
+        except LedgerError as error:
+            if error.code != CORRUPT:
+                raise
+            self._move_aside(error)
+            return self._checked()
+
+    def _copied(self, cause: LedgerError) -> Database:
+        """Read a copy of the ledger in memory, so that claims can be undone on a disk on which it can't be opened."""
+        copy = snapshot_of(self.path)
+        try:
+            version = int(copy.execute("PRAGMA user_version").fetchone()[0])
+            if version // 1000 > MAJOR:
+                raise cause
+            if version == 0:
+                fill(copy, tuple(self._recover()))
+            elif version % 1000 < MINOR:
+                grow(copy)
+        except (LedgerError, sqlite3.Error) as exc:
+            copy.close()
+            raise cause from exc
+        log.error("ledger can't be opened, claims can only be unprepared", extra=fields(err=str(cause)))
+        return Database(self.path, copy=copy, refusal=cause)
+
+    def _checked(self) -> Database:
+        """Open, check the file's integrity and version, make the tables of a new one."""
+        database = Database(self.path)
+        try:
+            _check_integrity(database)
+            version = int(database.read("PRAGMA user_version")[0][0])
+            if version // 1000 > MAJOR:
+                database.close()
+                return self._open_read_only(version)
+            if version == 0:
+                self._begin(database)
+            elif version % 1000 < MINOR:
+                database.write(grow)
+            elif version % 1000 > MINOR:
+                log.info("ledger of a newer minor version", extra=fields(version=version))
+        except LedgerError:
+            database.close()
+            raise
+        return database
+
+    def _open_read_only(self, version: int) -> Database:
+        self.is_read_only = True
+        self.problem = (
+            f"ledger {self.path} was written by a newer major version ({version // 1000}.{version % 1000}, this agent "
+            f"knows {MAJOR}.{MINOR}): nothing is prepared, claims can only be unprepared"
+        )
+        log.error("ledger of a newer major version, opened read-only", extra=fields(version=version, err=self.problem))
+        return Database(self.path, is_read_only=True)
+
+    def _move_aside(self, error: LedgerError) -> None:
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
+        for suffix in _FILES:
+            with suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
+
+    def _begin(self, database: Database) -> None:
+        """Make the tables, and records of what is on the node already."""
+        records = tuple(self._recover())
+        database.write(lambda connection: fill(connection, records))
+        if records:
+            log.error("ledger begun again from CDI files", extra=fields(file=str(self.path), count=len(records)))
+
+
+def _check_integrity(database: Database) -> None:
+    if database.read("PRAGMA quick_check(1)")[0][0] != "ok":
+        raise LedgerError("corrupt", f"ledger {database.path}: its integrity check fails")
+    if database.read("PRAGMA user_version")[0][0] == 0 and database.read("SELECT name FROM sqlite_master"):
+        raise LedgerError("corrupt", f"{database.path} is not a ledger")
+
+
+@contextmanager
+def _opening(path: Path, deadline: Deadline) -> Iterator[None]:
+    """Keep two agents from making, or moving aside, the same ledger at once."""
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        with path.with_name(path.name + ".open").open("w") as lock:
+            _lock(lock.fileno(), path, deadline)
+            yield
+    except OSError as exc:
+        raise LedgerError("cannot-open", f"ledger {path} can't be opened: {exc}") from exc
+    except sqlite3.Error as exc:
+        raise fault(exc, path) from exc
+
+
+def _lock(fd: int, path: Path, deadline: Deadline) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            if deadline.has_passed():
+                raise LedgerError("busy", f"ledger {path} is being opened by another agent", retry=Retry.LATER) from exc
+            time.sleep(BUSY_PAUSES[1])
+        else:
+            return
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        free = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return free.f_bfree == 0 or (free.f_files > 0 and free.f_ffree == 0)

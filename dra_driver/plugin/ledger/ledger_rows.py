@@ -1,0 +1,85 @@
+"""Rows: the schema of the ledger, and the SQL that writes and removes claims in it.
+
+In: records, what they hold, an open transaction. Out: rows. `user_version` is major * 1000 + minor. What is added
+within a major has defaults, and is never needed by those who do not know it.
+Source: docs/decisions/0004.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable
+
+from dra_driver.plugin.ledger import device_effects, kept_back
+from dra_driver.plugin.ledger.conflicts import wanted_of
+from dra_driver.plugin.ledger.record import Record, State, record_of_row, row_of_record
+
+MAJOR, MINOR = 1, 3
+GROWN = (  # since 1.1
+    "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
+    *device_effects.SCHEMA,
+    *kept_back.SCHEMA,
+)
+SCHEMA = (
+    """CREATE TABLE claims (
+        uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, boot_id TEXT NOT NULL,
+        allocation TEXT NOT NULL, steps TEXT NOT NULL, gone_since REAL, gone_boot TEXT NOT NULL DEFAULT '')
+        WITHOUT ROWID""",
+    """CREATE TABLE holds (
+        device TEXT NOT NULL, claim_uid TEXT NOT NULL, share_id TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (device, claim_uid, share_id)) WITHOUT ROWID""",
+    "CREATE INDEX holds_of_claim ON holds (claim_uid)",
+    *GROWN,
+    f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
+)
+
+
+def fill(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+    """Make the tables, and rows for claims that are on the node already."""
+    for line in SCHEMA:
+        connection.execute(line)
+    for record in records:
+        insert(connection, record, wanted_of(record.claim(), ()))
+        device_effects.insert_recovered(connection, record.uid, record.steps)
+
+
+def grow(connection: sqlite3.Connection) -> None:
+    """Add what this minor version has more."""
+    for line in (*GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
+        connection.execute(line)
+
+
+def insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:
+    """Write a claim and what it holds."""
+    row = row_of_record(record)
+    columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
+    connection.execute(f"INSERT INTO claims ({columns}) VALUES ({marks})", row)  # noqa: S608
+    connection.executemany(
+        "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
+        [(device, record.uid, share_id) for device, share_id in holds],
+    )
+
+
+def delete(connection: sqlite3.Connection, uid: str) -> None:
+    """Remove a claim and what it holds."""
+    connection.execute("DELETE FROM holds WHERE claim_uid = ?", (uid,))
+    connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+
+
+def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]) -> None:
+    """Remove a claim; what its pods may still use is kept back, unless no pod was ever told that it has it."""
+    if record.state != State.PREPARING:
+        kept_back.keep_back(connection, record, pods, record.boot_id)
+    delete(connection, record.uid)
+
+
+def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Record, ...]:
+    """Return those of the claims that have a row."""
+    sql = "SELECT * FROM claims WHERE uid = ?"
+    return tuple(record_of_row(row) for uid in uids for row in connection.execute(sql, (uid,)).fetchall())
+
+
+def view_without(uids: frozenset[str]) -> str:
+    """Return the query for all claims but these, "" for all; UIDs have no quotes."""
+    names = ", ".join(f"'{uid}'" for uid in sorted(uids))
+    return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})" if uids else ""  # noqa: S608

@@ -1,0 +1,136 @@
+"""Geometer: cuts GPUs as an administrator declared, where nothing is cut on demand.
+
+In: the declared geometry (`geometry_source`). Effects: partitions and MIG mode of GPUs that no claim uses, neither
+prepared nor allocated. What stands there otherwise gives way: the declaration is the administrator's word. What it
+makes is no claim's, so it is published as it stands and outlives every claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from dra_driver.hardware.facts import GpuFacts, Problem
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.mig.geometry import Wanted, wanted_of
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import gpu_name
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.geometry_source import GeometrySource
+from dra_driver.plugin.mig.partitioner import gpu_lock
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+GPU_SECONDS = 30.0
+APPLIED, NOT_APPLIED = "MigGeometryApplied", "MigGeometryNotApplied"
+_CODE = "inventory.geometry"
+
+
+class Geometer:
+    """Applies one declaration on one node.
+
+    `allocated` names the devices of this pool in any claim's allocation; `tell` sends an event (reason, message) to the
+    node.
+    """
+
+    def __init__(
+        self,
+        source: GeometrySource,
+        *,
+        hardware: Hardware,
+        ledger: Ledger,
+        locks: NodeLocks,
+        allocated: Callable[[], frozenset[str]],
+        changed: Callable[[], None],
+        tell: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        self._source = source
+        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+        self._allocated, self._changed, self._tell = allocated, changed, tell
+        self.problems: tuple[Problem, ...] = ()
+        self._is_aside = False
+        self._used: frozenset[str] | None = None  # devices that claims hold, as listed in this look
+
+    @property
+    def is_declared(self) -> bool:
+        """Say whether there is anything to apply."""
+        return self._source.is_declared
+
+    def stand_aside(self) -> int:
+        """Change nothing, and say so once: GPUs are cut on demand."""
+        if not self._is_aside:
+            log.info("declared geometry not applied: GPUs are cut on demand")
+        self._is_aside, self.problems = True, ()
+        return 0
+
+    def apply(self) -> int:
+        """Bring every GPU that nobody uses to the declared geometry; gives the number of GPUs that were changed.
+
+        Raises: DriverError when nothing could be found out; a GPU that resists stands in `problems`.
+        """
+        configurations, name = self._source.configurations(), self._source.name()
+        problems = [Problem(_CODE, "node", self._source.fault)] if self._source.fault else []
+        count, self._used, self._is_aside = 0, None, False
+        if name and isinstance(self._hardware, Partitionable):
+            for index, gpu in enumerate(self._hardware.discover().gpus):
+                if not gpu.mig_profiles:
+                    continue
+                try:
+                    wanted = wanted_of(gpu, index, name, configurations)
+                    fault, is_changed = self._apply(self._hardware, gpu, wanted)
+                except DriverError as error:
+                    fault, is_changed = str(error), False
+                if fault:
+                    problems.append(Problem(_CODE, gpu.pci_address, f"geometry {name} not applied: {fault}"))
+                count += is_changed
+        self._report(name, problems, count)
+        return count
+
+    def _report(self, name: str, problems: list[Problem], count: int) -> None:
+        """Say what is new."""
+        news = [problem for problem in problems if problem not in self.problems]
+        self.problems = tuple(problems)
+        for problem in news:
+            log.warning("GPU not cut as declared", extra=fields(device=problem.subject, problem=problem.message))
+        if news:
+            self._tell(NOT_APPLIED, "; ".join(f"{p.subject}: {p.message}" for p in news))
+        if count:
+            log.info("GPUs cut as declared", extra=fields(profile=name, count=count))
+            self._tell(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
+            self._changed()
+
+    def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: Wanted | str | None) -> tuple[str, bool]:
+        """Bring one GPU to its geometry. Gives what is wrong ("" for nothing), and whether anything was changed."""
+        if not isinstance(wanted, Wanted):
+            return wanted or "", False
+        cuts = wanted.cuts
+        deadline = Deadline.after(GPU_SECONDS)
+        with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
+            standing = port.partitions_now(gpu)
+            surplus = [p for p in standing if not any(cut.is_at(p) for cut in cuts)]
+            missing = [cut for cut in cuts if not any(cut.is_at(p) for p in standing)]
+            if not surplus and not missing and gpu.mig_enabled == wanted.is_enabled:
+                return "", False
+            if self._used is None:
+                self._used = self._allocated()
+            if any(_is_of(gpu, name) for name in self._ledger.held() | self._used):
+                return "it waits until no claim uses the GPU", False
+            for partition in surplus:
+                port.destroy_partition(gpu, partition.uuid, deadline.remaining())
+            wanted_places = {(cut.profile.gi_profile_id, cut.start) for cut in cuts}
+            for place in set(port.unusable_now(gpu)) - wanted_places:  # what was begun at a wanted place is completed
+                port.destroy_partition(gpu, "", deadline.remaining(), placement=place)
+            if gpu.mig_enabled != wanted.is_enabled:
+                port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
+            for cut in missing:
+                port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+        return "", True
+
+
+def _is_of(gpu: GpuFacts, device: str) -> bool:
+    """Say whether a device is a GPU or cut from it."""
+    whole = gpu_name(gpu.pci_address)
+    return device == whole or device.startswith((f"{whole}-", f"{whole}/"))

@@ -1,0 +1,106 @@
+"""GeometrySource: which geometry this node is to have, from the flag, the node's labels and a file.
+
+In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may
+mean. The file (a ConfigMap that
+is mounted) is read again when it changed; while it is wrong what it said last holds. Never an effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
+from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, Rule, geometry_of
+from dra_driver.model.errors import InputError, NodeError
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.node_claims.pod_resources import PodsHere
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LABEL = "nvidia.com/mig.config"
+MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # the GPU operator may run its MIG manager where this is "true"
+MANAGER_POD = "nvidia-mig-manager-"  # as its DaemonSet names them
+
+
+class NodeApi(Protocol):
+    """What is asked of the Kubernetes API."""
+
+    def get_node(self, name: str) -> Wire:
+        """Read a node. Raises: ApiError."""
+
+
+class Kubelet(Protocol):
+    """What is asked of the kubelet."""
+
+    def here(self) -> PodsHere:
+        """Return this node's pods. Raises: NodeError."""
+
+
+class GeometrySource:
+    """The declared geometry of one node. One thread."""
+
+    def __init__(
+        self, rules: tuple[Rule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
+    ) -> None:
+        self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
+        self._stamp: tuple[int, int] | None = None
+        self._configurations: Configurations = {}
+        self.fault = ""  # what is wrong with the file
+
+    @property
+    def is_declared(self) -> bool:
+        """Say whether anything is declared for any node."""
+        return bool(self._rules)
+
+    def name(self) -> str:
+        """Give the name that counts now, "" for none. Raises: ApiError."""
+        needs_labels = any(rule.geometry == FROM_LABEL or "=" in rule.selector for rule in self._rules)
+        labels: Mapping[str, str] = {}
+        if needs_labels:
+            labels = (self._api.get_node(self._node).get("metadata") or {}).get("labels") or {}
+        found = geometry_of(self._rules, self._node, labels)
+        if found != FROM_LABEL:
+            return found
+        wanted = str(labels.get(LABEL, ""))
+        return "" if not wanted or self._has_manager(labels) else wanted
+
+    def configurations(self) -> Configurations:
+        """Give the file's configurations; none without a file."""
+        if self._file is None:
+            return {}
+        try:
+            status = self._file.stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
+            if stamp != self._stamp:
+                self._configurations, self._stamp = _read(self._file), stamp
+                log.info("MIG configurations read", extra=fields(file=str(self._file), count=len(self._configurations)))
+            self.fault = ""
+        except OSError as error:
+            self._complain(f"{self._file} can't be read: {error.strerror}")
+        except InputError as error:
+            self._complain(str(error))
+        return self._configurations
+
+    def _complain(self, fault: str) -> None:
+        if fault != self.fault:
+            log.warning("MIG configurations not read", extra=fields(file=str(self._file), err=fault))
+        self.fault = fault
+
+    def _has_manager(self, labels: Mapping[str, str]) -> bool:
+        """Whether a MIG manager does what the label says; by the label that deploys it if the kubelet does not tell."""
+        try:
+            pods = self._kubelet.here().pods
+        except NodeError:
+            return labels.get(MANAGER_LABEL) == "true"
+        return any(name.startswith(MANAGER_POD) for _, name in pods)
+
+
+def _read(file: Path) -> Configurations:
+    """Read the file. Raises: InputError."""
+    from dra_driver.documents.document import read_document  # noqa: PLC0415 - YAML only where it is wanted
+
+    return read_configurations(read_document(file), str(file))

@@ -1,0 +1,104 @@
+"""Owners: whose the partitions on this node are, as the ledger knows it.
+
+In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
+does not know may have been made, or forgotten, while we looked: it is judged again under its GPU's lock, under which
+nothing of ours is made or destroyed. While somebody is at work on that GPU the last judgement stands, and another look
+is needed: nothing else may tell when that work ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dra_driver.claims.plan import MigPartitionStep
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.mig.partitions import Ownership, Place
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import replicated_name
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.partitioner import US, gpu_lock
+
+
+class Owners:
+    """Judges partitions. One thread."""
+
+    def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
+        self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
+        self._foreign: frozenset[str] = frozenset()  # UUIDs that were an administrator's when last judged
+        self._foreign_places: frozenset[Place] = frozenset()
+        self.is_settled = True  # whether all were judged with nobody at work on their GPUs
+
+    def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
+        """Say whose each partition is. Raises: LedgerError."""
+        known = self.of_ledger()
+        self.is_settled = True
+        gpus = tuple(self._judged(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
+        uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
+        places = known.places.union(*(o.places for _, o in gpus))
+        recorded = known.recorded.union(*(o.recorded for _, o in gpus))
+        ownership = replace(known, uuids=uuids, places=places, recorded=recorded)
+        fresh = replace(facts, gpus=tuple(gpu for gpu, _ in gpus))
+        self._foreign = frozenset(p.uuid for gpu in fresh.gpus for p in ownership.foreign(gpu))
+        self._foreign_places = frozenset(
+            (gpu.pci_address, *place) for gpu in fresh.gpus for place in ownership.foreign_places(gpu)
+        )
+        return fresh, ownership
+
+    def of_ledger(self) -> Ownership:
+        """Read what the ledger knows. Raises: LedgerError."""
+        uuids, places, recorded = set(), set(), set()
+        forms: set[tuple[str, bool]] = set()
+        tenants: set[tuple[str, str]] = set()
+        for record in self._ledger.records():
+            devices = record.allocation.get("devices") or ()
+            forms.update((d["device"], bool(d.get("shareID"))) for d in devices if not d.get("adminAccess"))
+            tenants.update((name, record.namespace) for name in _shared(devices))
+            for step in record.steps:
+                is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
+                if not is_ours or step.get("bootId") != self._boot_id:
+                    continue
+                place = (step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]) if step["gpu"] else None
+                if place:
+                    recorded.add(place)
+                if step["uuid"]:
+                    uuids.add(step["uuid"])
+                elif place:
+                    places.add(place)
+        held = frozenset(name for name in self._ledger.held() if "/" not in name)
+        modes = self._ledger.modes(self._boot_id)
+        return Ownership(
+            uuids=frozenset(uuids),
+            places=frozenset(places),
+            held=held,
+            modes=modes,
+            forms=frozenset(forms),
+            recorded=frozenset(recorded),
+            tenants=frozenset(tenants),
+        )
+
+    def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
+        """Judge one GPU again with nobody at work on it."""
+        if not isinstance(self._hardware, Partitionable):
+            return gpu, known
+        try:
+            with self._locks.hold([gpu_lock(gpu.pci_address)], Deadline.after(0)):
+                now, unusable = self._hardware.partitions_now(gpu), self._hardware.unusable_now(gpu)
+                return replace(gpu, partitions=now, unusable=unusable), self.of_ledger()
+        except DriverError:
+            self.is_settled = False
+            ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
+            recorded = frozenset((gpu.pci_address, *place) for place in gpu.unusable) - self._foreign_places
+            return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)
+
+
+def _shared(devices: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Name the devices of which a claim has shares."""
+    for device in devices:
+        parent = device["device"] if device.get("shareID") else replicated_name(device["device"])
+        if parent and not device.get("adminAccess"):
+            yield parent

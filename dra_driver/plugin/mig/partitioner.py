@@ -1,0 +1,240 @@
+"""Partitioner: makes and destroys partitions for claims, and switches MIG mode; each idempotent by reading back.
+
+In: steps of a plan, and what the ledger recorded of them. Out: partitions, and what to record. All that changes a GPU
+happens under that GPU's lock, which holds between two agents too: so the mode isn't switched off between somebody's
+look and their partition. GPUs have a lock each; nothing here waits for another GPU.
+
+`owner` in a recorded step says whose the partition is: ours ("us") when nothing stood there before the intent was
+recorded; an administrator's ("other") when something did: that one is used and left. Ours is destroyed only in the boot
+that it was made in: a reboot takes every partition away, and what stands there afterwards is somebody else's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dra_driver.claims.plan import MigModeStep, MigPartitionStep, cut_of_record, gpu_of_record
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+US, OTHER = "us", "other"
+ROOM_SECONDS = 6.0  # how long room is waited for that the scheduler says is there
+_POLL_SECONDS = 0.1
+_GONE = "hardware.gpu-lost"
+_HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
+_NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
+
+
+class Partitioner:
+    """MIG of one node. `mode_changed` is called after each switch: minors of device nodes may be others."""
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        locks: NodeLocks,
+        ledger: Ledger,
+        boot_id: str,
+        *,
+        mode_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._hardware, self._locks, self._ledger, self._boot_id = hardware, locks, ledger, boot_id
+        self._mode_changed = mode_changed
+
+    def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
+        """Give the intent to record: ours if nothing stands there now. Raises: HardwareError."""
+        if isinstance(step, MigModeStep):
+            return {**step.record(), "bootId": self._boot_id}
+        owner = OTHER if self.find(step) else US
+        return {**step.record(), "bootId": self._boot_id, "owner": owner, "uuid": ""}
+
+    def make(
+        self, step: MigPartitionStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
+    ) -> tuple[PartitionFacts, Wire]:
+        """Give the partition, made now unless it is there, and what to record of it.
+
+        `note` records an intent durably before something is made that the ledger does not know of yet.
+
+        Raises: HardwareError, PrepareError("prepare.locked").
+        """
+        patience = deadline.sooner(ROOM_SECONDS)
+        recorded = {**recorded, **step.record()}  # what was recovered from a CDI file does not say where it is
+        intent = {**recorded, "bootId": self._boot_id, "owner": US, "uuid": ""}
+        while True:
+            with self._hold(step.gpu, deadline):
+                found = self.find(step)
+                if found is not None:
+                    return found, {**recorded, **self._judge(recorded, found)}
+                if intent != recorded:
+                    note(intent)
+                    recorded = intent
+                try:
+                    made = self._create(step, deadline)
+                except HardwareError as error:  # room that is still being given back is waited for, the lock free
+                    if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
+                        raise
+                else:
+                    log.info("partition made", extra=fields(device=step.device, status=made.uuid))
+                    return made, {**intent, "uuid": made.uuid}
+            time.sleep(_POLL_SECONDS)
+
+    def find(self, step: MigPartitionStep) -> PartitionFacts | None:
+        """Give the partition if it exists now. Raises: HardwareError."""
+        return self._find(step.gpu, step.cut.profile.gi_profile_id, step.cut.start)
+
+    def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
+        """Destroy a recorded partition if it is ours, and switch MIG mode off if it was the last of ours.
+
+        A lost GPU has no partitions. Raises: HardwareError, PrepareError("prepare.locked").
+        """
+        if recorded.get("owner") != US or recorded.get("bootId") != self._boot_id:
+            return
+        place = _place_of(recorded) if recorded.get("gpu") else self._locate(recorded["uuid"])
+        if place is None:
+            return
+        gpu, profile_id, start = place
+        try:
+            with self._hold(gpu, deadline):
+                left, port = deadline.remaining(), self._port(gpu)
+                found = None if recorded["uuid"] else self._find(gpu, profile_id, start)
+                mig_uuid = found.uuid if found else recorded["uuid"]
+                port.destroy_partition(gpu, mig_uuid, left, placement=(profile_id, start))
+                self._switch_off_if_unused(gpu, uid, deadline)
+        except HardwareError as error:
+            if error.code != _GONE:
+                raise
+            log.warning("GPU lost with a partition of ours", extra=fields(device=recorded["key"], err=str(error)))
+        else:
+            log.info("partition destroyed", extra=fields(device=recorded["key"], claim_uid=uid))
+
+    def make_whole(
+        self, step: MigModeStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
+    ) -> Wire:
+        """Switch MIG mode off, and give what to record of it: whether it is to be on again afterwards.
+
+        That is judged now: what the scan saw may have been the mode of a partition of ours that is gone since. `note`
+        records it durably before the switch.
+
+        Raises: HardwareError, also while the GPU carries a partition.
+        """
+        with self._hold(step.gpu, deadline):
+            address = step.gpu.pci_address
+            is_ours = address in self._ledger.modes(self._boot_id)
+            if self._port(step.gpu).mig_mode(step.gpu, deadline.remaining()):
+                if not is_ours and not recorded.get("restore"):
+                    recorded = {**recorded, "restore": True}
+                    note(recorded)
+                self._switch(step.gpu, deadline, enabled=False)
+            if is_ours:
+                self._ledger.set_mode(address, None)
+        return recorded
+
+    def restore(self, recorded: Wire, deadline: Deadline) -> None:
+        """Switch MIG mode on again where an administrator had. What can't be is left, and said."""
+        if not recorded.get("restore") or recorded.get("bootId") != self._boot_id:
+            return
+        gpu = gpu_of_record(recorded["gpu"])
+        try:
+            with self._hold(gpu, deadline):
+                self._switch(gpu, deadline, enabled=True)
+        except HardwareError as error:
+            log.warning("MIG mode not restored", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle(self, gpu: GpuFacts, deadline: Deadline) -> None:
+        """Switch MIG mode off where it is on for partitions of ours that are all gone. Raises: DriverError."""
+        with self._hold(gpu, deadline):
+            self._switch_off_if_unused(gpu, "", deadline)
+
+    # Below: under the GPU's lock
+
+    def _create(self, step: MigPartitionStep, deadline: Deadline) -> PartitionFacts:
+        gpu, cut, port = step.gpu, step.cut, self._port(step.gpu)
+        if not gpu.mig_enabled and gpu.pci_address not in self._ledger.modes(self._boot_id):
+            self._switch_on(gpu, deadline)
+        try:
+            return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+        except HardwareError as error:  # it was on when last looked at
+            if error.code != "hardware.mig-off":
+                raise
+        self._switch_on(gpu, deadline)
+        return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+
+    def _switch_on(self, gpu: GpuFacts, deadline: Deadline) -> None:
+        """Switch MIG mode on; noted before, so that whoever comes after a crash knows whose doing it is."""
+        self._ledger.set_mode(gpu.pci_address, self._boot_id)
+        self._switch(gpu, deadline, enabled=True)
+
+    def _judge(self, recorded: Wire, found: PartitionFacts) -> Wire:
+        """Say whose a partition is that stands already: ours if it is the one that this record made in this boot."""
+        is_ours = recorded.get("owner") == US and recorded.get("bootId") == self._boot_id
+        if is_ours and recorded.get("uuid") == found.uuid:
+            return {}
+        return {"bootId": self._boot_id, "owner": OTHER, "uuid": found.uuid}
+
+    def _switch_off_if_unused(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> None:
+        if gpu.pci_address not in self._ledger.modes(self._boot_id):
+            return
+        if self._ledger.is_occupied(gpu_name(gpu.pci_address), other_than=uid):
+            return
+        if self._port(gpu).partitions_now(gpu):
+            return
+        try:
+            self._switch(gpu, deadline, enabled=False)
+        except HardwareError as error:  # tried again by the reaper, and by a claim of the whole GPU
+            log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
+        else:
+            with as_far_as_there_is_room("forget whose MIG mode it was"):
+                self._ledger.set_mode(gpu.pci_address, None)
+
+    def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
+        self._port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
+        log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
+        self._mode_changed()
+
+    def _find(self, gpu: GpuFacts, profile_id: int, start: int) -> PartitionFacts | None:
+        now = self._port(gpu).partitions_now(gpu)
+        return next((p for p in now if (p.gi_profile_id, p.start) == (profile_id, start)), None)
+
+    def _locate(self, uuid: str) -> tuple[GpuFacts, int, int] | None:
+        """Find a partition of which only the UUID is known. Raises: HardwareError while a GPU may hide it."""
+        facts = self._hardware.discover()
+        for gpu in facts.gpus:
+            for partition in gpu.partitions:
+                if partition.uuid == uuid:
+                    return gpu, partition.gi_profile_id, partition.start
+        hiding = [p for p in facts.problems if p.code in _HIDING]
+        if facts.waiting_for or hiding:
+            why = facts.waiting_for or "; ".join(p.message for p in hiding)
+            raise HardwareError("not-answering", f"nobody can say where partition {uuid} is: {why}", retry=Retry.LATER)
+        return None
+
+    def _port(self, gpu: GpuFacts) -> Partitionable:
+        if not isinstance(self._hardware, Partitionable):
+            raise HardwareError("no-mig", f"GPU {gpu.pci_address} can't be cut by this agent", retry=Retry.LATER)
+        return self._hardware
+
+    @contextmanager
+    def _hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:
+        with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
+            yield
+
+
+def _place_of(recorded: Wire) -> tuple[GpuFacts, int, int]:
+    cut = cut_of_record(recorded)
+    return gpu_of_record(recorded["gpu"]), cut.profile.gi_profile_id, cut.start
+
+
+def gpu_lock(pci_address: str) -> str:
+    """Name the lock of a GPU. It is taken after those of claims and devices, and alone."""
+    return f"gpu/{pci_address}"

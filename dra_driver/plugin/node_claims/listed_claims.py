@@ -1,0 +1,85 @@
+"""ListedClaims: this node's claims, picked from a list of the cluster's: for kubelets that tell nothing of claims.
+
+In: what lists the claims of the cluster, one after the other. Out: those with devices of this driver's pools on this
+node. The list is read when there is reason to, never on a timer: between lists single claims are asked about, a few at
+a time. Only with --takeover-list-claims; without it the agent's role does not allow the list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.backoff import Backoff
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import ClaimWire
+from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
+
+LIST_SECONDS = 300.0  # for how long a list answers whether a claim is gone
+AT_ONCE = 5  # claims asked about in one look
+GET_SECONDS = 2.0
+
+
+class ClaimApi(Protocol):
+    """What is asked of the API server."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
+        """Read one claim. Raises: ApiError."""
+
+
+class ListedClaims:
+    """The claims of one node. Not thread-safe: its owner locks."""
+
+    def __init__(
+        self,
+        listing: Callable[[], Iterable[ClaimWire]],
+        api: ClaimApi,
+        *,
+        driver: str,
+        pools: tuple[str, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listing, self._api, self._driver, self._pools, self._clock = listing, api, driver, pools, clock
+        self._found: dict[ClaimName, ClaimWire] = {}
+        self._listed_at = float("-inf")
+        self._backoff = Backoff(base_s=1.0, most_s=60.0)
+        self._again_at, self._fault = float("-inf"), ApiError("not-listed", "claims were not listed yet")
+
+    def at(self, age_s: float) -> Mapping[ClaimName, ClaimWire]:
+        """Return the claims as of a list that is not older than this. Raises: ApiError."""
+        if self._clock() - self._listed_at > age_s:
+            self._refuse_early()
+            try:
+                found = {name_of(wire): wire for wire in self._listing() if self._is_ours(wire)}
+            except ApiError as error:
+                self._fault, pause = error, self._backoff.next_s()
+                self._again_at = self._clock() + error.retry_after_s + pause
+                raise
+            self._backoff.reset()
+            self._found, self._listed_at = found, self._clock()
+        return self._found
+
+    def refreshed(self) -> Mapping[ClaimName, ClaimWire]:
+        """Return the claims of the last list that are not known to be gone, after asking about the next few."""
+        for name in list(self._found)[:AT_ONCE]:
+            wire = self._found.pop(name)
+            try:
+                now = self._api.get_claim(*name, timeout_s=GET_SECONDS)
+            except ApiError as error:
+                if error.code == NOT_FOUND:
+                    continue
+            else:
+                if uid_of(now) != uid_of(wire) or not self._is_ours(now):
+                    continue
+            self._found[name] = wire
+        return self._found
+
+    def _refuse_early(self) -> None:
+        """Raise the last fault again while the API server is to be left alone."""
+        if self._clock() < self._again_at:
+            raise self._fault
+
+    def _is_ours(self, wire: ClaimWire) -> bool:
+        return any(r.get("driver") == self._driver and r.get("pool") in self._pools for r in results(wire))

@@ -1,0 +1,272 @@
+"""NodeClaims: the claims on this node that the ledger does not know, without a list of the cluster's.
+
+In: what the kubelet tells of its pods, the ledger. Out: those claims as the API server holds them: one GET for each,
+once. A claim that can't be read counts with what the kubelet tells of it, so that it holds its devices. A kubelet that
+does not answer is waited for, but not for ever: it may not be mounted, and then what else is known has to do (why that
+is safe: docs/decisions/0013). With `listed` the claims of the cluster count too, for kubelets that tell nothing of
+claims. Never: a change to a claim.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from dra_driver.hardware.facts import Problem
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
+from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
+from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
+from dra_driver.plugin.node_claims.pod_resources import CODE, ClaimHere, HeldDevice, PodsHere
+from dra_driver.plugin.node_identity import Node
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0  # for a kubelet that does not answer, from the first question on
+READ_SECONDS = 10.0  # for all claims of one look; those left over count with what the kubelet tells
+GET_SECONDS = 2.0
+FRESH_SECONDS = 2.0  # one answer of the kubelet serves all who ask together
+VERSION_SECONDS = 600.0  # between questions for the kubelet's version
+TELLS_ALWAYS_MINOR = 36  # KubeletPodResourcesDynamicResources can't be switched off from 1.36 on
+SILENT = "node.kubelet-silent"
+_FORBIDDEN = 403
+
+
+class Kubelet(Protocol):
+    """What is asked of the kubelet."""
+
+    def pods(self) -> PodsHere:
+        """List this node's pods and their claims. Raises: NodeError."""
+
+
+class ClaimApi(Protocol):
+    """What is asked of the API server."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
+        """Read one claim. Raises: ApiError."""
+
+    def get_node(self, name: str) -> Wire:
+        """Read a node. Raises: ApiError."""
+
+
+class NodeClaims:
+    """Answers for one node. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        *,
+        api: ClaimApi,
+        kubelet: Kubelet,
+        ledger: Ledger,
+        listed: ListedClaims | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node, self._name = node, name
+        self._api, self._kubelet, self._ledger, self._listed = api, kubelet, ledger, listed
+        self._clock = clock
+        self._mutex = threading.RLock()  # of all below
+        self._seen: PodsHere | None = None
+        self._seen_at = float("-inf")
+        self._told_last: Mapping[ClaimName, ClaimHere] = {}
+        self._asked_at: float | None = None  # since when the kubelet has not answered
+        self._read: dict[ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]] = {}  # what was told, what was read
+        self._unlisted_since: float | None = None
+        self._ask_again_at = float("-inf")  # the API server wants to be left alone until then
+        self._has_told = False  # the kubelet has told of a claim, of whatever driver
+        self._version_at = float("-inf")
+        self._problem = ""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the kubelet has answered the last question."""
+        return self._seen is not None
+
+    def here(self) -> PodsHere:
+        """Return what the kubelet tells now, or has told a moment ago. Raises: NodeError("node.pod-resources")."""
+        with self._mutex:
+            if self._seen is None or self._clock() - self._seen_at > FRESH_SECONDS:
+                self._seen = None
+                self._seen = self._kubelet.pods()
+                self._seen_at, self._asked_at = self._clock(), None
+                self._told_last = self._seen.claims
+                self._has_told = self._has_told or bool(self._told_last)
+            return self._seen
+
+    def unknown(self, *, is_patient: bool = True, is_fresh: bool = True) -> tuple[ClaimWire, ...]:
+        """Return the claims with devices of this driver on this node that the ledger does not know.
+
+        What is listed is listed now, or, when not `is_fresh`, only asked about again. Raises: NodeError
+        ("node.pod-resources") while the kubelet is waited for, or, when not `is_patient`, whenever it does not answer;
+        ApiError while the list is waited for.
+        """
+        with self._mutex:
+            known = self._known()
+            found: dict[ClaimName, ClaimWire] = {}
+            if self._listed:
+                found.update(self._list(self._listed, is_fresh=is_fresh))
+            told = self._told(is_patient=is_patient)
+            wires = self._read_all({name: claim for name, claim in told.items() if name not in known})
+            for name, wire in wires.items():
+                found[name] = _with_devices(wire, name, told[name].devices, self._node.driver)
+            return tuple(wire for name, wire in found.items() if name not in known)
+
+    def find(self, uid: str) -> ClaimWire | None:
+        """Return the claim with this UID, as the API server holds it; None when no pod of this node has one.
+
+        Raises: DriverError when that can't be told.
+        """
+        with self._mutex:
+            known, told = self._known(), self._told(is_patient=False)
+            wires = [*self._read_all({name: claim for name, claim in told.items() if name not in known}).values()]
+            if self._listed:
+                wires += self._listed.at(LIST_SECONDS).values()
+            found = next((wire for wire in wires if uid_of(wire) == uid), None)
+            if found is None and not self._listed and not self._is_telling():
+                raise NodeError(
+                    "kubelet-silent",
+                    "the kubelet tells of no claim at all, so that it can't be told whether this one is still there",
+                    hint="switch on its gate KubeletPodResourcesDynamicResources, or set takeover.listClaims",
+                    retry=Retry.LATER,
+                )
+            return found
+
+    def is_here(self, record: Record) -> bool:
+        """Whether a pod of this node has the claim, as the kubelet tells; not when it does not answer."""
+        try:
+            return (record.namespace, record.name) in self.here().claims
+        except NodeError:
+            return False
+
+    def examine(self, records: Iterable[Record]) -> None:
+        """Note whether the kubelet tells of claims at all: of those that were prepared in this boot it should."""
+        prepared = [r for r in records if r.state == State.PREPARED and r.boot_id == self._node.boot_id and r.name]
+        try:
+            is_silent = bool(prepared) and not self.here().claims and not self._is_telling()
+        except DriverError as error:
+            self._note(str(error))
+            return
+        self._note(f"it tells of no claim, but {len(prepared)} are prepared here" if is_silent else "")
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return what keeps the kubelet from telling."""
+        return (Problem(SILENT, "node", self._problem),) if self._problem else ()
+
+    # What the kubelet tells
+
+    def _known(self) -> frozenset[ClaimName]:
+        """Return the names of the claims in the ledger; none while it can't be read, and every claim is asked about."""
+        try:
+            return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
+        except LedgerError as error:
+            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            return frozenset()
+
+    def _told(self, *, is_patient: bool) -> Mapping[ClaimName, ClaimHere]:
+        try:
+            return self.here().claims
+        except NodeError as error:
+            now = self._clock()
+            if self._asked_at is None:
+                self._asked_at = now
+            if not self._listed and (not is_patient or now - self._asked_at < PATIENCE_SECONDS):
+                raise
+            self._note(str(error))
+            return self._told_last
+
+    def _is_telling(self) -> bool:
+        """Whether the kubelet tells of claims: it has done so, or is of a version that always does.
+
+        Raises: ApiError.
+        """
+        if not self._has_told and self._clock() - self._version_at > VERSION_SECONDS:
+            self._version_at = self._clock()
+            info = (self._api.get_node(self._name).get("status") or {}).get("nodeInfo") or {}
+            self._has_told = _minor(info.get("kubeletVersion")) >= TELLS_ALWAYS_MINOR
+        return self._has_told
+
+    def _note(self, problem: str) -> None:
+        if problem and not self._problem:
+            hint = "its gate KubeletPodResourcesDynamicResources, or takeover.listClaims in the chart"
+            log.warning("the kubelet does not tell of claims", extra=fields(code=CODE, reason=problem, hint=hint))
+        self._problem = problem
+
+    # What the API server holds
+
+    def _list(self, listed: ListedClaims, *, is_fresh: bool) -> Mapping[ClaimName, ClaimWire]:
+        """Return what is listed, or was; a list that does not come is waited for no longer than the kubelet.
+
+        Raises: ApiError.
+        """
+        if not is_fresh:
+            return listed.refreshed()
+        try:
+            found = listed.at(FRESH_SECONDS)
+        except ApiError as error:
+            now = self._clock()
+            self._unlisted_since = now if self._unlisted_since is None else self._unlisted_since
+            if error.status != _FORBIDDEN and now - self._unlisted_since < PATIENCE_SECONDS:
+                raise
+            log.warning("cannot list claims", extra=fields(code=error.code, err=str(error)))
+            return {}
+        self._unlisted_since = None
+        return found
+
+    def _read_all(self, told: Mapping[ClaimName, ClaimHere]) -> dict[ClaimName, ClaimWire]:
+        """Read the claims that may be this driver's, each once; an empty one where there was no answer."""
+        deadline = self._clock() + READ_SECONDS
+        wires = {}
+        for name, claim in told.items():
+            if not claim.devices and claim.is_prepared:  # by other drivers, for devices of theirs
+                continue
+            devices, wire = self._read.get(name, (None, {}))
+            if devices != claim.devices:
+                wire, is_answered = self._get(name, deadline)
+                if is_answered:
+                    self._read[name] = (claim.devices, wire)
+            wires[name] = wire
+        self._read = {name: read for name, read in self._read.items() if name in self._told_last}
+        return wires
+
+    def _get(self, name: ClaimName, deadline: float) -> tuple[ClaimWire, bool]:
+        """Read a claim, unless there is no time left.
+
+        Returns the claim, empty where there is none or no answer, and whether there was an answer.
+        """
+        left = min(GET_SECONDS, deadline - self._clock())
+        if left <= 0 or self._clock() < self._ask_again_at:
+            return {}, False
+        try:
+            return self._api.get_claim(*name, timeout_s=left), True
+        except ApiError as error:
+            log.warning("claim not read", extra=fields(claim="/".join(name), code=error.code, err=str(error)))
+            if error.retry_after_s:
+                self._ask_again_at = self._clock() + error.retry_after_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
+            return {}, error.code == NOT_FOUND
+
+
+def _with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:
+    """Return the little of a claim that counts: who it is, and its devices, of which the kubelet may know more."""
+    stored = [result for result in results(wire) if result["driver"] == driver]
+    known = {(result["pool"], result["device"]) for result in stored}
+    told = (
+        {"driver": driver, "pool": d.pool, "device": d.device, **({"shareID": d.share_id} if d.share_id else {})}
+        for d in devices
+        if (d.pool, d.device) not in known
+    )
+    metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
+    return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}
+
+
+def _minor(version: object) -> int:
+    parts = str(version or "").lstrip("v").split(".")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0

@@ -1,0 +1,158 @@
+"""PodResources: what the kubelet says of the pods on this node, asked on its own socket.
+
+In: the socket's path, a driver's name. Out: the pods and claims of this node, and what its device plugins can hand out.
+An answer is bounded in size and time. Names of claims and of the driver's devices are checked, for they go into paths:
+one that Kubernetes would not allow spoils the whole answer, because leaving it out could hide a claim. What another
+driver told the kubelet of its devices is not looked at. Never: the API server, a file of the kubelet's.
+
+The kubelet leaves out pods that have ended, pods that were deleted by force, ordinary init containers, and claims that
+no container names. A claim that is being prepared comes without devices. Whether access is for administration only is
+not told. Source: kubelet podresources/v1 (server_v1.go, dra/manager.go), Kubernetes 1.34 to 1.36.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dra_driver.model.errors import NodeError, Retry
+from dra_driver.model.names import is_dns_label
+from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
+from dra_driver.plugin.node_claims.claim_results import ClaimName
+
+SERVICE = "v1.PodResourcesLister"
+ASK_SECONDS = 5.0
+ANSWER_BYTES = 8 << 20
+MOST_PODS = 5_000
+MOST_CLAIMS = 5_000
+CODE = "node.pod-resources"
+
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_authority", "localhost"),
+    ("grpc.max_receive_message_length", ANSWER_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # a kubelet that starts anew is found at once, whatever failed before
+)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_POOL = re.compile(r"[a-z0-9]([-a-z0-9./]*[a-z0-9])?")
+_SHARE = re.compile(r"[0-9a-fA-F-]{1,64}")
+_NAME_CHARACTERS = 253
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device that was prepared for a claim. A kubelet of 1.34 tells no share."""
+
+    pool: str
+    device: str
+    share_id: str = ""
+
+
+@dataclass(slots=True)
+class ClaimHere:
+    """A claim of a pod on this node: the driver's devices, and whether any driver has prepared it."""
+
+    devices: tuple[HeldDevice, ...] = ()
+    is_prepared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodsHere:
+    """The pods of this node by namespace and name, and their claims."""
+
+    pods: frozenset[tuple[str, str]]
+    claims: Mapping[ClaimName, ClaimHere]
+
+
+class PodResources:
+    """The kubelet's socket. All methods may be called from any thread."""
+
+    def __init__(self, path: Path, driver: str) -> None:
+        self._path, self._driver = path, driver
+
+    def pods(self) -> PodsHere:
+        """List this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
+        answer = self._ask("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
+        if len(answer.pod_resources) > MOST_PODS:
+            raise self._fault(f"it tells of {len(answer.pod_resources)} pods, more than {MOST_PODS}")
+        claims: dict[ClaimName, ClaimHere] = {}
+        for used in _used(answer):
+            name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
+            claim = claims.setdefault(name, ClaimHere())
+            ours = (self._device(found) for found in used.claim_resources if found.driver_name == self._driver)
+            claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
+            claim.is_prepared |= bool(used.claim_resources)
+            if len(claims) > MOST_CLAIMS:
+                raise self._fault(f"it tells of more than {MOST_CLAIMS} claims")
+        return PodsHere(frozenset((pod.namespace, pod.name) for pod in answer.pod_resources), claims)
+
+    def allocatable(self) -> Mapping[str, int]:
+        """Count the devices of device plugins by resource name. Raises: NodeError("node.pod-resources")."""
+        request, answer = messages.AllocatableResourcesRequest(), messages.AllocatableResourcesResponse
+        counts: Counter[str] = Counter()
+        for entry in self._ask("GetAllocatableResources", request, answer).devices:
+            counts[entry.resource_name] += len(entry.device_ids)
+        return counts
+
+    def _ask(self, method: str, request: Any, answer: Any) -> Any:
+        with grpc.insecure_channel(f"unix:{self._path}", options=_OPTIONS) as channel:
+            call = channel.unary_unary(
+                f"/{SERVICE}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=answer.FromString,
+            )
+            try:
+                return call(request, timeout=ASK_SECONDS)
+            except grpc.RpcError as error:
+                raise self._fault(_text(error)) from error
+
+    def _device(self, found: messages.ClaimResource) -> HeldDevice:
+        return HeldDevice(
+            self._checked(found.pool_name, _is_pool),
+            self._checked(found.device_name, is_dns_label),
+            self._checked(found.share_id, _is_share) if found.share_id else "",
+        )
+
+    def _checked(self, text: str, is_valid: Any) -> str:
+        if not is_valid(text):
+            raise self._fault(f"it tells of {text[:100]!r}, which is no name of Kubernetes")
+        return text
+
+    def _fault(self, what: str) -> NodeError:
+        return NodeError(
+            "pod-resources",
+            f"the kubelet's PodResources at {self._path}: {what}",
+            hint="mount <kubelet's folder>/pod-resources read-only at the same path, as the chart does",
+            retry=Retry.LATER,
+        )
+
+
+def _used(answer: messages.ListPodResourcesResponse) -> Iterator[messages.DynamicResource]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            yield from container.dynamic_resources
+
+
+def _is_subdomain(text: str) -> bool:
+    return len(text) <= _NAME_CHARACTERS and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def _is_pool(text: str) -> bool:
+    return len(text) <= _NAME_CHARACTERS and _POOL.fullmatch(text) is not None and ".." not in text
+
+
+def _is_share(text: str) -> bool:
+    return _SHARE.fullmatch(text) is not None
+
+
+def _text(error: grpc.RpcError) -> str:
+    """Return a gRPC error as one line; it is a call too, which the library's types do not say."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    name = code().name if code else type(error).__name__
+    return " ".join(f"{name}: {details() if details else error}"[:300].split())

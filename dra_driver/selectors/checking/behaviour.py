@@ -1,0 +1,57 @@
+"""In what the evaluation of a compiled selector differs between Kubernetes versions.
+
+In: a version. Out: a `Behaviour`. What a version declares (functions, types) is data in `tables/`; here stands how the
+same functions act. Each flag names what the version does.
+
+The rule: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.selectors.syntax.nodes import Call, Ident, Node, Select
+from dra_driver.selectors.values.types import is_optional
+
+_ACCESS = frozenset({"_[_]", "_[?_]", "_?._", "_?_:_"})
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How one version evaluates. `names` says which functions act in a way of their own, and what they are filed as."""
+
+    changes_receivers: bool  # add() and sub() change a quantity that no longer fits an int64
+    copies_branches: bool  # an optional that a variable holds, or a ternary picks, loses Kubernetes' types on the way
+    refuses_plain: bool  # or() and orValue() of what is no optional
+    newer_costs: bool  # matches(a, b), startsWith(), endsWith() and includes() cost by their size
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def copies(self, branch: Node) -> bool:
+        """Whether an optional that this branch of a ternary gives is copied. Chains of fields see to it themselves."""
+        return self.copies_branches and not _is_chain(branch) and may_be_optional(branch)
+
+
+def may_be_optional(node: Node) -> bool:
+    """Whether the value of a node can be an optional."""
+    return is_optional(node.type) or node.type.kind in {"dyn", "any"}
+
+
+def _is_chain(node: Node) -> bool:
+    return type(node) is Ident or type(node) is Select or (type(node) is Call and node.function in _ACCESS)
+
+
+_OLDER = Behaviour(changes_receivers=True, copies_branches=True, refuses_plain=False, newer_costs=False)
+_NEWER = Behaviour(
+    changes_receivers=False,
+    copies_branches=False,
+    refuses_plain=True,
+    newer_costs=True,
+    names={name: f"{name} since 1.37" for name in ("lists.range", "includes")},
+)
+CHANGING = {name: f"{name} up to 1.36" for name in ("quantity", "add", "sub")}
+
+
+def behaviour_of(kubernetes: str) -> Behaviour:
+    """Return how a version evaluates."""
+    return _OLDER if kubernetes in {"1.34", "1.35", "1.36"} else _NEWER

@@ -1,0 +1,200 @@
+"""What one Kubernetes version declares: functions, macros, names, the fields of `device`, its gates.
+
+In: a version, feature gates, an environment ("stored" or "new"). Out: an `Declarations` value that the parser, the
+checker and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this file only reads them.
+
+An entry of a table may end in `@1.34` (the version that introduced it) and `?Gate`. Stored expressions see everything
+in the table; new expressions see what the previous minor version had, and gated entries exactly as the gate says.
+
+The rule: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.selectors.engine import Environment
+from dra_driver.selectors.syntax.macros import EXPANDERS, Macro
+from dra_driver.selectors.values.types import ANY, DYN, Type, parse_type
+
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
+
+_ENTRY = re.compile(
+    r"(?P<id>\S+): (?:(?P<receiver>.+?)\.)?\((?P<params>.*)\) -> (?P<result>[^@?]+?)"
+    r"(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?"
+)
+_SUFFIX = re.compile(r"(?P<body>[^@?]+?)(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?")
+_MOST_RESOLUTIONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One overload. The parameters of a member overload start with the receiver."""
+
+    id: str
+    member: bool
+    params: tuple[Type, ...]
+    result: Type
+    variables: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Declarations:
+    """What an expression can refer to.
+
+    `resolutions` remembers overload resolutions between expressions: (function, style, argument types) → (ids, result).
+    """
+
+    kubernetes: str
+    verdicts: str  # "exact" where vectors of that version exist, else "derived"
+    gates: Mapping[str, bool]
+    environment: Environment
+    macros: dict[tuple[str, int, bool], Macro]
+    identifiers: dict[str, Type]
+    device_fields: dict[str, Type]
+    attribute_type: Type
+    result_types: frozenset[Type]
+    converts_lists: bool
+    shows_sharing: bool  # whether allowMultipleAllocations of a device reaches the expression
+    resolutions: dict[Any, tuple[tuple[str, ...], Type]] = field(default_factory=dict)
+    _rows: dict[str, list[str]] = field(default_factory=dict)
+    _overloads: dict[str, tuple[Overload, ...]] = field(default_factory=dict)
+
+    @property
+    def function_names(self) -> list[str]:
+        """All functions that source text can call."""
+        return [name for name in self._rows if name[0].isalpha() and "@" not in name]
+
+    def overloads(self, function: str) -> tuple[Overload, ...]:
+        """Give the overloads of a function in resolution order; none if it does not exist."""
+        found = self._overloads.get(function)
+        if found is None:
+            rows = [row for row in self._rows.get(function, ()) if self._visible(row)]
+            found = self._overloads[function] = tuple(_read_overload(row) for row in rows)
+        return found
+
+    def remember(self, key: Any, ids: tuple[str, ...], result: Type) -> None:
+        """Keep a resolution that depends on its argument types alone."""
+        if len(self.resolutions) >= _MOST_RESOLUTIONS:
+            self.resolutions.clear()
+        self.resolutions[key] = ids, result
+
+    def _visible(self, row: str) -> bool:
+        found = _ENTRY.fullmatch(row)
+        assert found is not None, row  # noqa: S101
+        return is_visible(found["since"], found["gate"], self.kubernetes, self.gates, self.environment)
+
+
+def is_visible(
+    since: str | None, gate: str | None, kubernetes: str, gates: Mapping[str, bool], environment: Environment
+) -> bool:
+    """Tell whether an entry of the table exists in an environment."""
+    if environment == "stored":
+        return True
+    if gate is not None:
+        return gates.get(gate, True)
+    return since is None or _minor(since) < _minor(kubernetes)
+
+
+def declare(kubernetes: str, gates: Mapping[str, bool] | None, environment: Environment) -> Declarations:
+    """Give the declarations of a version; the same arguments give the same object.
+
+    Raises:
+        InputError: The version is not one of VERSIONS.
+    """
+    if kubernetes not in VERSIONS:
+        raise InputError(
+            "kubernetes-version",
+            f"selectors of Kubernetes {kubernetes} are not known",
+            hint=f"choose one of {', '.join(VERSIONS)}",
+        )
+    return _declare(kubernetes, tuple(sorted((gates or {}).items())), environment)
+
+
+@lru_cache(maxsize=4)
+def _table(kubernetes: str) -> dict[str, Any]:
+    text = resources.files("dra_driver.selectors").joinpath(f"tables/kubernetes-{kubernetes}.json").read_text("utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+@lru_cache(maxsize=64)
+def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environment: Environment) -> Declarations:
+    table = _table(kubernetes)
+    gates = {**table["gates"], **dict(overrides)}
+    attribute = _attribute_type(table["attributeType"], gates, environment)
+    macros = {}
+    for row in table["macros"]:
+        name, arity, member, since = _read_macro(row)
+        if is_visible(since, None, kubernetes, gates, environment):
+            macros[name, arity, member] = EXPANDERS[name, arity, member]
+    fields = {}
+    for name, row in table["fields"].items():
+        found = _SUFFIX.fullmatch(row)
+        assert found is not None, row  # noqa: S101
+        if is_visible(found["since"], found["gate"], kubernetes, gates, environment):
+            fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
+    results = {
+        "any": {ANY},
+        "any, and dyn with the gate": {ANY, DYN} if gates.get("DRAListTypeAttributes") else {ANY},
+        "attribute type": {attribute},
+    }[table["resultTypes"]]
+    lists = {"never": False, "gate": gates.get("DRAListTypeAttributes", False), "always": True}[table["listValues"]]
+    return Declarations(
+        kubernetes=kubernetes,
+        verdicts=table["verdicts"],
+        gates=gates,
+        environment=environment,
+        macros=macros,
+        identifiers={name: parse_type(text) for name, text in table["identifiers"].items()},
+        device_fields=fields,
+        attribute_type=attribute,
+        result_types=frozenset({parse_type("bool"), *results}),
+        converts_lists=lists,
+        shows_sharing=gates.get(CONSUMABLE_CAPACITY, False),
+        _rows=table["functions"],
+    )
+
+
+def _attribute_type(row: dict[str, str], gates: Mapping[str, bool], environment: Environment) -> Type:
+    if row.get("gate") and gates.get(row["gate"]):
+        return DYN
+    return parse_type(row[environment])
+
+
+def _minor(version: str) -> int:
+    return int(version.partition(".")[2])
+
+
+def _read_macro(row: str) -> tuple[str, int, bool, str | None]:
+    found = _SUFFIX.fullmatch(row)
+    assert found is not None, row  # noqa: S101
+    name, _, arity = found["body"].partition("/")
+    return name.removeprefix("x."), int(arity), name.startswith("x."), found["since"]
+
+
+def _read_overload(row: str) -> Overload:
+    found = _ENTRY.fullmatch(row)
+    assert found is not None, row  # noqa: S101
+    signature = f"({', '.join(part for part in (found['receiver'], found['params']) if part)})"
+    params = parse_type("f" + signature).params if signature != "()" else ()
+    result = parse_type(found["result"])
+    variables: dict[str, None] = {}
+    for t in (*params, result):
+        _collect(t, variables)
+    return Overload(found["id"], found["receiver"] is not None, params, result, tuple(variables))
+
+
+def _collect(t: Type, into: dict[str, None]) -> None:
+    if t.kind == "param":
+        into[t.name] = None
+    for inner in t.params:
+        _collect(inner, into)

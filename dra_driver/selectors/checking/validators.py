@@ -1,0 +1,173 @@
+"""Checks of literals that come after type checking.
+
+In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, format strings that
+don't fit their arguments.
+
+The rule: cel-go's AST validators as Kubernetes configures them. (`matches` looks at the first *argument*, which in
+the global form is the text and not the pattern.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.selectors.library.conversions import CONVERSIONS
+from dra_driver.selectors.library.format import REFUSALS, BadArgument, BadClause, walk
+from dra_driver.selectors.library.regex import BadPattern, compile_pattern
+from dra_driver.selectors.syntax.nodes import Call, ListLiteral, Literal, MapLiteral, Node, children
+from dra_driver.selectors.syntax.source import Fault
+from dra_driver.selectors.values.types import Type
+from dra_driver.selectors.values.values import CelError
+
+_STRINGS = frozenset(
+    {"bool", "int", "uint", "double", "string", "bytes", "null", "list", "map", "type", "timestamp", "duration"}
+)
+_ACCEPTED = {
+    "s": _STRINGS,
+    "d": frozenset({"int", "uint"}),
+    "o": frozenset({"int", "uint"}),
+    "f": frozenset({"double", "string"}),
+    "e": frozenset({"double", "string"}),
+    "b": frozenset({"int", "uint", "bool"}),
+    "x": frozenset({"int", "uint", "string", "bytes"}),
+    "X": frozenset({"int", "uint", "string", "bytes"}),
+}
+
+
+def validate(root: Node) -> list[Fault]:
+    """Check the literals of a tree."""
+    faults: list[Fault] = []
+    pending: list[tuple[Node, bool]] = [(root, False)]
+    while pending:
+        node, formatted = pending.pop()
+        if type(node) is Call:
+            check = _CALLS.get(node.function)
+            if check is not None:
+                check(node, faults)
+                formatted = formatted or node.function == "format"
+        elif not formatted:
+            if type(node) is ListLiteral:
+                _list(node, faults)
+            elif type(node) is MapLiteral:
+                _map(node, faults)
+        pending.extend([(child, formatted) for child in children(node)])
+    return faults
+
+
+def _mismatch(node: Node, wanted: Type, found: Type) -> Fault:
+    return Fault(node.offset, f"expected type '{wanted}' but found '{found}'")
+
+
+class CompilerPanic(Exception):
+    """Kubernetes' own compiler crashes on the expression."""
+
+
+def _entry_type(node: Node, *, optional: bool) -> Type:
+    """Return the type of an entry; of an optional one, the first parameter of its type, which must be there.
+
+    Raises:
+        CompilerPanic: It is not: the server takes it without looking.
+    """
+    if not optional:
+        return node.type
+    if not node.type.params:
+        raise CompilerPanic("index out of range [0] with length 0")
+    return node.type.params[0]
+
+
+def _list(node: ListLiteral, faults: list[Fault]) -> None:
+    first: Type | None = None
+    for position, element in enumerate(node.elements):
+        found = _entry_type(element, optional=position in node.optional)
+        if first is None:
+            first = found
+        elif found is not first and found != first:
+            faults.append(_mismatch(element, first, found))
+            return
+
+
+def _map(node: MapLiteral, faults: list[Fault]) -> None:
+    first: tuple[Type, Type] | None = None
+    for entry in node.entries:
+        assert entry.key is not None  # noqa: S101
+        found = entry.key.type, _entry_type(entry.value, optional=entry.optional)
+        if first is None:
+            first = found
+            continue
+        if found[0] != first[0]:
+            faults.append(_mismatch(entry.key, first[0], found[0]))
+        if found[1] != first[1]:
+            faults.append(_mismatch(entry.value, first[1], found[1]))
+
+
+def _converts(node: Call, faults: list[Fault]) -> None:
+    argument = node.args[0] if node.args else None
+    if type(argument) is not Literal:
+        return
+    convert = CONVERSIONS[node.function].get((type(argument.value),))
+    try:
+        if convert is not None:
+            convert(argument.value)
+            return
+    except CelError:
+        pass
+    faults.append(Fault(argument.offset, f"invalid {node.function} argument"))
+
+
+def _matches(node: Call, faults: list[Fault]) -> None:
+    argument = node.args[0] if node.args else None
+    if type(argument) is not Literal or type(argument.value) is not str:
+        return
+    try:
+        compile_pattern(argument.value)
+    except BadPattern:
+        faults.append(Fault(argument.offset, "invalid matches argument"))
+
+
+def _format(node: Call, faults: list[Fault]) -> None:
+    template, arguments = node.target, node.args[0] if node.args else None
+    if type(template) is not Literal or type(template.value) is not str or type(arguments) is not ListLiteral:
+        return
+    elements = arguments.elements
+
+    def write(verb: str, _: int | None, position: int) -> str:
+        wrong = _unprintable(elements[position], verb)
+        if wrong is not None:
+            raise BadArgument(REFUSALS[verb].format(_runtime_name(wrong.type)), wrong)
+        return ""
+
+    try:
+        used = walk(template.value, len(elements), write)[1]
+    except BadArgument as bad:
+        faults.append(Fault(bad.about.offset if bad.about is not None else node.offset, str(bad)))
+    except BadClause as bad:
+        faults.append(Fault(node.offset, str(bad)))
+    else:
+        if len(elements) > used:
+            message = f"too many arguments supplied to string.format (expected {used}, got {len(elements)})"
+            faults.append(Fault(node.offset, message))
+
+
+def _runtime_name(t: Type) -> str:
+    """Name a type without its parameters, well-known types by their protobuf names."""
+    return t.long() if not t.params else t.name
+
+
+def _unprintable(node: Node, verb: str) -> Node | None:
+    """Find the node, this one or one inside its literal, whose type the clause can't print."""
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one.type.kind != "dyn" and one.type.kind not in _ACCEPTED[verb]:
+            return one
+        if verb == "s" and type(one) in {ListLiteral, MapLiteral}:
+            pending.extend(reversed(children(one)))
+    return None
+
+
+_CALLS: dict[str, Callable[[Call, list[Fault]], None]] = {
+    "duration": _converts,
+    "timestamp": _converts,
+    "matches": _matches,
+    "format": _format,
+}

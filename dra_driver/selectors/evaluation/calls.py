@@ -1,0 +1,229 @@
+"""Closures of comparisons, arithmetic, membership and functions.
+
+In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are looked at here,
+once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, a pattern is
+bound.
+
+The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this file only saves look-ups.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.selectors.evaluation.program import member_key
+from dra_driver.selectors.library.functions import FUNCTIONS, TABLES, refusal
+from dra_driver.selectors.library.lists import LIST_AND_ANY
+from dra_driver.selectors.library.regex import Pattern
+from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
+from dra_driver.selectors.values.construction import insert
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, refuse_unhashable
+from dra_driver.selectors.values.values import CelError
+
+Closure = Callable[[Any], Any]
+Constants = list[tuple[bool, Any]]
+
+_PLAIN = frozenset({str, int, bool})  # types whose values Python compares as CEL does, among themselves
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "_<_": operator.lt,
+    "_<=_": operator.le,
+    "_>_": operator.gt,
+    "_>=_": operator.ge,
+}
+PURE = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver", "isIP", "isCIDR", "isURL"})
+
+
+def emit_equality(operands: list[Closure], constants: Constants, *, negated: bool) -> Closure:
+    """Make `==` or `!=`."""
+    left, right = operands
+    known, constant = constants[1]
+    kind = type(constant)
+    if negated:
+        if known and kind in _PLAIN:
+
+            def differs_from_constant(frame: Any) -> bool:
+                value = left(frame)
+                return bool(value != constant) if type(value) is kind else not is_equal(value, constant)
+
+            return differs_from_constant
+        return lambda frame: not is_equal(left(frame), right(frame))
+    if known and kind in _PLAIN:
+
+        def equals_constant(frame: Any) -> bool:
+            value = left(frame)
+            return bool(value == constant) if type(value) is kind else equal(value, constant)
+
+        return equals_constant
+    return lambda frame: equal(left(frame), right(frame))
+
+
+def emit_order(function: str, operands: list[Closure], constants: Constants) -> Closure | None:
+    """Make `<`, `<=`, `>` or `>=`; None for any other function."""
+    holds = _ORDERS.get(function)
+    if holds is None:
+        return None
+    left, right = operands
+    known, constant = constants[1]
+    kind = type(constant)
+    if known and kind in _PLAIN:
+
+        def orders_constant(frame: Any) -> bool:
+            value = left(frame)
+            if type(value) is kind:
+                return holds(value, constant)
+            return holds(compare(value, constant, function), 0)
+
+        return orders_constant
+    return lambda frame: holds(compare(left(frame), right(frame), function), 0)
+
+
+def emit_binary(function: str, operands: list[Closure]) -> Closure | None:
+    """Make an arithmetic operator, `in`, unary minus or the hidden insert; None for any other function."""
+    if function == "-_":
+        operand = operands[0]
+        return lambda frame: negate(operand(frame))
+    if function == "cel.@mapInsert":
+        return lambda frame: insert(*[closure(frame) for closure in operands])
+    if function == "@in":
+        needle, holder = operands
+
+        def member(frame: Any) -> bool:
+            value = needle(frame)
+            return contains(holder(frame), value)
+
+        return member
+    table = OPERATORS.get(function)
+    if table is None:
+        return None
+    left, right = operands
+
+    def calculate(frame: Any) -> Any:
+        a, b = left(frame), right(frame)
+        operation = table.get((type(a), type(b)))
+        if operation is None:
+            raise refuse(function, a)
+        return operation(a, b)
+
+    return calculate
+
+
+def emit_membership(needle: Closure, members: frozenset[Any]) -> Closure:
+    """Make `in` for a list of constants."""
+    texts = frozenset([key[1] for key in members if key[0] is str])
+
+    def member(frame: Any) -> bool:
+        value = needle(frame)
+        if type(value) is str:
+            return value in texts
+        refuse_unhashable(value)
+        try:
+            return member_key(value) in members
+        except TypeError:
+            return False
+
+    return member
+
+
+def emit_call(function: str, operands: list[Closure], constants: Constants, pattern: Pattern | None) -> Closure:
+    """Make a call of a library function."""
+    if function in PURE and all(known for known, _ in constants):
+        return _evaluated(function, [value for _, value in constants])
+    if pattern is not None:
+        return _with_pattern(function, operands, pattern)
+    table = TABLES.get(function, {} if function not in FUNCTIONS else None)
+    if table is None or function in LIST_AND_ANY:
+        call = FUNCTIONS[function]
+        return lambda frame: call(*[closure(frame) for closure in operands])
+    if len(operands) == 1:
+        return _unary(function, operands[0], {types[0]: use for types, use in table.items() if len(types) == 1})
+    if len(operands) == 2:
+        known, constant = constants[1]
+        if known:
+            return _binary_constant(function, operands[0], constant, table)
+        return _binary(function, operands[0], operands[1], table)
+
+    def call_many(frame: Any) -> Any:
+        values = [closure(frame) for closure in operands]
+        use = table.get(tuple([type(value) for value in values]))
+        if use is None:
+            raise refusal(function, tuple(values))
+        return use(*values)
+
+    return call_many
+
+
+def _evaluated(function: str, values: list[Any]) -> Closure:
+    try:
+        result = FUNCTIONS[function](*values)
+    except CelError as error:
+        text = error.text
+
+        def fails(_: Any) -> Any:
+            raise CelError(text)
+
+        return fails
+    return lambda _: result
+
+
+def _with_pattern(function: str, operands: list[Closure], pattern: Pattern) -> Closure:
+    subject = operands[0]
+    use: Callable[..., Any] = {"matches": pattern.matches, "find": pattern.find, "findAll": pattern.find_all}[function]
+    if len(operands) == 2:
+
+        def search(frame: Any) -> Any:
+            value = subject(frame)
+            if type(value) is str:
+                return use(value)
+            raise CelError(NO_SUCH_OVERLOAD)
+
+        return search
+    limit = operands[2]
+
+    def search_some(frame: Any) -> Any:
+        value, count = subject(frame), limit(frame)
+        if type(value) is str and type(count) is int:
+            return use(value, count)
+        raise CelError(NO_SUCH_OVERLOAD)
+
+    return search_some
+
+
+def _unary(function: str, operand: Closure, table: dict[type, Callable[..., Any]]) -> Closure:
+    def call(frame: Any) -> Any:
+        value = operand(frame)
+        use = table.get(type(value))
+        if use is None:
+            raise refusal(function, (value,))
+        return use(value)
+
+    return call
+
+
+def _binary_constant(
+    function: str, first: Closure, constant: Any, table: dict[tuple[type, ...], Callable[..., Any]]
+) -> Closure:
+    fitting = {types[0]: use for types, use in table.items() if len(types) == 2 and types[1] is type(constant)}
+
+    def call(frame: Any) -> Any:
+        value = first(frame)
+        use = fitting.get(type(value))
+        if use is None:
+            raise refusal(function, (value, constant))
+        return use(value, constant)
+
+    return call
+
+
+def _binary(
+    function: str, first: Closure, second: Closure, table: dict[tuple[type, ...], Callable[..., Any]]
+) -> Closure:
+    def call(frame: Any) -> Any:
+        a, b = first(frame), second(frame)
+        use = table.get((type(a), type(b)))
+        if use is None:
+            raise refusal(function, (a, b))
+        return use(a, b)
+
+    return call

@@ -1,0 +1,240 @@
+"""What an evaluation is charged for its calls.
+
+In: a call's name, overload, operands and result. Out: its cost. The evaluator stops when the sum exceeds the budget.
+
+The rule: cel-go's run-time cost tracker; Kubernetes' actual-cost rules; the trackers of the list and set extensions.
+"""
+
+# ruff: noqa: SIM905  (names read better as words than as a column of quotes)
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.checking.sizes import REGEX, TRAVERSAL
+from dra_driver.selectors.library.access import go_type
+from dra_driver.selectors.library.lists import is_list
+from dra_driver.selectors.library.named_formats import pattern_size
+from dra_driver.selectors.values.equality import is_map, map_items, map_size
+from dra_driver.selectors.values.values import (
+    CelAbort,
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    Uint,
+    Url,
+    list_size,
+    unfold,
+)
+
+_CALL, _ALLOCATION = 1, 10
+_CHEAP = frozenset({CelQuantity, Semver, Ip, Cidr, Url, NamedFormat})
+_ADDABLE = frozenset({int, Uint, float, str, bytes, Duration, Timestamp})
+_SORTS = ("_sort", "_sortByAssociatedKeys")
+
+_Args = list[Any]
+_Rule = Callable[[_Args, Any], int]
+
+
+def size_of(value: Any) -> int:
+    """Give the size that a value is charged by."""
+    kind = type(value)
+    if isinstance(value, str | bytes):
+        return len(value)
+    if kind is list or kind is Concat:
+        return list_size(value)
+    if is_map(value):
+        return map_size(value)
+    if isinstance(value, Ip):
+        return 4 if value.address.version == 4 else 16
+    if isinstance(value, Cidr):
+        return math.ceil(value.prefix / 8)
+    if isinstance(value, Optional) and value.present:
+        return size_of(value.value)
+    return 1
+
+
+def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any, *, newer: bool) -> int:
+    """Give the cost of a call; `newer` for the costs since 1.37."""
+    overload = overloads[0] if len(overloads) == 1 else ""
+    rule = (_SINCE_1_37.get(overload) if newer else None) or _BY_EXTENSION.get(overload)
+    if rule is None and overload.endswith(_SORTS):
+        rule = _sort
+    rule = rule or _BY_FUNCTION.get(function)
+    if rule is not None:
+        return rule(args, result)
+    if function == "ip" and overload != "cidr_ip":
+        return _scaled(args[0])
+    if function in {"containsIP", "containsCIDR"}:
+        return _contains_network(function, overload, args)
+    rule = _BY_OVERLOAD.get(overload)
+    return rule(args, result) if rule is not None else 1
+
+
+def _scaled(value: Any, factor: float = TRAVERSAL) -> int:
+    return math.ceil(size_of(value) * factor)
+
+
+def _first(factor: float = TRAVERSAL) -> _Rule:
+    return lambda args, _: _scaled(args[0], factor)
+
+
+def _list_call(count: int, factor: float = 1.0) -> int:
+    return (_to_uint64(count * factor) + _CALL + _ALLOCATION) % 2**64
+
+
+def _to_uint64(number: float) -> int:
+    """Convert a double as the server's machine does: what does not fit becomes 2^63, negative numbers wrap."""
+    if -(2.0**63) <= number < 2.0**64:
+        return int(number) % 2**64
+    return 2**63
+
+
+def _require_list(value: Any) -> None:
+    """Stop where the server's cost tracker panics because something is no list."""
+    if not is_list(value):
+        missing = "Contains" if type(value) in _ADDABLE else "Add"
+        raise CelAbort(
+            f"internal error: interface conversion: {go_type(value)} is not traits.Lister: missing method {missing}"
+        )
+
+
+def _squared(values: Any) -> int:
+    _require_list(values)
+    count = size_of(values)
+    factor = 2.0
+    if count and is_list(values) and count <= 1_000_000 and type(unfold(values)[0]) in {str, bytes}:
+        factor += TRAVERSAL
+    return _list_call(count * count, factor)
+
+
+def _sort(args: _Args, _: Any) -> int:
+    return _squared(args[-1])
+
+
+def _flatten(args: _Args, _: Any) -> int:
+    if len(args) == 1:
+        return _list_call(size_of(args[0]))
+    if type(args[1]) is not int:
+        raise CelAbort(
+            f"internal error: interface conversion: ref.Val is {go_type(args[1])}, not types.Int",
+        )
+    return _list_call(size_of(args[0]), float(args[1]))
+
+
+def _sets(factor: float) -> _Rule:
+    return lambda args, _: _CALL + int(size_of(args[0]) * size_of(args[1]) * factor)
+
+
+def _traversal(value: Any) -> int:
+    """Charge for walking a value as a tree of data, strings by their bytes."""
+    total, pending, steps = 0, [value], 0
+    while pending and steps < 1_000_001:
+        steps += 1
+        one = pending.pop()
+        if type(one) is str:
+            total += int(len(one.encode("utf-8", "surrogatepass")) * TRAVERSAL)
+        elif type(one) is bytes:
+            total += int(len(one) * TRAVERSAL)
+        elif is_list(one):
+            pending.extend(unfold(one))
+        elif is_map(one):
+            pending.extend(part for item in map_items(one) for part in item)
+        else:
+            total += 1
+    return total
+
+
+def _walk(args: _Args, _: Any) -> int:
+    return _traversal(args[0])
+
+
+def _find(args: _Args, _: Any) -> int:
+    return math.ceil((1 + size_of(args[0])) * TRAVERSAL) * math.ceil(size_of(args[1]) * REGEX)
+
+
+def _contains(args: _Args, _: Any) -> int:
+    return _scaled(args[0]) * _scaled(args[1])
+
+
+def _compare(args: _Args, _: Any) -> int:
+    return math.ceil(min(size_of(args[0]), size_of(args[1])) * TRAVERSAL)
+
+
+def _equals(args: _Args, result: Any) -> int:
+    return 1 if type(args[0]) in _CHEAP else _compare(args, result)
+
+
+def _concatenate(args: _Args, _: Any) -> int:
+    return math.ceil((size_of(args[0]) + size_of(args[1])) * TRAVERSAL)
+
+
+def _contains_network(function: str, overload: str, args: _Args) -> int:
+    size = size_of(args[0])
+    cost = math.ceil(2 * size * TRAVERSAL)
+    if function == "containsCIDR":
+        cost += math.ceil(size * TRAVERSAL) + 1
+    return cost + (_scaled(args[1]) if overload.endswith("_string") else 0)
+
+
+def _validate(args: _Args, _: Any) -> int:
+    pattern = pattern_size(args[0]) if type(args[0]) is NamedFormat else 1
+    return math.ceil((size_of(args[1]) + 1) * TRAVERSAL) * math.ceil(pattern * REGEX)
+
+
+_BY_EXTENSION: dict[str, _Rule] = {
+    "list_slice": lambda _, result: _list_call(size_of(result)),
+    "lists_range": lambda _, result: _list_call(size_of(result)),
+    "list_reverse": lambda _, result: _list_call(size_of(result)),
+    "list_flatten": _flatten,
+    "list_flatten_int": _flatten,
+    "list_distinct": lambda args, _: _squared(args[0]),
+    "list_sets_contains_list": _sets(1.0),
+    "list_sets_intersects_list": _sets(1.0),
+    "list_sets_equivalent_list": _sets(2.0),
+}
+_BY_FUNCTION: dict[str, _Rule] = {
+    "check": lambda _, __: 350_000,
+    **dict.fromkeys("isSorted sum max min indexOf lastIndexOf".split(), _walk),
+    **dict.fromkeys("url lowerAscii upperAscii substring trim".split(), _first()),
+    **dict.fromkeys("replace split".split(), _first(2 * TRAVERSAL)),
+    "join": lambda _, result: _scaled(result, 2 * TRAVERSAL),
+    "find": _find,
+    "findAll": _find,
+    **dict.fromkeys("cidr isIP isCIDR quantity isQuantity semver isSemver".split(), _first()),
+    "ip.isCanonical": _first(2 * TRAVERSAL),
+    "validate": _validate,
+    "includes": lambda args, _: size_of(args[0]),
+    "_==_": _equals,
+    "_!=_": _compare,
+}
+_BY_OVERLOAD: dict[str, _Rule] = {
+    **dict.fromkeys(
+        "starts_with_string ends_with_string string_to_bytes bytes_to_string strings_quote string_format".split(),
+        _first(),
+    ),
+    "in_list": lambda args, _: size_of(args[1]),
+    **{
+        f"{order}_{kind}": _compare
+        for order in ("less", "less_equals", "greater", "greater_equals")
+        for kind in ("string", "bytes")
+    },
+    "add_string": _concatenate,
+    "add_bytes": _concatenate,
+    "matches_string": _find,
+    "contains_string": _contains,
+}
+_SINCE_1_37: dict[str, _Rule] = {
+    "starts_with_string": lambda args, _: _scaled(args[1]),
+    "ends_with_string": lambda args, _: _scaled(args[1]),
+    "dra_includes_dyn_dyn": _walk,
+    "matches": _find,
+}

@@ -1,0 +1,390 @@
+"""The quick evaluator: a program as a nest of Python closures.
+
+In: a program. Out: a function from `DeviceView` to a value, or None where the cost has to be counted because the
+estimate does not bound it. Common shapes (an attribute, an attribute compared with a constant, a method with a
+constant argument) become one closure each. Verdicts equal those of `interpreter.py`; tests hold the two against each
+other.
+
+A closure takes the frame: the view itself where the expression has no local variables, else a list of the view and a
+slot for each variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.selectors.checking.behaviour import may_be_optional
+from dra_driver.selectors.evaluation.calls import (
+    PURE,
+    emit_binary,
+    emit_call,
+    emit_equality,
+    emit_membership,
+    emit_order,
+)
+from dra_driver.selectors.evaluation.device_view import DeviceView
+from dra_driver.selectors.evaluation.folds import Folds
+from dra_driver.selectors.evaluation.logic import all_of, any_of, choose, negation
+from dra_driver.selectors.evaluation.program import Program
+from dra_driver.selectors.library.access import index, index_optional, test
+from dra_driver.selectors.library.functions import FUNCTIONS, dispatch_name
+from dra_driver.selectors.library.optional import copied, value_of
+from dra_driver.selectors.syntax.nodes import (
+    Call,
+    Comprehension,
+    Ident,
+    ListLiteral,
+    MapLiteral,
+    Message,
+    Node,
+    Select,
+    chain_terms,
+    children,
+)
+from dra_driver.selectors.values.construction import make_list, make_map, make_message
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.values.values import CelError, Optional
+
+Closure = Callable[[Any], Any]
+
+# Functions that can cost more, or give more, than the estimate assumes: the evaluation must be counted.
+_UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry", "validate"})
+# Functions whose cost the server can't track when an operand fails: the evaluation panics, and must do so here.
+_PANICKING = frozenset({"distinct", "sort", "@sortByAssociatedKeys"})
+_MAPS = frozenset({"attributes", "capacity"})
+
+
+def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[DeviceView], Any] | None:
+    """Compile a program; None if its cost must be counted."""
+    if program.changes_quantities:
+        return None
+    pending, locals_ = [program.root], 0
+    while pending:
+        node = pending.pop()
+        if type(node) is Call and (node.function in _UNBOUNDED or node.function in _PANICKING):
+            return None
+        if type(node) is Comprehension:
+            if node.macro in _UNBOUNDED:
+                return None
+            locals_ += 3
+        pending.extend(children(node))
+    compiler = _Compiler(program, shows_sharing=shows_sharing, framed=locals_ > 0)
+    closure = compiler.emit(program.root)
+    if not locals_:
+        return closure
+    size = compiler.frame_size()
+
+    def evaluate(view: DeviceView) -> Any:
+        frame: list[Any] = [None] * size
+        frame[0] = view
+        return closure(frame)
+
+    return evaluate
+
+
+class _Compiler(Folds):
+    """Turns nodes into closures."""
+
+    def __init__(self, program: Program, *, shows_sharing: bool, framed: bool) -> None:
+        super().__init__()
+        self._program = program
+        self._constants = program.constants
+        self._shows_sharing = shows_sharing
+        self._framed = framed
+
+    def emit(self, node: Node) -> Closure:
+        """Make the closure of a node."""
+        if node in self._constants:
+            value = self._constants[node]
+            return lambda _: value
+        kind = type(node)
+        if kind is Call:
+            return self._call(node)  # type: ignore[arg-type]
+        if kind is Select:
+            return self._select(node)  # type: ignore[arg-type]
+        if kind is Ident:
+            return self._ident(node)  # type: ignore[arg-type]
+        if kind is Comprehension:
+            return self.comprehension(node)  # type: ignore[arg-type]
+        if kind is ListLiteral:
+            return self._list(node)  # type: ignore[arg-type]
+        if kind is MapLiteral:
+            return self._map(node)  # type: ignore[arg-type]
+        assert isinstance(node, Message)  # noqa: S101
+        return self._message(node)
+
+    def emit_all(self, nodes: list[Node]) -> list[Closure]:
+        """Make the closures of several nodes."""
+        closures = []
+        for node in nodes:
+            closures.append(self.emit(node))  # noqa: PERF401  (no extra frame)
+        return closures
+
+    # Names and fields.
+
+    def _is_device(self, node: Node) -> bool:
+        return type(node) is Ident and node.name == "device" and not self.is_local("device")
+
+    def _ident(self, node: Ident) -> Closure:
+        if self.is_local(node.name):
+            value = self.local(node.name)
+            is_copied = self._program.behaviour.copies_branches and may_be_optional(node)
+            return _copying(value) if is_copied else value
+        shows = self._shows_sharing
+        if self._framed:
+            return lambda frame: frame[0].root(shows_sharing=shows)
+        return lambda view: view.root(shows_sharing=shows)
+
+    def _device_field(self, name: str) -> Closure:
+        if name == "allowMultipleAllocations":
+            shows = self._shows_sharing
+            if self._framed:
+                return lambda frame: frame[0].shared and shows
+            return lambda view: view.shared and shows
+        if self._framed:
+            return {
+                "driver": lambda frame: frame[0].driver,
+                "attributes": lambda frame: frame[0].attributes,
+                "capacity": lambda frame: frame[0].capacity,
+            }[name]
+        return {
+            "driver": lambda view: view.driver,
+            "attributes": lambda view: view.attributes,
+            "capacity": lambda view: view.capacity,
+        }[name]
+
+    def domain(self, node: Node) -> tuple[str, str] | None:
+        """Recognise `device.attributes["d"]` and `device.attributes.d`; give field and domain."""
+        if type(node) is Call and node.function == "_[_]":
+            holder, key = node.args[0], self._constants.get(node.args[1])
+        elif type(node) is Select and not node.test:
+            holder, key = node.operand, node.field
+        else:
+            return None
+        if type(key) is not str or type(holder) is not Select or holder.field not in _MAPS:
+            return None
+        return (holder.field, key) if self._is_device(holder.operand) and not holder.test else None
+
+    def _domain_closure(self, field: str, domain: str) -> Closure:
+        if field == "attributes":
+            if self._framed:
+                return lambda frame: frame[0].attributes[domain]
+            return lambda view: view.attributes[domain]
+        if self._framed:
+            return lambda frame: frame[0].capacity[domain]
+        return lambda view: view.capacity[domain]
+
+    def _value_closure(self, field: str, domain: str, name: str) -> Closure:
+        """Make the closure of one attribute or capacity."""
+        if self._framed:
+            domain_of = self._domain_closure(field, domain)
+
+            def framed(frame: Any) -> Any:
+                try:
+                    return domain_of(frame)[name]
+                except KeyError:
+                    raise CelError(f"no such key: {name}") from None
+
+            return framed
+
+        def attribute(view: Any) -> Any:
+            try:
+                return view.attributes[domain][name]
+            except KeyError:
+                raise CelError(f"no such key: {name}") from None
+
+        def capacity(view: Any) -> Any:
+            try:
+                return view.capacity[domain][name]
+            except KeyError:
+                raise CelError(f"no such key: {name}") from None
+
+        return attribute if field == "attributes" else capacity
+
+    def _select(self, node: Select) -> Closure:
+        operand, field = node.operand, node.field
+        known = self.domain(operand)
+        if node.test:
+            if known is not None:
+                domain_of = self._domain_closure(*known)
+                return lambda frame: field in domain_of(frame)
+            holder = self.emit(operand)
+            return lambda frame: test(holder(frame), field)
+        if self._is_device(operand):
+            return self._device_field(field)
+        if known is not None:
+            return self._value_closure(*known, field)
+        itself = self.domain(node)
+        if itself is not None:
+            return self._domain_closure(*itself)
+        holder = self.emit(operand)
+
+        def select(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is dict:
+                try:
+                    return found[field]
+                except KeyError:
+                    raise CelError(f"no such key: {field}") from None
+            return index(found, field)
+
+        return select
+
+    def _index(self, node: Call) -> Closure:
+        itself = self.domain(node)
+        if itself is not None:
+            return self._domain_closure(*itself)
+        key = self._constants.get(node.args[1])
+        known = self.domain(node.args[0])
+        if known is not None and type(key) is str:
+            return self._value_closure(*known, key)
+        holder, position = self.emit(node.args[0]), self.emit(node.args[1])
+
+        def at(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is Optional and not found.present:
+                return found
+            return index(found, position(frame))
+
+        return at
+
+    def _index_optional(self, node: Call) -> Closure:
+        holder, key = self.emit(node.args[0]), self.emit(node.args[1])
+
+        def at(frame: Any) -> Any:
+            found = holder(frame)
+            if type(found) is Optional and not found.present:
+                return found
+            return index_optional(found, key(frame))
+
+        return at
+
+    # Calls.
+
+    def _constant(self, node: Node) -> tuple[bool, Any]:
+        """Tell whether a node's value is known, and the value. Constructors of constants count, unless they fail."""
+        if node in self._constants:
+            return True, self._constants[node]
+        if type(node) is Call and node.function in PURE and node.target is None:
+            values = [self._constants.get(arg, node) for arg in node.args]
+            if node not in values:
+                try:
+                    return True, FUNCTIONS[node.function](*values)
+                except CelError:
+                    return False, None
+        return False, None
+
+    def _call(self, node: Call) -> Closure:
+        function = node.function
+        if function == "_[_]":
+            return self._index(node)
+        if function in {"_[?_]", "_?._"}:
+            return self._index_optional(node)
+        if function in {"_&&_", "_||_"}:
+            terms = self.emit_all(chain_terms(node))
+            return all_of(terms) if function == "_&&_" else any_of(terms)
+        if function == "_?_:_":
+            condition, *branches = self.emit_all(node.args)
+            then, otherwise = (
+                _copying(closure) if self._program.behaviour.copies(branch) else closure
+                for branch, closure in zip(node.args[1:], branches, strict=True)
+            )
+            return choose(condition, then, otherwise)
+        if function in {"or", "orValue"}:
+            return self._alternative(node)
+        if function == "!_":
+            return negation(self.emit(node.args[0]))
+        members = self._program.members.get(node)
+        if members is not None:
+            return emit_membership(self.emit(node.args[0]), members)
+        operands = node.args if node.target is None else [node.target, *node.args]
+        closures = self.emit_all(operands)
+        constants = [self._constant(operand) for operand in operands]
+        name = dispatch_name(self._program.filed(function), member=node.target is not None)
+        if function in {"_==_", "_!=_"}:
+            return emit_equality(closures, constants, negated=function == "_!=_")
+        return (
+            emit_order(function, closures, constants)
+            or emit_binary(function, closures)
+            or emit_call(name, closures, constants, self._program.patterns.get(node))
+        )
+
+    def _alternative(self, node: Call) -> Closure:
+        """Make or() and orValue(); a look-up in a domain with a fallback needs no optional."""
+        assert node.target is not None  # noqa: S101
+        first, other = self.emit(node.target), self.emit(node.args[0])
+        unwraps, refuses = node.function == "orValue", self._program.behaviour.refuses_plain
+        target = node.target
+        if unwraps and type(target) is Call and target.function in {"_?._", "_[?_]"}:
+            name = self._constants.get(target.args[1])
+            if target.function == "_?._":
+                name = target.args[1].value  # type: ignore[attr-defined]
+            if type(name) is str:
+                return _fallback(self.emit(target.args[0]), name, other)
+
+        def alternative(frame: Any) -> Any:
+            found = first(frame)
+            if type(found) is not Optional:
+                if refuses:
+                    raise CelError(NO_SUCH_OVERLOAD)
+                return found  # up to 1.36 the server does not look twice at what is no optional
+            if found.present:
+                return value_of(found) if unwraps else found
+            return other(frame)
+
+        return alternative
+
+    # Containers.
+
+    def _list(self, node: ListLiteral) -> Closure:
+        closures, optional = self.emit_all(node.elements), node.optional
+        return lambda frame: make_list([closure(frame) for closure in closures], optional)
+
+    def _map(self, node: MapLiteral) -> Closure:
+        parts = []
+        for entry in node.entries:
+            assert entry.key is not None  # noqa: S101
+            parts.append((self.emit(entry.key), self.emit(entry.value), entry.optional))
+        return lambda frame: make_map([(key(frame), value(frame), optional) for key, value, optional in parts])
+
+    def _message(self, node: Message) -> Closure:
+        name, parts = node.name, []
+        for entry in node.entries:
+            parts.append((entry.field, self.emit(entry.value), entry.optional))  # noqa: PERF401  (no extra frame)
+
+        def message(frame: Any) -> Any:
+            fields: dict[str, Any] = {}
+            for field, closure, optional in parts:
+                value = closure(frame)
+                if optional and type(value) is Optional:
+                    if not value.present:
+                        continue
+                    value = value.value
+                fields[field] = value
+            return make_message(name, fields)
+
+        return message
+
+
+def _copying(branch: Closure) -> Closure:
+    """Make the branch of a ternary whose optionals are copied."""
+
+    def copying(frame: Any) -> Any:
+        value = branch(frame)
+        return copied(value) if type(value) is Optional else value
+
+    return copying
+
+
+def _fallback(holder: Closure, name: str, other: Closure) -> Closure:
+    """Make `holder.?name.orValue(other)`."""
+
+    def fallback(frame: Any) -> Any:
+        found = holder(frame)
+        if type(found) is dict:
+            return found[name] if name in found else other(frame)
+        optional = index_optional(found, name)
+        return optional.value if optional.present else other(frame)
+
+    return fallback

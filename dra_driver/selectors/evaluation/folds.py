@@ -1,0 +1,241 @@
+"""Closures of loops and bindings.
+
+In: comprehension nodes. Out: closures that run Python loops over the frame. Which error a loop ends with follows the
+server's accumulator: quantifiers keep the first and absorb it if an element decides, collecting loops keep the first
+error of an element, and an error of a condition replaces it.
+
+The rule: cel-go's fold with its lazy accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.selectors.library.access import bound, iterate, iterate_pairs
+from dra_driver.selectors.syntax.macros import BINDINGS
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, ListLiteral, Node
+from dra_driver.selectors.values.construction import insert
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.values.values import CelError, CelMap
+
+Closure = Callable[[Any], Any]
+_UNSET = object()
+
+
+class Folds:
+    """The part of the compiler that knows local variables. `emit` comes from the compiler itself."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, list[tuple[int, Closure | None]]] = {}
+        self._next = 1  # slot 0 holds the view
+
+    def emit(self, node: Node) -> Closure:
+        """Make the closure of a node."""
+        raise NotImplementedError
+
+    def frame_size(self) -> int:
+        """Count the slots of a frame."""
+        return self._next
+
+    def is_local(self, name: str) -> bool:
+        """Tell whether a name is a local variable here."""
+        return bool(self._slots.get(name))
+
+    def local(self, name: str) -> Closure:
+        """Make the closure that reads a local variable, initialising a binding on first use."""
+        slot, init = self._slots[name][-1]
+        if init is None:
+            return lambda frame: frame[slot]
+
+        def read(frame: Any) -> Any:
+            value = frame[slot]
+            if value is _UNSET:
+                try:
+                    value = frame[slot] = bound(init(frame))
+                except CelError as error:
+                    frame[slot] = error
+                    raise
+            elif type(value) is CelError:
+                raise value
+            return value
+
+        return read
+
+    def _declare(self, name: str, init: Closure | None = None) -> int:
+        slot = self._next
+        self._next += 1
+        self._slots.setdefault(name, []).append((slot, init))
+        return slot
+
+    def _forget(self, name: str) -> None:
+        self._slots[name].pop()
+
+    def comprehension(self, node: Comprehension) -> Closure:
+        """Make the closure of a macro."""
+        if node.macro in BINDINGS:
+            return self._bind(node)
+        holder = self.emit(node.range)
+        first = self._declare(node.var)
+        second = self._declare(node.var2) if node.var2 else 0
+        try:
+            if node.macro in {"all", "exists"}:
+                assert isinstance(node.step, Call)  # noqa: S101
+                return _quantifier(
+                    _Loop(holder, first, second), self.emit(node.step.args[1]), decisive=node.macro == "exists"
+                )
+            condition, step = _parts(node)
+            predicate = self.emit(condition) if condition is not None else None
+            if node.macro in {"exists_one", "existsOne"}:
+                assert predicate is not None  # noqa: S101
+                return _count_one(_Loop(holder, first, second), predicate)
+            assert isinstance(step, Call)  # noqa: S101
+            if node.macro == "transformMap":
+                return _map_builder(_Loop(holder, first, second), predicate, self.emit(step.args[2]), first)
+            added = step.args[1]
+            assert isinstance(added, ListLiteral)  # noqa: S101
+            return _list_builder(_Loop(holder, first, second), predicate, self.emit(added.elements[0]))
+        finally:
+            if node.var2:
+                self._forget(node.var2)
+            self._forget(node.var)
+
+    def _bind(self, node: Comprehension) -> Closure:
+        init = self.emit(node.init)
+        slot = self._declare(node.accu, init)
+        result = self.emit(node.result)
+        self._forget(node.accu)
+
+        def bind(frame: Any) -> Any:
+            frame[slot] = _UNSET
+            return result(frame)
+
+        return bind
+
+
+def _parts(node: Comprehension) -> tuple[Node | None, Node]:
+    """Give the condition of a collecting loop, if it has one, and its unconditional step."""
+    step = node.step
+    assert isinstance(step, Call)  # noqa: S101
+    if step.function == "_?_:_":
+        return step.args[0], step.args[1]
+    return None, step
+
+
+class _Loop:
+    """What a loop goes through, and the slots that its variables have (slot 0 for a second variable means none)."""
+
+    __slots__ = ("first", "items", "second")
+
+    def __init__(self, holder: Closure, first: int, second: int) -> None:
+        self.first = first
+        self.second = second
+        walk: Callable[[Any], list[Any]] = iterate_pairs if second else iterate
+        self.items: Callable[[Any], list[Any]] = lambda frame: walk(holder(frame))
+
+    def place(self, frame: list[Any], item: Any) -> None:
+        """Put one element, or one pair, into the frame."""
+        if self.second:
+            frame[self.first], frame[self.second] = item
+        else:
+            frame[self.first] = item
+
+
+def _quantifier(loop: _Loop, predicate: Closure, *, decisive: bool) -> Closure:
+    items, place = loop.items, loop.place
+
+    def quantify(frame: Any) -> bool:
+        failed: CelError | None = None
+        for item in items(frame):
+            place(frame, item)
+            try:
+                value = predicate(frame)
+            except CelError as error:
+                failed = failed or error
+                continue
+            if value is decisive:
+                return bool(decisive)
+            if type(value) is not bool:
+                failed = failed or CelError(NO_SUCH_OVERLOAD)
+        if failed is not None:
+            raise failed
+        return not decisive
+
+    return quantify
+
+
+def _count_one(loop: _Loop, predicate: Closure) -> Closure:
+    items, place = loop.items, loop.place
+
+    def count(frame: Any) -> bool:
+        failed: CelError | None = None
+        found = 0
+        for item in items(frame):
+            place(frame, item)
+            try:
+                if _holds(predicate, frame):
+                    found += 1
+            except CelError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return found == 1
+
+    return count
+
+
+def _holds(predicate: Closure, frame: Any) -> bool:
+    value = predicate(frame)
+    if value is True or value is False:
+        return bool(value)
+    raise CelError(NO_SUCH_OVERLOAD)
+
+
+def _list_builder(loop: _Loop, predicate: Closure | None, element: Closure) -> Closure:
+    items, place = loop.items, loop.place
+
+    def build(frame: Any) -> list[Any]:
+        failed: CelError | None = None
+        made: list[Any] = []
+        for item in items(frame):
+            place(frame, item)
+            try:
+                if predicate is not None and not _holds(predicate, frame):
+                    continue
+            except CelError as error:
+                failed = error
+                continue
+            try:
+                made.append(element(frame))
+            except CelError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return made
+
+    return build
+
+
+def _map_builder(loop: _Loop, predicate: Closure | None, value: Closure, key: int) -> Closure:
+    items, place = loop.items, loop.place
+
+    def build(frame: Any) -> CelMap:
+        failed: CelError | None = None
+        made = CelMap({})
+        for item in items(frame):
+            place(frame, item)
+            try:
+                if predicate is not None and not _holds(predicate, frame):
+                    continue
+            except CelError as error:
+                failed = error
+                continue
+            try:
+                insert(made, frame[key], value(frame))
+            except CelError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return made
+
+    return build

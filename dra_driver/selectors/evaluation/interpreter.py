@@ -1,0 +1,404 @@
+"""The careful evaluator: it counts cost, and it can record the value of every part.
+
+In: a program and the root values. Out: a value, a `CelError`, or a `CelAbort` when the budget is spent. It walks the
+tree node by node exactly in the server's order; `compiler.py` is the quick way to the same verdict where no counting
+is needed.
+
+The rule: cel-go's interpreter and its cost observer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.selectors.evaluation.charges import charge
+from dra_driver.selectors.evaluation.program import Program, member_key
+from dra_driver.selectors.library.access import bound, index, index_optional, iterate, iterate_pairs, test
+from dra_driver.selectors.library.functions import FUNCTIONS, implementation
+from dra_driver.selectors.library.optional import copied, value_of
+from dra_driver.selectors.syntax.macros import BINDINGS
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, MapLiteral, Message, Node, Select
+from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
+from dra_driver.selectors.values.construction import insert, make_list, make_map, make_message
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, refuse_unhashable
+from dra_driver.selectors.values.patience import STEPS, held
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, CelMap, Optional
+
+BUDGET = 1_000_000
+_LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
+_ORDERS = {
+    "_<_": lambda order: order < 0,
+    "_<=_": lambda order: order <= 0,
+    "_>_": lambda order: order > 0,
+    "_>=_": lambda order: order >= 0,
+}
+_ACCESS = frozenset({"_[_]", "_[?_]", "_?._"})
+_UNSET = object()
+
+
+class _Lazy:
+    """A local variable that is initialised on first use, or holds the error that its step ended with."""
+
+    __slots__ = ("init", "scope", "value")
+
+    def __init__(self, init: Node | None, scope: dict[str, _Lazy], value: Any = _UNSET) -> None:
+        self.init = init
+        self.scope = scope
+        self.value = value
+
+
+class Interpreter:
+    """One evaluation. `cost` is what it was charged.
+
+    With `record` it evaluates also what the verdict does not need, and `trace` maps nodes to values and errors; the
+    budget then still bounds the work.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_check",
+        "_constants",
+        "_device",
+        "_newer",
+        "_program",
+        "_record",
+        "_scope",
+        "_steps",
+        "cost",
+        "trace",
+    )
+
+    def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
+        self._program = program
+        self._constants = program.constants
+        self._newer = program.behaviour.newer_costs
+        self._device = device
+        self._scope: dict[str, _Lazy] = {}
+        self._budget = budget
+        self._check, self._steps = held(), 0
+        self.cost = 0
+        self._record = record
+        self.trace: dict[Node, Any] = {}
+
+    def run(self) -> Any:
+        """Evaluate the whole program."""
+        return self.eval(self._program.root)
+
+    def _charge(self, cost: int) -> None:
+        self.cost += cost
+        if self.cost > self._budget:
+            raise CelAbort(COST_EXCEEDED)
+
+    def eval(self, node: Node) -> Any:
+        """Evaluate a node."""
+        constants = self._constants
+        if node in constants:
+            value = constants[node]
+            if self._record:
+                self.trace[node] = value
+            return value
+        if not self._record:
+            return self._eval(node)
+        try:
+            value = self._eval(node)
+        except CelError as error:
+            self.trace[node] = error
+            raise
+        self.trace[node] = value
+        return value
+
+    def _eval(self, node: Node) -> Any:
+        if self._check is not None:
+            self._steps += 1
+            if self._steps % STEPS == 0:
+                self._check()
+        kind = type(node)
+        if kind is Call:
+            return self._call(node)  # type: ignore[arg-type]
+        if kind is Ident:
+            self._charge(1)
+            value = self._name(node.name)  # type: ignore[attr-defined]
+            return copied(value) if type(value) is Optional and self._program.behaviour.copies_branches else value
+        if kind is Select:
+            return self._select(node)  # type: ignore[arg-type]
+        if kind is Comprehension:
+            return self._comprehension(node)  # type: ignore[arg-type]
+        if kind is ListLiteral:
+            values = self._all(node.elements)  # type: ignore[attr-defined]
+            self._charge(_LIST_COST)
+            return make_list(values, node.optional)  # type: ignore[attr-defined]
+        if kind is MapLiteral:
+            return self._map(node)  # type: ignore[arg-type]
+        assert isinstance(node, Message)  # noqa: S101
+        return self._message(node)
+
+    def _all(self, nodes: list[Node]) -> list[Any]:
+        values = []
+        for node in nodes:
+            values.append(self.eval(node))  # noqa: PERF401  (no extra frame)
+        return values
+
+    # Names and fields.
+
+    def _name(self, name: str) -> Any:
+        found = self._scope.get(name)
+        if found is None:
+            return self._device
+        if found.value is _UNSET:
+            assert found.init is not None  # noqa: S101
+            outer, self._scope = self._scope, found.scope
+            try:
+                found.value = bound(self.eval(found.init))
+            except CelError as error:
+                found.value = error
+            finally:
+                self._scope = outer
+        if type(found.value) is CelError:
+            raise found.value
+        return found.value
+
+    def _operand(self, node: Node) -> Any:
+        """Evaluate what a field is taken from; a computed value pays for becoming the root of a chain."""
+        value = self.eval(node)
+        if not _is_chain(node):
+            self._charge(1)
+        return value
+
+    def _select(self, node: Select) -> Any:
+        holder = self._operand(node.operand)
+        if node.test:
+            # The server charges the step, and gives one back for the root.
+            return test(holder, node.field)
+        if type(holder) is Optional:
+            found = index_optional(holder, node.field)
+            self._charge(1 if found.present else 0)
+            return found
+        self._charge(1)
+        return index(holder, node.field)
+
+    def _access(self, node: Call) -> Any:
+        holder = self._operand(node.args[0])
+        if type(holder) is Optional and not holder.present:
+            return holder
+        key = self.eval(node.args[1])
+        if node.args[1] not in self._constants and _is_chain(node.args[1]):
+            self.cost -= 1  # the root of a chain that is a key goes free
+        if node.function == "_[_]" and type(holder) is not Optional:
+            self._charge(1)
+            return index(holder, key)
+        found = index_optional(holder, key)
+        self._charge(1 if found.present else 0)
+        return found
+
+    # Containers.
+
+    def _map(self, node: MapLiteral) -> Any:
+        entries = []
+        for entry in node.entries:
+            assert entry.key is not None  # noqa: S101
+            key = self.eval(entry.key)
+            entries.append((key, self.eval(entry.value), entry.optional))
+        self._charge(_MAP_COST)
+        return make_map(entries)
+
+    def _message(self, node: Message) -> Any:
+        fields: dict[str, Any] = {}
+        for entry in node.entries:
+            value = self.eval(entry.value)
+            if entry.optional and type(value) is Optional:
+                if not value.present:
+                    continue
+                value = value.value
+            fields[entry.field] = value
+        self._charge(_MESSAGE_COST)
+        return make_message(node.name, fields)
+
+    # Calls.
+
+    def _call(self, node: Call) -> Any:
+        function = node.function
+        if function in _ACCESS:
+            return self._access(node)
+        if function in {"_&&_", "_||_"}:
+            return self._logical(node, decisive=function == "_||_")
+        if function == "_?_:_":
+            return self._conditional(node)
+        if function in {"or", "orValue"}:
+            return self._alternative(node)
+        if function == "@not_strictly_false":
+            return self._not_strictly_false(node)
+        members = self._program.members.get(node)
+        if members is not None:
+            if self._record:
+                self.eval(node.args[1])
+            value = self.eval(node.args[0])
+            refuse_unhashable(value)
+            try:
+                return member_key(value) in members
+            except TypeError:
+                return False
+        return self._strict(node)
+
+    def _strict(self, node: Call) -> Any:
+        """Evaluate a call that needs all its operands."""
+        operands = node.args if node.target is None else [node.target, *node.args]
+        values: list[Any] = []
+        failed: CelError | None = None
+        for operand in operands:
+            try:
+                values.append(self.eval(operand))
+            except CelError as error:
+                if len(operands) > 2:
+                    raise  # calls of three and more stop at the first error, the others evaluate both sides
+                failed = failed or error
+                values.append(error)
+        if failed is not None:
+            self._charge(charge(node.function, node.overloads, values, failed, newer=self._newer))
+            raise failed
+        try:
+            result = self._apply(node, values)
+        except CelError as error:
+            self._charge(charge(node.function, node.overloads, values, error, newer=self._newer))
+            raise
+        self._charge(charge(node.function, node.overloads, values, result, newer=self._newer))
+        return result
+
+    def _apply(self, node: Call, values: list[Any]) -> Any:
+        function = node.function
+        table = OPERATORS.get(function)
+        if table is not None:
+            operation = table.get((type(values[0]), type(values[1])))
+            if operation is None:
+                raise refuse(function, values[0])
+            return operation(values[0], values[1])
+        order = _ORDERS.get(function)
+        if order is not None:
+            return order(compare(values[0], values[1], function))
+        if function == "_==_":
+            return equal(values[0], values[1])
+        if function == "_!=_":
+            return not is_equal(values[0], values[1])
+        if function == "@in":
+            return contains(values[1], values[0])
+        if function == "!_":
+            if type(values[0]) is not bool:
+                raise CelError(NO_SUCH_OVERLOAD)
+            return not values[0]
+        if function == "-_":
+            return negate(values[0])
+        if function == "cel.@mapInsert":
+            return insert(*values)
+        pattern = self._program.patterns.get(node)
+        if pattern is not None:
+            return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
+        return implementation(self._program.filed(function), member=node.target is not None)(*values)
+
+    def _logical(self, node: Call, *, decisive: bool) -> bool:
+        failed: CelError | None = None
+        decided = False
+        for operand in node.args:
+            try:
+                value = self.eval(operand)
+            except CelError as error:
+                failed = failed or error
+                continue
+            if value is decisive:
+                decided = True
+                if not self._record:
+                    break
+            elif type(value) is not bool:
+                failed = failed or CelError(NO_SUCH_OVERLOAD)
+        if decided:
+            return decisive
+        if failed is not None:
+            raise failed
+        return not decisive
+
+    def _conditional(self, node: Call) -> Any:
+        condition = self.eval(node.args[0])
+        if type(condition) is not bool:
+            raise CelError(NO_SUCH_OVERLOAD)
+        chosen = node.args[1] if condition else node.args[2]
+        value = self.eval(chosen)
+        if type(value) is Optional and self._program.behaviour.copies(chosen):
+            value = copied(value)
+        if chosen not in self._constants and _is_chain(chosen):
+            self.cost -= 1  # the root of a chain that is a branch goes free
+        return value
+
+    def _alternative(self, node: Call) -> Any:
+        """Evaluate or() and orValue(), lazy in their argument."""
+        assert node.target is not None  # noqa: S101
+        first = self.eval(node.target)
+        if type(first) is not Optional:
+            if self._program.behaviour.refuses_plain:
+                raise CelError(NO_SUCH_OVERLOAD)
+            return first  # up to 1.36 the server does not look twice at what is no optional
+        if first.present:
+            return value_of(first) if node.function == "orValue" else first
+        return self.eval(node.args[0])
+
+    def _not_strictly_false(self, node: Call) -> bool:
+        try:
+            value = self.eval(node.args[0])
+        except CelError:
+            value = True
+        self._charge(1)
+        return value is not False
+
+    # Folds.
+
+    def _comprehension(self, node: Comprehension) -> Any:
+        outer = self._scope
+        accu = _Lazy(node.init, outer)
+        if node.macro in BINDINGS:
+            self._scope = {**outer, node.accu: accu}
+            try:
+                return self.eval(node.result)
+            finally:
+                self._scope = outer
+        return self._fold(node, outer, accu)
+
+    def _fold(self, node: Comprehension, outer: dict[str, _Lazy], accu: _Lazy) -> Any:
+        holder = self.eval(node.range)
+        pairs = iterate_pairs(holder) if node.var2 else [(element, None) for element in iterate(holder)]
+        accu.value = self.eval(node.init)
+        if type(accu.value) is CelMap:
+            accu.value = CelMap(dict(accu.value.items))  # never write into a constant
+        scope = {**outer, node.accu: accu}
+        first, second = _Lazy(None, outer), _Lazy(None, outer)
+        inner = {**scope, node.var: first}
+        if node.var2:
+            inner[node.var2] = second
+        try:
+            for key, value in pairs:
+                first.value, second.value = key, value
+                self._scope = inner
+                if not self._goes_on(node.cond):
+                    break
+                try:
+                    accu.value = self.eval(node.step)
+                except CelError as error:
+                    accu.value = error
+            self._scope = scope
+            return self.eval(node.result)
+        finally:
+            self._scope = outer
+
+    def _goes_on(self, condition: Node) -> bool:
+        try:
+            return self.eval(condition) is not False
+        except CelError:
+            return True
+
+
+def _is_chain(node: Node) -> bool:
+    """Tell whether the node is a name or a chain of accesses."""
+    kind = type(node)
+    if kind is Ident or kind is Select:
+        return True
+    return kind is Call and node.function in _ACCESS  # type: ignore[attr-defined]
+
+
+def _refuse_pattern() -> Any:
+    raise CelError(NO_SUCH_OVERLOAD)

@@ -1,0 +1,91 @@
+"""Closures of the logical operators.
+
+In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. Errors of an operand are absorbed
+where another operand decides.
+
+The rule: cel-go's logical operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.values.values import CelError
+
+Closure = Callable[[Any], Any]
+
+
+def all_of(terms: list[Closure]) -> Closure:
+    """Make a conjunction: false as soon as one term is, whatever the others."""
+    chain = tuple(terms)
+
+    def conjunction(frame: Any) -> bool:
+        failed: CelError | None = None
+        for term in chain:
+            try:
+                value = term(frame)
+            except CelError as error:
+                failed = failed or error
+                continue
+            if value is False:
+                return False
+            if value is not True:
+                failed = failed or CelError(NO_SUCH_OVERLOAD)
+        if failed is not None:
+            raise failed
+        return True
+
+    return conjunction
+
+
+def any_of(terms: list[Closure]) -> Closure:
+    """Make a disjunction: true as soon as one term is, whatever the others."""
+    chain = tuple(terms)
+
+    def disjunction(frame: Any) -> bool:
+        failed: CelError | None = None
+        for term in chain:
+            try:
+                value = term(frame)
+            except CelError as error:
+                failed = failed or error
+                continue
+            if value is True:
+                return True
+            if value is not False:
+                failed = failed or CelError(NO_SUCH_OVERLOAD)
+        if failed is not None:
+            raise failed
+        return False
+
+    return disjunction
+
+
+def negation(operand: Closure) -> Closure:
+    """Make `!`."""
+
+    def negate(frame: Any) -> bool:
+        value = operand(frame)
+        if value is True:
+            return False
+        if value is False:
+            return True
+        raise CelError(NO_SUCH_OVERLOAD)
+
+    return negate
+
+
+def choose(condition: Closure, then: Closure, otherwise: Closure) -> Closure:
+    """Make the ternary operator."""
+
+    def conditional(frame: Any) -> Any:
+        value = condition(frame)
+        if value is True:
+            return then(frame)
+        if value is False:
+            return otherwise(frame)
+        raise CelError(NO_SUCH_OVERLOAD)
+
+    return conditional

@@ -1,0 +1,214 @@
+"""Field access: selection, indexing, presence, iteration.
+
+In: a value and a field name or key. Out: what is there, or a `CelError`. Domains of a device answer an unknown name
+with an empty map; optionals pass the access on to their content.
+
+The rule: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.doubles import format_double
+from dra_driver.selectors.values.equality import find, is_map, map_items, map_keys, shown
+from dra_driver.selectors.values.values import (
+    NONE,
+    CelError,
+    CelMap,
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    MessageValue,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+    list_size,
+    type_name,
+    unfold,
+)
+
+_GO_TYPES: dict[type, str] = {
+    CelError: "*types.Err",
+    list: "*types.baseList",
+    Concat: "*types.concatList",
+    bool: "types.Bool",
+    int: "types.Int",
+    Uint: "types.Uint",
+    float: "types.Double",
+    str: "types.String",
+    bytes: "types.Bytes",
+    type(None): "types.Null",
+    Duration: "types.Duration",
+    Timestamp: "types.Timestamp",
+    Optional: "*types.Optional",
+    TypeValue: "*types.Type",
+    CelQuantity: "cel.Quantity",
+    Semver: "cel.Semver",
+    Url: "cel.URL",
+    Ip: "cel.IP",
+    Cidr: "cel.CIDR",
+    NamedFormat: "cel.Format",
+}
+_FOREIGN = frozenset({CelQuantity, Semver, Url, Ip, Cidr})
+_EMPTY: dict[str, Any] = {}
+
+
+class Domains(dict[str, "dict[str, Any]"]):
+    """The attributes or the capacity of a device: a look-up of an unknown domain gives an empty map."""
+
+    __slots__ = ()
+
+    def __missing__(self, _: str) -> dict[str, Any]:
+        return _EMPTY
+
+
+def bound(value: Any) -> Any:
+    """Give what a variable is bound to: an empty map of domains loses its answer to unknown names on the way."""
+    return {} if type(value) is Domains and not value else value
+
+
+def go_type(value: Any) -> str:
+    """Name the value's type the way the server's own language does; some messages show it."""
+    if type(value) is CelQuantity and value.computed:
+        return "*cel.Quantity"
+    return "*types.baseMap" if is_map(value) else _GO_TYPES.get(type(value), "types.Unknown")
+
+
+KEY_TYPES = frozenset({str, int, Uint, float, bool})
+
+
+def check_key(key: Any) -> None:
+    """Refuse what can be no key of any container.
+
+    Raises:
+        CelError: It is such a value.
+    """
+    if type(key) not in KEY_TYPES:
+        raise CelError(f"invalid qualifier type: {go_type(key)}")
+
+
+def index(holder: Any, key: Any) -> Any:
+    """Evaluate `holder[key]` and `holder.key`.
+
+    Raises:
+        CelError: Nothing is there, or the key has a wrong type.
+    """
+    kind = type(holder)
+    if kind is dict:
+        if type(key) is str and key in holder:
+            return holder[key]
+        raise CelError(f"no such key: {shown(key)}")
+    check_key(key)
+    if kind is Domains:
+        return holder.get(key, _EMPTY) if type(key) is str else _EMPTY
+    if kind is Optional:
+        return index_optional(holder, key)
+    found, value = _look_up(holder, key)
+    if found:
+        return value
+    if kind is list or kind is Concat:
+        raise CelError(f"index out of bounds: {shown(key)}")
+    raise CelError(f"no such key: {shown(key)}")
+
+
+def index_optional(holder: Any, key: Any) -> Optional:
+    """Evaluate `holder[?key]` and `holder.?key`."""
+    if type(holder) is Optional:
+        if not holder.present:
+            return NONE
+        holder = native(holder.value)
+    check_key(key)
+    found, value = _look_up(holder, key)
+    return Optional(value) if found else NONE
+
+
+def native(value: Any) -> Any:
+    """Refuse what the server can't take out of an optional on the way to a field."""
+    if type(value) in _FOREIGN:
+        raise CelError(f"unsupported conversion to ref.Val: {_in_go(value)}")
+    if type(value) is CelError:
+        raise value
+    return value
+
+
+def _in_go(value: Any) -> str:
+    """Write a value of Kubernetes' own types with the type that the server's language gives it."""
+    if type(value) is CelQuantity:
+        return f"(*resource.Quantity){value.number}"
+    if type(value) is Semver:
+        return f"(semver.Version){value}"
+    if type(value) is Ip:
+        return f"(netip.Addr){value.address}"
+    if type(value) is Cidr:
+        return f"(netip.Prefix){value.address}/{value.prefix}"
+    return f"(*url.URL){value.text}"
+
+
+def test(holder: Any, field: str) -> bool:
+    """Evaluate has(holder.field)."""
+    if type(holder) is Optional:
+        return holder.present and test(native(holder.value), field)
+    return _look_up(holder, field)[0]
+
+
+def _look_up(holder: Any, key: Any) -> tuple[bool, Any]:
+    kind = type(holder)
+    if kind is Domains:
+        return True, holder.get(key, _EMPTY) if type(key) is str else _EMPTY
+    if kind is dict or kind is CelMap:
+        return find(holder, key)
+    if kind is list or kind is Concat:
+        position = _position(key)
+        if 0 <= position < list_size(holder):
+            return True, unfold(holder)[position]
+        return False, None
+    if kind is MessageValue:
+        for name, value in holder.fields:
+            if name == key:
+                return True, value
+    return False, None
+
+
+def _position(key: Any) -> int:
+    kind = type(key)
+    if kind is int or kind is Uint:
+        return int(key)
+    if kind is float:
+        if math.isfinite(key) and key == int(key):
+            return int(key)
+        raise CelError(f"unsupported index value {format_double(key)} in list")
+    raise CelError(f"unsupported index type '{type_name(key)}' in list")
+
+
+def iterate(value: Any) -> list[Any]:
+    """List what a one-variable loop goes through: elements or keys.
+
+    Raises:
+        CelError: The value can't be looped over.
+    """
+    if type(value) is list or type(value) is Concat:
+        return unfold(value)
+    if is_map(value):
+        return map_keys(value)
+    raise CelError(f"got '{go_type(value)}', expected iterable type")
+
+
+def iterate_pairs(value: Any) -> list[tuple[Any, Any]]:
+    """List what a two-variable loop goes through: index and element, or key and value.
+
+    Raises:
+        CelError: The value can't be looped over.
+    """
+    if type(value) is list or type(value) is Concat:
+        return list(enumerate(unfold(value)))
+    if is_map(value):
+        return map_items(value)
+    raise CelError(f"unsupported comprehension range type: {go_type(value)}")

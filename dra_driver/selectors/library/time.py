@@ -1,0 +1,201 @@
+"""Durations and timestamps: their texts and their parts.
+
+In: Go duration texts, RFC 3339 texts, zone names. Out: `Duration`, `Timestamp`, ints. No clock is read.
+
+The rule: Go's time.ParseDuration and RFC 3339 layout; cel-go's accessors.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import zoneinfo
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from dra_driver.selectors.values.arithmetic import INT_MAX, INT_MIN, TIMESTAMP_OVERFLOW, to_timestamp
+from dra_driver.selectors.values.values import CelError, Duration, Timestamp
+
+_NS = 10**9
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": _NS,
+    "m": 60 * _NS,
+    "h": 3600 * _NS,
+}
+_PART = re.compile(r"([0-9]*+)(?:\.([0-9]*+))?+(ns|us|µs|μs|ms|s|m|h)")
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]++))?+(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  (arithmetic only)
+_EARLIEST, _LATEST = -62135596800 + 2 * 86400, 253402300800 - 2 * 86400
+_OFFSET = re.compile(r"[+-]?[0-9]+")
+
+
+def parse_duration(text: str) -> Duration | None:
+    """Read a Go duration ("1h30m", "-1.5s", "0"); None if it is none or does not fit."""
+    negative = text[:1] == "-"
+    body = text[1:] if text[:1] in {"+", "-"} and text else text
+    if body == "0":
+        return Duration(0)
+    if not body or len(body) > 1000:
+        return None
+    total, at = 0, 0
+    while at < len(body):
+        part = _PART.match(body, at)
+        if part is None or not (part[1] or part[2]):
+            return None
+        unit = _UNITS[part[3]]
+        total += int(part[1] or "0") * unit
+        if part[2]:
+            total += int(part[2]) * unit // 10 ** len(part[2])
+        at = part.end()
+    total = -total if negative else total
+    return Duration(total) if INT_MIN <= total <= INT_MAX else None
+
+
+def parse_timestamp(text: str) -> Timestamp | None:
+    """Read an RFC 3339 time; None if it is none.
+
+    Raises:
+        CelError: It lies outside the years 1 to 9999.
+    """
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(found[group]) for group in range(1, 7))
+    if year == 0:
+        raise CelError(TIMESTAMP_OVERFLOW)
+    try:
+        moment = datetime.datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
+    except ValueError:
+        return None
+    offset = 0
+    if found[8]:
+        if int(found[9]) > 24 or int(found[10]) > 60:
+            return None
+        offset = (int(found[9]) * 60 + int(found[10])) * (-1 if found[8] == "-" else 1)
+    fraction = int((found[7] or "0")[:9].ljust(9, "0"))
+    delta = moment - _EPOCH
+    return to_timestamp((delta.days * 86400 + delta.seconds - offset * 60) * _NS + fraction, offset)
+
+
+def format_timestamp(value: Timestamp) -> str:
+    """Print a time as RFC 3339 with as many fraction digits as it has, at the offset that it was written with."""
+    seconds, fraction = divmod(value.ns, _NS)
+    days, second = divmod(seconds + value.offset * 60, 86400)
+    day = min(max(days + _EPOCH.toordinal(), 1), datetime.date.max.toordinal())
+    date = datetime.date.fromordinal(day)
+    text = f"{date.year:04d}-{date.month:02d}-{date.day:02d}T"
+    text += f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+    if fraction:
+        text = f"{text}.{fraction:09d}".rstrip("0")
+    if not value.offset:
+        return text + "Z"
+    return f"{text}{'-' if value.offset < 0 else '+'}{abs(value.offset) // 60:02d}:{abs(value.offset) % 60:02d}"
+
+
+def format_duration(value: Duration) -> str:
+    """Print a span as seconds."""
+    # The server divides in doubles, and so do we.
+    seconds, rest = divmod(abs(value.ns), _NS)
+    number = float(seconds) + float(rest) / 1e9
+    return f"{'-' if value.ns < 0 else ''}{Decimal(repr(number)):f}".removesuffix(".0") + "s"
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    """Find a zone by name or by an offset such as +02:00."""
+    before, colon, after = name.partition(":")
+    if not colon:
+        if ".." in name or name[:1] in {"/", "\\"}:
+            raise CelError("time: invalid location name")
+        if name in {"", "UTC"}:
+            return datetime.UTC
+        try:
+            return zoneinfo.ZoneInfo(name)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise CelError(f"unknown time zone {name}") from error
+    for part in (before, after):
+        if not _OFFSET.fullmatch(part) or len(part) > 6:
+            raise CelError(f'strconv.Atoi: parsing "{part}": invalid syntax')
+    minutes = int(before) * 60 + (-int(after) if name.startswith("-") else int(after))
+    if abs(minutes) >= 24 * 60:
+        raise CelError(f"unknown time zone {name}")
+    return datetime.timezone(datetime.timedelta(minutes=minutes))
+
+
+def _offset(value: Timestamp, zone: str | None) -> int:
+    """Give the seconds that a zone is ahead of UTC at a moment."""
+    if zone is None:
+        return 0
+    found = _zone(zone)
+    within = min(max(value.ns // _NS, _EARLIEST), _LATEST)  # zones have no rules for the edges of time
+    moment = (_EPOCH + datetime.timedelta(seconds=within)).replace(tzinfo=datetime.UTC)
+    ahead = moment.astimezone(found).utcoffset()
+    return int(ahead.total_seconds()) if ahead is not None else 0
+
+
+class _Civil(NamedTuple):
+    """A date and time of day. The year may lie outside what the standard library holds."""
+
+    year: int
+    month: int
+    day: int
+    weekday: int  # Sunday is 0
+    day_of_year: int  # from 0
+    second: int
+
+
+def _civil(value: Timestamp, zone: str | None) -> _Civil:
+    days, second = divmod(value.ns // _NS + _offset(value, zone), 86400)
+    cycles, rest = divmod(days + _EPOCH.toordinal() - 1, 146_097)  # 400 years always have as many days
+    date = datetime.date.fromordinal(rest + 1)
+    return _Civil(
+        date.year + 400 * cycles, date.month, date.day, date.isoweekday() % 7, date.timetuple().tm_yday - 1, second
+    )
+
+
+_PARTS: dict[str, Callable[[_Civil], int]] = {
+    "getFullYear": lambda civil: civil.year,
+    "getMonth": lambda civil: civil.month - 1,
+    "getDayOfYear": lambda civil: civil.day_of_year,
+    "getDayOfMonth": lambda civil: civil.day - 1,
+    "getDate": lambda civil: civil.day,
+    "getDayOfWeek": lambda civil: civil.weekday,
+    "getHours": lambda civil: civil.second // 3600,
+    "getMinutes": lambda civil: civil.second // 60 % 60,
+    "getSeconds": lambda civil: civil.second % 60,
+}
+_SPANS = {"getHours": 3600 * _NS, "getMinutes": 60 * _NS, "getSeconds": _NS, "getMilliseconds": 10**6}
+
+
+def _part(name: str) -> Callable[..., int]:
+    if name == "getMilliseconds":
+
+        def milliseconds(value: Timestamp, zone: str | None = None) -> int:
+            _offset(value, zone)
+            return value.ns % _NS // 10**6
+
+        return milliseconds
+    read = _PARTS[name]
+    return lambda value, zone=None: read(_civil(value, zone))
+
+
+def _span(unit: int) -> Callable[[Duration], int]:
+    return lambda value: value.ns // unit if value.ns >= 0 else -(-value.ns // unit)
+
+
+def accessors() -> dict[str, dict[tuple[type, ...], Callable[..., Any]]]:
+    """Give the accessor functions by name and operand types."""
+    table: dict[str, dict[tuple[type, ...], Callable[..., Any]]] = {}
+    for name in [*_PARTS, "getMilliseconds"]:
+        part = _part(name)
+        table[name] = {(Timestamp,): part, (Timestamp, str): part}
+        if name in _SPANS:
+            table[name][(Duration,)] = _span(_SPANS[name])
+    return table

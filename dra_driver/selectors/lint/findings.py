@@ -1,0 +1,77 @@
+"""The nouns of lint: rules by id, what is looked at, what is found.
+
+In: nothing. Out: `RULES`, `Subject`, `Finding`, and evaluation of a selector on many devices.
+
+The rules are described in docs/selectors.md, under the ids of `RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.values.patience import ask
+
+RULES: dict[str, str] = {
+    "unguarded-attribute": "an attribute is read that some device lacks: scheduling aborts there",
+    "runtime-error": "evaluation fails on some device for another reason: scheduling aborts there",
+    "missing-driver-guard": "a class does not ask first whose device it is",
+    "always-true": "every device at hand matches: the selector selects nothing",
+    "always-false": "no device at hand matches",
+    "string-version": "a text is compared with a version, or versions are compared as texts",
+    "quantity-equality": "quantities are compared with == or !=",
+    "cost-limit": "the worst-case cost is beyond or close to the API server's limit",
+    "refused": "the API server does not accept the expression in a new object",
+    "deprecated-name": "a name that its driver no longer publishes",
+    "unknown-name": "a name that no device at hand has",
+    "two-drivers": "devices of more than one driver match",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `fix` is a whole new expression; `is_safe` whether it may be written without asking."""
+
+    rule: str
+    message: str
+    clause: str = ""
+    fix: str | None = None
+    is_safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One selector to lint, the devices that reach it (one of each kind), and how many devices each stands for."""
+
+    selector: KubernetesSelector
+    engine: KubernetesEngine
+    views: Sequence[DeviceView]
+    counts: Sequence[int]
+    in_class: bool = False
+    is_first: bool = True
+    is_last: bool = True
+
+    @property
+    def total(self) -> int:
+        """How many devices reach the selector."""
+        return sum(self.counts)
+
+
+Outcome = bool | str  # a verdict, or the text of an error
+
+
+def outcomes(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[Outcome]:
+    """Evaluate on all views."""
+    return [outcome(selector, view) for view in views]
+
+
+def outcome(selector: KubernetesSelector, view: DeviceView) -> Outcome:
+    """Evaluate on one view."""
+    ask()
+    try:
+        return selector.matches_view(view)
+    except SelectorRuntimeError as error:
+        return error.text

@@ -1,0 +1,118 @@
+"""Rules that look at the devices at hand: errors, constant verdicts, names, drivers.
+
+In: a selector and the devices that reach it. Out: findings. A fix is safe when it was tried on every device: what was
+a verdict stays the same verdict, and the error is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.lint.findings import Finding, Outcome, Subject, outcomes
+from dra_driver.selectors.lint.guards import accesses, guarded, leaves, text_of
+from dra_driver.selectors.suggestions import unknown_names
+
+_MISSING = re.compile(r"no such key: (\S+)")
+_MOST_GUARDS = 32
+
+
+def fleet_findings(subject: Subject) -> Iterator[Finding]:
+    """Apply the rules."""
+    if not subject.views:
+        return
+    found = outcomes(subject.selector, subject.views)
+    yield from _missing(subject, found)
+    yield from _failures(subject, found)
+    yield from _constant(subject, found)
+    yield from _names(subject)
+    yield from _drivers(subject, found)
+
+
+def _missing(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+    """Reads of attributes that some device lacks, with one fix for all of them."""
+    names = list(
+        dict.fromkeys(match[1] for one in found if isinstance(one, str) and (match := _MISSING.fullmatch(one)))
+    )
+    if not names:
+        return
+    fix = mend_missing(subject)
+    root, expression = subject.selector.program.root, subject.selector.expression
+    for name in names:
+        lacking = _count(subject, found, f"no such key: {name}")
+        clause = next((text_of(leaf, expression) for leaf in leaves(root) if accesses(leaf, name)), "")
+        message = (
+            f"{lacking} of {subject.total} devices lack {name}: on them the expression fails, which aborts scheduling"
+        )
+        yield Finding("unguarded-attribute", message, clause, fix, is_safe=fix is not None)
+
+
+def mend_missing(subject: Subject) -> str | None:
+    """Guard names until no device fails for a missing one; None where that does not work or changes a verdict."""
+    selector = subject.selector
+    before = outcomes(selector, subject.views)
+    for _ in range(_MOST_GUARDS):
+        now = outcomes(selector, subject.views)
+        missing = next((m[1] for one in now if isinstance(one, str) and (m := _MISSING.fullmatch(one))), None)
+        if missing is None:
+            return selector.expression if keeps(before, now) else None
+        text = guarded(selector.program.root, selector.expression, missing)
+        better = recompiled(subject, text) if text is not None else None
+        if better is None:
+            return None
+        selector = better
+    return None
+
+
+def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
+    """Tell whether every verdict stayed the same (errors may have become verdicts)."""
+    return all(isinstance(old, str) or old is new for old, new in zip(before, after, strict=True))
+
+
+def recompiled(subject: Subject, text: str) -> KubernetesSelector | None:
+    """Compile a proposed text; None if it is worse to the API server than what it replaces."""
+    try:
+        better = subject.engine.compile(text, environment=subject.selector.declarations.environment)
+    except SelectorCompileError:
+        return None
+    return better if better.admissible or not subject.selector.admissible else None
+
+
+def _failures(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+    others = dict.fromkeys(one for one in found if isinstance(one, str) and not _MISSING.fullmatch(one))
+    for text in others:
+        count = _count(subject, found, text)
+        yield Finding("runtime-error", f"on {count} of {subject.total} devices the expression fails: {text}")
+
+
+def _count(subject: Subject, found: list[Outcome], text: str) -> int:
+    return sum(count for count, one in zip(subject.counts, found, strict=True) if one == text)
+
+
+def _constant(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+    if all(one is False for one in found):
+        yield Finding("always-false", f"none of the {subject.total} devices that reach it matches")
+    elif all(one is True for one in found) and not (subject.in_class and _reads_driver(subject)):
+        yield Finding("always-true", f"all {subject.total} devices that reach it match: it could be left out here")
+
+
+def _reads_driver(subject: Subject) -> bool:
+    return any(read.field == "driver" for read in subject.selector.read_set.reads)
+
+
+def _names(subject: Subject) -> Iterator[Finding]:
+    for unknown in unknown_names(subject.selector.read_set, subject.views):
+        meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
+        yield Finding("unknown-name", f"no device has the {unknown.kind} {unknown.name}{meant}")
+
+
+def _drivers(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+    if not subject.is_last:
+        return
+    drivers = dict.fromkeys(view.driver for view, one in zip(subject.views, found, strict=True) if one is True)
+    if len(drivers) > 1:
+        yield Finding(
+            "two-drivers", f"it matches devices of {' and '.join(drivers)}: their drivers prepare them differently"
+        )

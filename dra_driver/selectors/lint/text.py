@@ -1,0 +1,193 @@
+"""Rules that look at the expression: guards, comparisons, cost, names. Devices sharpen them where there are any.
+
+In: a selector. Out: findings.
+
+Source: Kubernetes API resource/v1 (limits of selectors); names that NVIDIA's driver stopped publishing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from dra_driver.model.semver import Semver, SemverError, normalize
+from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES
+from dra_driver.selectors.lint.findings import Finding, Subject, outcomes
+from dra_driver.selectors.lint.fleet import keeps, recompiled
+from dra_driver.selectors.lint.guards import every, leaves, replaced, text_of
+from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
+from dra_driver.selectors.values.patience import ask
+
+CLOSE_TO_LIMIT = MAX_COST // 2
+_OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
+_EQUALITY = frozenset({"_==_", "_!=_"})
+_VERSION = re.compile(r"v?\d+(\.\d+){1,3}([-+][0-9A-Za-z.+-]*)?")
+_SHARED_DOMAINS = frozenset({"resource.kubernetes.io"})
+# Attributes that drivers published once. domain/name -> what to do instead.
+DEPRECATED: dict[str, str] = {
+    "gpu.nvidia.com/index": "select by uuid, or by what the job needs",
+    "gpu.intel.com/pciAddress": "use resource.kubernetes.io/pciBusID",
+    "gpu.intel.com/pciRoot": "use resource.kubernetes.io/pcieRoot",
+}
+
+
+def text_findings(subject: Subject) -> Iterator[Finding]:
+    """Apply the rules."""
+    yield from _admission(subject)
+    if subject.in_class and subject.is_first:
+        yield from _driver_guard(subject)
+    yield from _comparisons(subject)
+    yield from _deprecated(subject)
+
+
+def _admission(subject: Subject) -> Iterator[Finding]:
+    """What the API server says to the expression in a new object."""
+    selector = subject.selector
+    length = len(selector.expression.encode("utf-8", "surrogatepass"))
+    if length > MAX_EXPRESSION_BYTES:
+        yield Finding("refused", f"{length:,} bytes are more than the {MAX_EXPRESSION_BYTES:,} that are accepted")
+    try:
+        cost = subject.engine.compile(selector.expression, environment="new").max_cost
+    except SelectorCompileError as error:
+        first = error.text.splitlines()[0]
+        yield Finding("refused", f"not accepted in a new object of Kubernetes {selector.kubernetes}: {first}")
+        return
+    if cost > MAX_COST:
+        yield Finding(
+            "cost-limit", f"the worst-case cost {_short(cost)} exceeds the limit of {MAX_COST:,}: it is refused"
+        )
+    elif cost > CLOSE_TO_LIMIT:
+        share = 100 * cost // MAX_COST
+        yield Finding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {MAX_COST:,}")
+
+
+def _short(cost: int) -> str:
+    return f"{cost:,}" if cost < 10**9 else f"{float(cost):.1e}"
+
+
+def _driver_guard(subject: Subject) -> Iterator[Finding]:
+    """A class is asked about the devices of every driver: the first clause must ask for the driver."""
+    root, expression = subject.selector.program.root, subject.selector.expression
+    first = leaves(root)[0]
+    if any(type(node) is Select and node.field == "driver" and _is_device(node.operand) for node in every(first)):
+        return
+    domains = {
+        read.domain for read in subject.selector.read_set.reads if read.domain and read.domain not in _SHARED_DOMAINS
+    }
+    fix, driver = None, ""
+    if len(domains) == 1:
+        driver = domains.pop()
+        loose = type(root) is Call and root.function in {"_||_", "_?_:_"}
+        fix = f"device.driver == {json.dumps(driver)} && {f'({expression})' if loose else expression}"
+    better = recompiled(subject, fix) if fix else None
+    is_safe = (
+        better is not None
+        and any(view.driver == driver for view in subject.views)  # else the domain may not be a driver's name
+        and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+    )
+    message = "it is asked about devices of every driver: compare device.driver first"
+    yield Finding("missing-driver-guard", message, text_of(first, expression), fix if better else None, is_safe=is_safe)
+
+
+def _is_device(node: Node) -> bool:
+    return type(node) is Ident and node.name == "device"
+
+
+def _comparisons(subject: Subject) -> Iterator[Finding]:
+    found = [
+        node
+        for node in every(subject.selector.program.root)
+        if type(node) is Call and node.function in _OPERATORS and hasattr(node, "start")
+    ]
+    texts = [(node, value, literal) for node in found for value, literal in _beside_texts(node)]
+    versions = _versions(subject, [value for _, value, _ in texts])
+    for node in found:
+        left, right = node.args
+        if node.function in _EQUALITY and "kubernetes.Quantity" in {left.type.long(), right.type.long()}:
+            yield from _quantities(subject, node, left, right)
+        for value, literal in _beside_texts(node):
+            yield from _version_text(subject, node, value, literal, is_version=value in versions)
+
+
+def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
+    """Return what is compared with a literal text, and the literal."""
+    for value, literal in (node.args, node.args[::-1]):
+        if type(literal) is Literal and type(literal.value) is str:
+            yield value, literal
+
+
+def _versions(subject: Subject, nodes: list[Node]) -> set[Node]:
+    """Return the parts that are versions on every device where they have a value. Each device is traced once."""
+    found: set[Node] = set()
+    others: set[Node] = set()
+    for view in subject.views if nodes else ():
+        ask()
+        trace = subject.selector.trace(view)
+        for node in nodes:
+            value = trace.get(node)
+            if value is not None and not isinstance(value, Exception):
+                (found if isinstance(value, Semver) else others).add(node)
+    return found - others
+
+
+def _quantities(subject: Subject, node: Call, left: Node, right: Node) -> Iterator[Finding]:
+    expression = subject.selector.expression
+    operator = _OPERATORS[node.function]
+    fix = None
+    if left.type.long() == right.type.long() and hasattr(left, "start") and hasattr(right, "start"):
+        call = f"{text_of(left, expression)}.compareTo({text_of(right, expression)}) {operator} 0"
+        fix = replaced(expression, node, call)
+    better = recompiled(subject, fix) if fix else None
+    is_safe = better is not None and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+    message = f"{operator} wants the exact amount (an 80 GB GPU has 81559Mi); mostly compareTo(…) >= 0 is meant"
+    yield Finding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
+
+
+def _version_text(
+    subject: Subject, node: Call, value: Node, literal: Literal, *, is_version: bool
+) -> Iterator[Finding]:
+    """A version attribute beside a text; or version-like texts put in order."""
+    expression, operator = subject.selector.expression, _OPERATORS[node.function]
+    looks_so = _VERSION.fullmatch(literal.value) is not None
+    clause = text_of(node, expression)
+    if is_version:
+        effect = "is always true" if operator == "!=" else "fails, which aborts scheduling"
+        call = _compare(value, literal, operator, node.args[0] is value, expression)
+        fix = replaced(expression, node, call) if call else None
+        better = recompiled(subject, fix) if fix else None
+        is_safe = (
+            better is not None
+            and operator != "!="
+            and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+        )
+        message = f"the attribute is a version: comparing it with a text {effect}"
+        yield Finding("string-version", message, clause, fix if better else None, is_safe=is_safe)
+    elif looks_so and node.function not in _EQUALITY:
+        message = 'texts are ordered letter by letter ("10.0" < "9.0"): compare versions with semver()'
+        yield Finding("string-version", message, clause)
+
+
+def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expression: str) -> str | None:
+    if not hasattr(value, "start"):
+        return None
+    try:
+        Semver.parse(literal.value)
+        wanted = f"semver({json.dumps(literal.value)})"
+    except SemverError:
+        try:
+            Semver.parse(normalize(literal.value))
+        except SemverError:
+            return None
+        wanted = f"semver({json.dumps(literal.value)}, true)"
+    if not in_order:
+        operator = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
+    return f"{text_of(value, expression)}.compareTo({wanted}) {operator} 0"
+
+
+def _deprecated(subject: Subject) -> Iterator[Finding]:
+    for read in sorted(subject.selector.read_set.reads, key=repr):
+        name = f"{read.domain}/{read.name}"
+        if read.field == "attributes" and name in DEPRECATED:
+            yield Finding("deprecated-name", f"{name} is no longer published: {DEPRECATED[name]}")

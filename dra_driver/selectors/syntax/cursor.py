@@ -1,0 +1,67 @@
+"""Moving over tokens, and how faults are noted on the way.
+
+In: tokens. Out: the next one, or a recorded fault and a `Stop`. It knows no grammar.
+"""
+
+from __future__ import annotations
+
+from dra_driver.selectors.syntax.lexer import Token
+from dra_driver.selectors.syntax.nodes import Node
+from dra_driver.selectors.syntax.source import NOWHERE, Fault
+
+MAX_NESTING = 250  # of one grammar rule on the way from the root
+
+
+class Stop(Exception):
+    """Parsing can't go on; the fault is recorded."""
+
+
+class Cursor:
+    """Where we are in the tokens."""
+
+    __slots__ = ("_at", "_kind", "_tokens", "faults")
+
+    def __init__(self, tokens: list[Token], faults: list[Fault]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._kind = tokens[0][0]
+        self.faults = faults
+
+    def _advance(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        self._kind = self._tokens[self._at][0]
+        return token
+
+    def _expect(self, kind: str) -> Token:
+        if self._kind != kind:
+            self._fail("mismatched", f"'{kind}'")
+        return self._advance()
+
+    def _fail(self, verb: str, expected: str) -> None:
+        _, text, offset = self._tokens[self._at]
+        self.faults.append(Fault(offset, f"Syntax error: {verb} input '{text}' expecting {expected}"))
+        raise Stop
+
+    def _no_alternative(self, seen: str) -> None:
+        self.faults.append(
+            Fault(self._tokens[self._at][2], f"Syntax error: no viable alternative at input '{seen}'"),
+        )
+        raise Stop
+
+    def _span(self, node: Node, start: int) -> Node:
+        """Note the text of a node: from `start` to the end of the last token taken."""
+        node.start = start
+        _, text, offset = self._tokens[self._at - 1]
+        node.end = offset + len(text)
+        return node
+
+    def _too_deep(self) -> None:
+        self.faults[:] = [Fault(NOWHERE, f"expression recursion limit exceeded: {MAX_NESTING}")]
+        raise Stop
+
+    def _is_message(self) -> bool:
+        at, tokens = self._at + 1, self._tokens
+        while tokens[at][0] == "." and tokens[at + 1][0] == "ident":
+            at += 2
+        return tokens[at][0] == "{"

@@ -1,0 +1,230 @@
+"""The tree of an expression.
+
+The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the
+column that messages point at, as a code-point offset; `start` and `end` delimit the text; `visits` is how many
+counted visits the deepest path below (and with) the node opens, for the depth limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.selectors.values.types import DYN, Type
+
+
+class Node:
+    """What all nodes share."""
+
+    __slots__ = ("end", "offset", "start", "type", "visits")
+
+    start: int  # the text of the node, as code-point offsets; unset in nodes that a macro made
+    end: int
+    offset: int
+    type: Type
+    visits: int
+
+
+class Literal(Node):
+    """A constant. The value is a run-time value (None is null)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, offset: int) -> None:
+        self.value = value
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+
+
+class Ident(Node):
+    """A name. `declared` is the name it was resolved to, for type names and qualified identifiers."""
+
+    __slots__ = ("declared", "name")
+
+    def __init__(self, name: str, offset: int) -> None:
+        self.name = name
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+        self.declared = ""
+
+
+class Select(Node):
+    """`operand.field`; with `test` the presence test of has()."""
+
+    __slots__ = ("declared", "field", "operand", "test")
+
+    def __init__(self, operand: Node, field: str, offset: int, *, test: bool = False) -> None:
+        self.operand = operand
+        self.field = field
+        self.offset = offset
+        self.visits = operand.visits + 1
+        self.type = DYN
+        self.test = test
+        self.declared = ""  # set when the whole chain names a type
+
+
+class Call(Node):
+    """A call or an operator. `overloads` are the ids of the candidates, in table order."""
+
+    __slots__ = ("args", "function", "overloads", "target")
+
+    def __init__(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int = 0) -> None:
+        self.function = function
+        self.target = target
+        self.args = args
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+        self.overloads: tuple[str, ...] = ()
+
+
+class ListLiteral(Node):
+    """`[…]`; `optional` holds the indices of elements written with `?`."""
+
+    __slots__ = ("elements", "optional")
+
+    def __init__(self, elements: list[Node], optional: frozenset[int], offset: int, visits: int = 0) -> None:
+        self.elements = elements
+        self.optional = optional
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Entry:
+    """One `key: value` of a map literal, or one `field: value` of a message (then `key` is a str)."""
+
+    __slots__ = ("field", "key", "offset", "optional", "value")
+
+    def __init__(self, key: Node | None, field: str, value: Node, offset: int, *, optional: bool) -> None:
+        self.key = key
+        self.field = field
+        self.value = value
+        self.offset = offset
+        self.optional = optional
+
+
+class MapLiteral(Node):
+    """`{…}`."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[Entry], offset: int, visits: int = 0) -> None:
+        self.entries = entries
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Message(Node):
+    """`a.b.Name{…}`."""
+
+    __slots__ = ("entries", "name")
+
+    def __init__(self, name: str, entries: list[Entry], offset: int, visits: int = 0) -> None:
+        self.name = name
+        self.entries = entries
+        self.offset = offset
+        self.visits = visits
+        self.type = DYN
+
+
+class Comprehension(Node):
+    """A fold, the form that all loop macros and bindings take. `macro` names what was written."""
+
+    __slots__ = ("accu", "cond", "init", "macro", "range", "result", "step", "var", "var2")
+
+    def __init__(
+        self,
+        macro: str,
+        range_: Node,
+        names: tuple[str, str, str],
+        folds: tuple[Node, Node, Node, Node],
+        offset: int,
+    ) -> None:
+        self.macro = macro
+        self.range = range_
+        self.var, self.var2, self.accu = names
+        self.init, self.cond, self.step, self.result = folds
+        self.offset = offset
+        self.visits = 0
+        self.type = DYN
+
+    @property
+    def is_bind(self) -> bool:
+        """Whether this is a binding: it never loops, and initialises its variable on first use."""
+        return (
+            type(self.range) is ListLiteral
+            and not self.range.elements
+            and type(self.cond) is Literal
+            and self.cond.value is False
+            and self.accu != "__result__"
+        )
+
+
+def balance(function: str, terms: list[Node], offsets: list[int], low: int, high: int) -> Node:
+    """Build the balanced tree of a chain of `&&` or `||`."""
+    middle = (low + high + 1) // 2
+    left = terms[middle] if middle == low else balance(function, terms, offsets, low, middle - 1)
+    right = terms[middle + 1] if middle == high else balance(function, terms, offsets, middle + 1, high)
+    node = Call(function, None, [left, right], offsets[middle], max(left.visits, right.visits))
+    node.start, node.end = left.start, right.end
+    return node
+
+
+def qualified_name(node: Node) -> str | None:
+    """Give `a.b.c` if the node is nothing but a chain of plain selections."""
+    parts: list[str] = []
+    while type(node) is Select:
+        if node.test:
+            return None
+        parts.append(node.field)
+        node = node.operand
+    if type(node) is not Ident:
+        return None
+    parts.append(node.name)
+    parts.reverse()
+    return ".".join(parts)
+
+
+def chain_terms(node: Call) -> list[Node]:
+    """List the terms of a chain of one logical operator, left to right."""
+    terms: list[Node] = []
+    pending: list[Node] = [node]
+    while pending:
+        one = pending.pop()
+        if type(one) is Call and one.function == node.function:
+            pending.append(one.args[1])
+            pending.append(one.args[0])
+        else:
+            terms.append(one)
+    return terms
+
+
+def height(root: Node) -> int:
+    """Count the levels of a tree."""
+    highest = 0
+    pending = [(root, 1)]
+    while pending:
+        node, level = pending.pop()
+        highest = max(highest, level)
+        for child in children(node):
+            pending.append((child, level + 1))  # noqa: PERF401  (plain appends are quicker for few children)
+    return highest
+
+
+def children(node: Node) -> list[Node]:
+    """List the direct children, in source order where there is one."""
+    match node:
+        case Select():
+            return [node.operand]
+        case Call():
+            return ([node.target] if node.target is not None else []) + node.args
+        case ListLiteral():
+            return node.elements
+        case MapLiteral() | Message():
+            return [part for entry in node.entries for part in (entry.key, entry.value) if part is not None]
+        case Comprehension():
+            return [node.range, node.init, node.cond, node.step, node.result]
+    return []

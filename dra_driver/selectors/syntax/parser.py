@@ -1,0 +1,400 @@
+"""From tokens to a tree, macros expanded.
+
+In: the text and the macros of the environment. Out: the root node, or the faults of this stage. A recursive descent
+whose depth is bounded by the grammar's own limits, so no text can exhaust the stack (`depth.py` makes the room).
+
+The rule: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
+position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not
+imitated.
+"""
+
+from __future__ import annotations
+
+from dra_driver.selectors.syntax.cursor import MAX_NESTING, Cursor, Stop
+from dra_driver.selectors.syntax.depth import room_for
+from dra_driver.selectors.syntax.grammar import CONSTANTS, OPERAND, PRODUCTS, RELATIONS, RESERVED, SUMS
+from dra_driver.selectors.syntax.lexer import EOF, Token, tokenize
+from dra_driver.selectors.syntax.literals import BadLiteral, read_bytes, read_double, read_int, read_string, read_uint
+from dra_driver.selectors.syntax.macros import BadMacro, Expansion, Macro
+from dra_driver.selectors.syntax.nodes import (
+    Call,
+    Entry,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Message,
+    Node,
+    Select,
+    balance,
+)
+from dra_driver.selectors.syntax.recovery import outermost
+from dra_driver.selectors.syntax.source import NOWHERE, Fault
+
+MAX_CODE_POINTS = 100_000
+_FRAMES_PER_TOKEN = 12
+
+
+def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[Fault]]:
+    """Parse an expression. Gives the root, or None with the faults."""
+    if len(text) > MAX_CODE_POINTS:
+        message = f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_CODE_POINTS}"
+        return None, [Fault(NOWHERE, message)]
+    tokens, faults = tokenize(text)
+    parser = _Parser(tokens, faults, macros)
+    with room_for(_FRAMES_PER_TOKEN * min(len(tokens), 8 * MAX_NESTING)):
+        try:
+            root = parser.whole()
+        except Stop:
+            return None, parser.faults
+    if not parser.faults and root.visits > MAX_NESTING:
+        parser.faults.append(Fault(NOWHERE, "max recursion depth exceeded"))
+    return (None, parser.faults) if parser.faults else (root, [])
+
+
+class _Parser(Cursor):
+    """The state of one parse: where we are, and how deep."""
+
+    __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
+
+    def __init__(self, tokens: list[Token], faults: list[Fault], macros: dict[tuple[str, int, bool], Macro]) -> None:
+        super().__init__(tokens, faults)
+        self._macros = macros
+        self._expansion = Expansion()
+        self._exprs = self._relations = self._calcs = 0
+
+    def whole(self) -> Node:
+        """Parse the whole text as one expression."""
+        root = self._expr()
+        if self._kind != EOF:
+            self._fail("mismatched", EOF)
+        return root
+
+    def _expr(self) -> Node:
+        self._exprs += 1
+        self._relations += 1
+        self._calcs += 1
+        if self._exprs > MAX_NESTING or self._relations > MAX_NESTING or self._calcs > MAX_NESTING:
+            self._too_deep()
+        node = self._or()
+        if self._kind == "?":
+            offset = self._advance()[2]
+            then = self._or()
+            self._expect(":")
+            self._relations -= 1
+            self._calcs -= 1
+            otherwise = self._expr()
+            self._relations += 1
+            self._calcs += 1
+            visits = max(node.visits, then.visits, otherwise.visits) + 1
+            node = self._span(Call("_?_:_", None, [node, then, otherwise], offset, visits), node.start)
+        self._exprs -= 1
+        self._relations -= 1
+        self._calcs -= 1
+        return node
+
+    def _or(self) -> Node:
+        node = self._and()
+        if self._kind != "||":
+            return node
+        terms, offsets = [node], []
+        while self._kind == "||":
+            offsets.append(self._advance()[2])
+            terms.append(self._and())
+        return balance("_||_", terms, offsets, 0, len(offsets) - 1)
+
+    def _and(self) -> Node:
+        node = self._relation()
+        if self._kind != "&&":
+            return node
+        terms, offsets = [node], []
+        while self._kind == "&&":
+            offsets.append(self._advance()[2])
+            terms.append(self._relation())
+        return balance("_&&_", terms, offsets, 0, len(offsets) - 1)
+
+    def _relation(self) -> Node:
+        node = self._sum()
+        while self._kind in RELATIONS:
+            kind, _, offset = self._advance()
+            self._relations += 1
+            if self._relations > MAX_NESTING:
+                self._too_deep()
+            right = self._sum()
+            self._relations -= 1
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(RELATIONS[kind], None, [node, right], offset, visits), node.start)
+        return node
+
+    def _sum(self) -> Node:
+        node = self._product()
+        while self._kind in SUMS:
+            kind, _, offset = self._advance()
+            self._calcs += 1
+            if self._calcs > MAX_NESTING:
+                self._too_deep()
+            right = self._product()
+            self._calcs -= 1
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(SUMS[kind], None, [node, right], offset, visits), node.start)
+        return node
+
+    def _product(self) -> Node:
+        node = self._unary()
+        while self._kind in PRODUCTS:
+            kind, _, offset = self._advance()
+            self._calcs += 1
+            if self._calcs > MAX_NESTING:
+                self._too_deep()
+            right = self._unary()
+            self._calcs -= 1
+            visits = max(node.visits, right.visits) + 1
+            node = self._span(Call(PRODUCTS[kind], None, [node, right], offset, visits), node.start)
+        return node
+
+    def _unary(self) -> Node:
+        kind = self._kind
+        if kind not in {"!", "-"}:
+            return self._postfix(self._primary())
+        if kind == "-" and self._tokens[self._at + 1][0] in {"int", "float"}:
+            offset = self._advance()[2]
+            return self._postfix(self._span(self._number(offset, negative=True), offset))
+        offset = self._advance()[2]
+        count = 1
+        while self._kind == kind:
+            self._advance()
+            count += 1
+        operand = self._postfix(self._primary())
+        if count % 2 == 0:
+            return operand
+        return self._span(Call("!_" if kind == "!" else "-_", None, [operand], offset, operand.visits), offset)
+
+    def _postfix(self, node: Node) -> Node:
+        while True:
+            kind = self._kind
+            if kind == ".":
+                node = self._member(node)
+            elif kind == "[":
+                offset = self._advance()[2]
+                function = "_[_]"
+                if self._kind == "?":
+                    self._advance()
+                    function = "_[?_]"
+                index = self._expr()
+                self._expect("]")
+                visits = max(node.visits, index.visits) + 1
+                node = self._span(Call(function, None, [node, index], offset, visits), node.start)
+            else:
+                return node
+
+    def _member(self, node: Node) -> Node:
+        """Parse `.name`, `.?name` or `.name(args)` after `node`."""
+        offset = self._advance()[2]
+        optional = self._kind == "?"
+        if optional:
+            self._advance()
+        if self._kind == "quoted":
+            self.faults.append(Fault(self._advance()[2], "unsupported syntax: '`'"))
+            return node
+        if self._kind != "ident":
+            self._no_alternative(".?" if optional else ".")
+        name, name_offset = self._advance()[1:]
+        if optional:
+            field = Literal(name, name_offset)
+            return self._span(Call("_?._", None, [node, field], offset, node.visits + 1), node.start)
+        if self._kind != "(":
+            return self._span(Select(node, name, offset), node.start)
+        start, offset = node.start, self._advance()[2]
+        args = self._arguments()
+        visits = 1 + max([node.visits, *[arg.visits for arg in args]])
+        return self._span(self._call(name, node, args, offset, visits), start)
+
+    def _primary(self) -> Node:
+        start = self._tokens[self._at][2]
+        node = self._operand()
+        if not hasattr(node, "start"):
+            self._span(node, start)
+        return node
+
+    def _operand(self) -> Node:
+        kind = self._kind
+        if kind == "ident":
+            return self._named("")
+        if kind in {"string", "bytes"}:
+            return self._text()
+        if kind in {"int", "float", "uint"}:
+            return self._number(self._tokens[self._at][2], negative=False)
+        if kind in CONSTANTS:
+            return Literal(CONSTANTS[kind], self._advance()[2])
+        if kind == "(":
+            self._advance()
+            node = self._expr()
+            self._expect(")")
+            return node
+        if kind == "[":
+            return self._list()
+        if kind == "{":
+            return self._map()
+        if kind == ".":
+            self._advance()
+            if self._kind == "ident":
+                return self._named(".")
+            self._no_alternative(".")
+        if kind == "-":  # only after "!": the sign of a number, or nothing
+            self._advance()
+            if self._kind in {"int", "float"}:
+                return self._number(self._tokens[self._at - 1][2], negative=True)
+            self._no_alternative(f"-{self._tokens[self._at][1]}")
+        self._fail("mismatched", OPERAND)
+        raise AssertionError  # _fail raises
+
+    def _named(self, dot: str) -> Node:
+        """Parse what starts with a name: an identifier, a global call, a message."""
+        if self._is_message():
+            return self._message(dot)
+        _, name, offset = self._advance()
+        reserved = name in RESERVED
+        if self._kind == "(":
+            if reserved:
+                self.faults.append(Fault(offset, f"reserved identifier: {name}"))
+            offset = self._advance()[2]
+            start = self._at
+            try:
+                args = self._arguments()
+            except Stop:
+                if name == "has" and not dot:
+                    self._unfinished_test(start)
+                raise
+            return self._call(dot + name, None, args, offset, max([0, *[arg.visits for arg in args]]))
+        if reserved:
+            self.faults.append(Fault(offset, f"reserved identifier: {name}"))
+        return Ident(dot + name, offset)
+
+    def _unfinished_test(self, start: int) -> None:
+        """Report the argument of a has() that a syntax error cut short: the server recovers and looks at it."""
+        top = outermost(self._tokens[start : self._at])
+        if top is not None:
+            self.faults.append(Fault(top, "invalid argument to has() macro"))
+
+    def _message(self, dot: str) -> Node:
+        name = dot + self._advance()[1]
+        while self._kind == ".":
+            self._advance()
+            name += "." + self._advance()[1]
+        offset = self._expect("{")[2]
+        entries: list[Entry] = []
+        visits = 0
+        more = self._kind not in {"}", ","}
+        while more:
+            optional = self._optional_mark()
+            if self._kind == "quoted":
+                self.faults.append(Fault(self._tokens[self._at][2], "unsupported syntax: '`'"))
+            elif self._kind != "ident":
+                self._fail("mismatched", "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}")
+            field = self._advance()[1]
+            colon = self._expect(":")[2]
+            value = self._expr()
+            visits = max(visits, value.visits)
+            entries.append(Entry(None, field, value, colon, optional=optional))
+            more = self._comma("}")
+        self._close("}")
+        return Message(name, entries, offset, visits)
+
+    def _list(self) -> Node:
+        offset = self._advance()[2]
+        elements: list[Node] = []
+        optional: set[int] = set()
+        visits = 0
+        more = self._kind not in {"]", ","}
+        while more:
+            if self._optional_mark():
+                optional.add(len(elements))
+            element = self._expr()
+            visits = max(visits, element.visits)
+            elements.append(element)
+            more = self._comma("]")
+        self._close("]")
+        return ListLiteral(elements, frozenset(optional), offset, visits)
+
+    def _map(self) -> Node:
+        offset = self._advance()[2]
+        entries: list[Entry] = []
+        visits = 0
+        more = self._kind not in {"}", ","}
+        while more:
+            optional = self._optional_mark()
+            key = self._expr()
+            colon = self._expect(":")[2]
+            value = self._expr()
+            visits = max(visits, key.visits, value.visits)
+            entries.append(Entry(key, "", value, colon, optional=optional))
+            more = self._comma("}")
+        self._close("}")
+        return MapLiteral(entries, offset, visits)
+
+    def _optional_mark(self) -> bool:
+        if self._kind == "?":
+            self._advance()
+            return True
+        return False
+
+    def _comma(self, closing: str) -> bool:
+        """Step over a comma that another element follows."""
+        if self._kind == "," and self._tokens[self._at + 1][0] != closing:
+            self._advance()
+            return True
+        return False
+
+    def _close(self, closing: str) -> None:
+        if self._kind == ",":
+            self._advance()
+        if self._kind != closing:
+            self._fail("mismatched", f"{{'{closing}', ','}}")
+        self._advance()
+
+    def _arguments(self) -> list[Node]:
+        """Parse arguments up to and with the closing parenthesis."""
+        args: list[Node] = []
+        if self._kind != ")":
+            args.append(self._expr())
+            while self._kind == ",":
+                self._advance()
+                args.append(self._expr())
+        if self._kind != ")":
+            self._fail("mismatched", "{')', ','}")
+        self._advance()
+        return args
+
+    def _number(self, offset: int, *, negative: bool) -> Node:
+        kind, text, _ = self._advance()
+        try:
+            if kind == "int":
+                return Literal(read_int(text, negative=negative), offset)
+            if kind == "uint":
+                return Literal(read_uint(text), offset)
+            return Literal(read_double(text, negative=negative), offset)
+        except BadLiteral as bad:
+            self.faults.append(Fault(offset, str(bad)))
+            return Literal(0, offset)
+
+    def _text(self) -> Node:
+        kind, text, offset = self._advance()
+        try:
+            return Literal(read_string(text) if kind == "string" else read_bytes(text), offset)
+        except BadLiteral as bad:
+            self.faults.append(Fault(offset, str(bad)))
+            return Literal("", offset)
+
+    def _call(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int) -> Node:
+        """Make a call, or what the macro of that name, style and arity makes of it."""
+        macro = self._macros.get((function, len(args), target is not None))
+        if macro is not None:
+            try:
+                expanded = macro(self._expansion, target, args, offset)
+            except BadMacro as bad:
+                self.faults.append(Fault(bad.offset, bad.message))
+                return Literal(None, offset)
+            if expanded is not None:
+                expanded.visits = visits
+                return expanded
+        return Call(function, target, args, offset, visits)

@@ -1,0 +1,1 @@
+"""The values of CEL and their types: equality, arithmetic and construction."""

@@ -1,0 +1,281 @@
+"""Equality, membership and order of run-time values.
+
+In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Deep comparisons are counted,
+so no nest of shared lists can run away.
+
+The rule: cel-go's Equal and Compare; Kubernetes' own types refuse other types on their right.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.doubles import format_double
+from dra_driver.selectors.values.patience import ask
+from dra_driver.selectors.values.values import (
+    COST_EXCEEDED,
+    CelAbort,
+    CelError,
+    CelMap,
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+    list_size,
+    plain_key,
+    raw_key,
+    type_name,
+    unfold,
+)
+
+NO_SUCH_OVERLOAD = "no such overload"
+_MOST_COMPARISONS = 2_000_000  # of elements of lists and maps, in one evaluation
+_NUMBERS = frozenset({int, Uint, float})
+_STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
+_UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
+
+
+class Work:
+    """How many elements the evaluation under way has compared."""
+
+    done = 0
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Compare as `==` does.
+
+    Raises:
+        CelError: The left value's type refuses the right value's.
+    """
+    if left is None or right is None:
+        return left is None and right is None
+    return _equal(left, right)
+
+
+def is_equal(left: Any, right: Any) -> bool:
+    """Compare, counting an error as not equal (`!=`, membership)."""
+    try:
+        return equal(left, right)
+    except CelError:
+        return False
+
+
+def _equal(left: Any, right: Any) -> bool:
+    kind, other = type(left), type(right)
+    if kind in _NUMBERS:
+        return other in _NUMBERS and _equal_numbers(left, right)
+    if kind in _STRICT:
+        if kind is not other or (kind is CelQuantity and right.computed):
+            raise CelError(NO_SUCH_OVERLOAD)
+        return left.number == right.number if kind is CelQuantity else left == right  # type: ignore[no-any-return]
+    if kind is list or kind is Concat:
+        return (other is list or other is Concat) and _equal_lists(left, right)
+    if kind is CelMap or isinstance(left, dict):
+        return (other is CelMap or isinstance(right, dict)) and _equal_maps(left, right)
+    if kind is not other:
+        return False
+    if kind is Optional:
+        if not left.present or not right.present:
+            return left.present == right.present  # type: ignore[no-any-return]
+        if type(left.value) is CelError or (type(right.value) is CelError and type(left.value) in _STRICT):
+            raise left.value if type(left.value) is CelError else right.value
+        return _equal_plain(left.value, right.value)
+    return left == right  # type: ignore[no-any-return]
+
+
+def _equal_plain(left: Any, right: Any) -> bool:
+    """Compare without the rule that null equals only null before types are looked at."""
+    return right is None if left is None else _equal(left, right)
+
+
+def _equal_numbers(left: Any, right: Any) -> bool:
+    if type(left) is not float and type(right) is not float:
+        return int(left) == int(right)
+    return float(left) == float(right)
+
+
+def _equal_lists(left: Any, right: Any) -> bool:
+    if list_size(left) != list_size(right):
+        return False
+    mine, theirs = unfold(left), unfold(right)
+    _count(len(mine))
+    for a, b in zip(mine, theirs, strict=True):
+        try:
+            if not equal(a, b):
+                return False
+        except CelError:
+            continue  # an element that can't be compared does not make the lists differ
+    return True
+
+
+def _equal_maps(left: Any, right: Any) -> bool:
+    if map_size(left) != map_size(right):
+        return False
+    _count(map_size(left))
+    for key, value in map_items(left):
+        found, other = find(right, key)
+        if not found:
+            return False
+        try:
+            if not equal(value, other):
+                return False
+        except CelError:
+            continue
+    return True
+
+
+def _count(elements: int) -> None:
+    Work.done += elements + 1
+    ask()
+    if Work.done > _MOST_COMPARISONS:
+        raise CelAbort(COST_EXCEEDED)
+
+
+# Maps.
+
+
+def map_size(value: Any) -> int:
+    """Count the entries of a map."""
+    return len(value.items) if type(value) is CelMap else len(value)
+
+
+def map_keys(value: Any) -> list[Any]:
+    """List the keys of a map."""
+    return [plain_key(raw) for raw in value.items] if type(value) is CelMap else list(value)
+
+
+def map_items(value: Any) -> list[tuple[Any, Any]]:
+    """List the entries of a map."""
+    if type(value) is CelMap:
+        return [(plain_key(raw), item) for raw, item in value.items.items()]
+    return list(value.items())
+
+
+def is_map(value: Any) -> bool:
+    """Tell whether the value is a map."""
+    return type(value) is CelMap or isinstance(value, dict)
+
+
+def find(holder: Any, key: Any) -> tuple[bool, Any]:
+    """Look a key up: whether it is there, and its value. Numbers find each other across types when nothing is lost.
+
+    Raises:
+        CelAbort: The server itself panics on such a key.
+    """
+    if type(holder) is not CelMap:
+        if type(key) is str and key in holder:
+            return True, holder[key]
+        return False, None
+    items = holder.items
+    if not items:
+        return False, None
+    refuse_unhashable(key)
+    for raw in _spellings(key):
+        if raw in items:
+            return True, items[raw]
+    return False, None
+
+
+def refuse_unhashable(key: Any) -> None:
+    """Stop where the server panics because a value can't be hashed.
+
+    Raises:
+        CelAbort: It is such a value.
+    """
+    name = _UNHASHABLE.get(type(key))
+    if name is not None:
+        raise CelAbort(f"internal error: runtime error: hash of unhashable type {name}")
+
+
+def _spellings(key: Any) -> list[Any]:
+    kind = type(key)
+    if kind is float:
+        if math.isfinite(key) and key == int(key):
+            return [raw_key(key), int(key), (Uint, Uint(int(key)))] if key >= 0 else [raw_key(key), int(key)]
+        return [raw_key(key)]
+    if kind is int:
+        return [key, (Uint, Uint(key))] if key >= 0 else [key]
+    if kind is Uint:
+        return [(Uint, key), int(key)]
+    return [raw_key(key)]
+
+
+def contains(holder: Any, needle: Any) -> bool:
+    """Evaluate `needle in holder`.
+
+    Raises:
+        CelError: The holder is no container.
+    """
+    kind = type(holder)
+    if kind is list or kind is Concat:
+        elements = unfold(holder)
+        _count(len(elements))
+        return any(is_equal(needle, element) for element in elements)
+    if kind is CelMap or isinstance(holder, dict):
+        if kind is CelMap:
+            return find(holder, needle)[0]
+        return type(needle) is str and needle in holder
+    raise CelError(NO_SUCH_OVERLOAD)
+
+
+# Order.
+
+
+def _compare_numbers(left: Any, right: Any) -> int:
+    if type(left) is float or type(right) is float:
+        if (type(left) is float and math.isnan(left)) or (type(right) is float and math.isnan(right)):
+            raise CelError("NaN values cannot be ordered")
+        left, right = float(left), float(right)
+    return int(left > right) - int(left < right)
+
+
+_ORDERED = frozenset({bool, str, bytes})
+_TIMES = frozenset({Duration, Timestamp})
+
+
+def compare(left: Any, right: Any, operator: str = "") -> int:
+    """Order two values: -1, 0 or 1.
+
+    Raises:
+        CelError: The types have no common order.
+    """
+    kind, other = type(left), type(right)
+    if kind is float and math.isnan(left):
+        raise CelError("NaN values cannot be ordered")
+    if kind in _NUMBERS and other in _NUMBERS:
+        return _compare_numbers(left, right)
+    if kind is other:
+        if kind in _ORDERED:
+            return int(left > right) - int(left < right)
+        if kind in _TIMES:
+            return int(left.ns > right.ns) - int(left.ns < right.ns)
+    if kind in _NUMBERS or kind in _ORDERED or kind in _TIMES or not operator:
+        raise CelError(NO_SUCH_OVERLOAD)
+    raise CelError(f"{NO_SUCH_OVERLOAD}: {operator}")
+
+
+def is_ordered(value: Any) -> bool:
+    """Tell whether values of this type can be sorted."""
+    return type(value) in _NUMBERS or type(value) in _ORDERED or type(value) in _TIMES
+
+
+def shown(value: Any) -> str:
+    """Print a key or an index the way messages do."""
+    if value is True or value is False:
+        return "true" if value else "false"
+    if type(value) in {int, Uint, str}:
+        return str(value)
+    if type(value) is float:
+        return format_double(value)
+    if type(value) is TypeValue:
+        return value.name
+    return type_name(value)

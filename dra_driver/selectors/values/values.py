@@ -1,0 +1,266 @@
+"""Run-time values, and the two ways an evaluation can fail.
+
+CEL's bool, int, double, string, bytes, null and list are Python's bool, int, float, str, bytes, None and list; maps
+with string keys only may be plain dicts. The rest is here. `type(value)` tells the CEL type, so nothing may subclass
+by accident.
+
+The rule: cel-go's common/types and Kubernetes' CEL libraries (type names as messages print them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.types import Type
+
+
+class CelError(Exception):
+    """An evaluation error. Logical operators may absorb it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class CelAbort(Exception):
+    """An evaluation that was stopped: over budget, or where the server itself panics. Nothing absorbs it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class Uint(int):
+    """An unsigned 64-bit integer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A span of time in nanoseconds (int64)."""
+
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """A moment: nanoseconds since the epoch. It prints with the offset (minutes) that it was written with."""
+
+    ns: int
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optional:
+    """An optional value; `NONE` is the one without."""
+
+    value: Any
+    present: bool = True
+
+
+NONE = Optional(None, present=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """A type as a value. Only the name counts: list(int) and list(string) are one type at run time."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class CelQuantity:
+    """A Kubernetes quantity. `computed` marks results of add and sub, which the server's `==` refuses on the right.
+
+    `kin` lists the quantities that share one big number up to 1.36: what changes one changes all. Nothing else changes
+    a quantity.
+    """
+
+    number: Quantity
+    computed: bool = False
+    kin: list[CelQuantity] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ip:
+    """An IP address."""
+
+    address: IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Cidr:
+    """An address with a prefix length; host bits are kept."""
+
+    address: IPv4Address | IPv6Address
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A parsed URL: its parts as the accessors give them."""
+
+    text: str
+    scheme: str
+    host: str
+    hostname: str
+    port: str
+    escaped_path: str
+    query: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFormat:
+    """One of the named string formats."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageValue:
+    """A protobuf message that has no CEL value of its own (google.protobuf.Empty and Any)."""
+
+    name: str
+    fields: tuple[tuple[str, Any], ...] = ()
+
+
+class CelMap:
+    """A map with keys of any key type. `items` maps raw keys (see `raw_key`) to values."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: dict[Any, Any]) -> None:
+        self.items = items
+
+
+class Concat:
+    """A list that is the concatenation of two, unfolded only when somebody needs all of it."""
+
+    __slots__ = ("left", "right", "size")
+
+    def __init__(self, left: list[Any] | Concat, right: list[Any] | Concat) -> None:
+        self.left = left
+        self.right = right
+        self.size = list_size(left) + list_size(right)
+
+
+MAX_ELEMENTS = 2_000_000  # no list that the budget allows to be walked is longer
+
+
+def list_size(value: list[Any] | Concat) -> int:
+    """Count the elements without unfolding."""
+    return value.size if type(value) is Concat else len(value)  # type: ignore[arg-type]
+
+
+def unfold(value: list[Any] | Concat) -> list[Any]:
+    """Give the elements as one list.
+
+    Raises:
+        CelAbort: The list is longer than the budget could ever pay for.
+    """
+    if type(value) is list:
+        return value
+    assert isinstance(value, Concat)  # noqa: S101
+    if value.size > MAX_ELEMENTS:
+        raise CelAbort(COST_EXCEEDED)
+    parts: list[list[Any]] = []
+    pending: list[list[Any] | Concat] = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Concat):
+            pending.append(part.right)
+            pending.append(part.left)
+        else:
+            parts.append(part)
+    return [element for part in parts for element in part]
+
+
+COST_EXCEEDED = "operation cancelled: actual cost limit exceeded"
+
+_KEY_TYPES = frozenset({str, int})
+
+
+class SameKey:
+    """A key that is found by itself only (a list, a map), or never (NaN)."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __hash__(self) -> int:
+        return id(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is SameKey and other.key is self.key and type(self.key) is not float
+
+
+def raw_key(key: Any) -> Any:
+    """Give what a CelMap files a key under: ints and strings as they are, others apart by type."""
+    kind = type(key)
+    if kind in _KEY_TYPES:
+        return key
+    if kind in _FOUND_BY_THEMSELVES or isinstance(key, dict) or (kind is float and key != key):  # noqa: PLR0124
+        return SameKey(key)
+    return kind, key
+
+
+def plain_key(raw: Any) -> Any:
+    """Give the key that is filed under `raw`."""
+    if type(raw) is SameKey:
+        return raw.key
+    return raw[1] if type(raw) is tuple else raw
+
+
+_FOUND_BY_THEMSELVES = frozenset({list, Concat, CelMap})
+
+_NAMES: dict[type, str] = {
+    bool: "bool",
+    int: "int",
+    Uint: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    type(None): "null_type",
+    list: "list",
+    Concat: "list",
+    dict: "map",
+    CelMap: "map",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    Optional: "optional_type",
+    TypeValue: "type",
+    CelQuantity: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver",
+    Ip: "net.IP",
+    Cidr: "net.CIDR",
+    Url: "kubernetes.URL",
+    NamedFormat: "kubernetes.NamedFormat",
+}
+
+
+def type_name(value: Any) -> str:
+    """Give the run-time type's name as messages print it."""
+    kind = type(value)
+    if kind is MessageValue:
+        return str(value.name)
+    name = _NAMES.get(kind)
+    return name if name is not None else "map" if isinstance(value, dict) else kind.__name__
+
+
+_RUNTIME_NAMES = {
+    "null": "null_type",
+    "duration": "google.protobuf.Duration",
+    "timestamp": "google.protobuf.Timestamp",
+    "any": "google.protobuf.Any",
+}
+
+
+def runtime_type_name(t: Type) -> str:
+    """Give the name that a type has as a value."""
+    return _RUNTIME_NAMES.get(t.kind, t.name)

@@ -1,0 +1,167 @@
+"""New values as text, in the manner of the text around them: indentation, dashes, braces, JSON.
+
+In: plain values and a `Manner`. Out: text without a final line break. It never reads the old text.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.yamltext.written import Mapping, Node, Sequence, Verbatim, is_ambiguous
+
+WIDTH = 4096  # never fold: a folded selector is hard to search for
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a file is written: columns a mapping is indented by, and a list's dash below its key."""
+
+    step: int = 2
+    dash: int = 0
+    is_json: bool = False
+    newline: str = "\n"
+
+
+def manner_of(text: str, roots: list[Node]) -> Manner:
+    """See how documents are written: the first nested mapping's indentation, and where most dashes stand."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    steps: list[int] = []
+    dashes: list[int] = []
+    for root in roots:
+        _measure(root, text, steps, dashes)
+    is_json = bool(roots) and all(isinstance(root, Mapping | Sequence) and root.is_flow for root in roots)
+    if is_json:
+        found = re.search(r"[{\[]\r?\n( +)", text)
+        return Manner(len(found[1]) if found else 0, 0, True, newline)
+    return Manner(steps[0] if steps else 2, _most(dashes), False, newline)
+
+
+def _most(found: list[int]) -> int:
+    return max(sorted(set(found)), key=found.count) if found else 0
+
+
+def _measure(root: Node, text: str, steps: list[int], dashes: list[int]) -> None:
+    """Note how far nested block mappings and dashes stand from their keys."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Mapping):
+            for key, value in node.pairs:
+                stack.append(value)
+                if isinstance(value, Mapping) and not value.is_flow and value.pairs:
+                    _note(steps, column(text, value.pairs[0][0].start) - column(text, key.start), 1)
+                if isinstance(value, Sequence) and not value.is_flow and value.items:
+                    _note(dashes, column(text, dash_before(text, value.items[0].start)) - column(text, key.start), 0)
+        elif isinstance(node, Sequence):
+            stack.extend(node.items)
+
+
+def _note(found: list[int], distance: int, least: int) -> None:
+    if distance >= least:
+        found.append(distance)
+
+
+def column(text: str, index: int) -> int:
+    """Give the column of a place."""
+    return index - (text.rfind("\n", 0, index) + 1)
+
+
+def dash_before(text: str, index: int) -> int:
+    """Find the dash of a list's item; comments and anchors may stand between."""
+    at = text.rfind("-", 0, index)
+    while at > 0 and not _is_dash(text, at, index):
+        at = text.rfind("-", 0, at)
+    return max(at, 0)
+
+
+def _is_dash(text: str, at: int, index: int) -> bool:
+    """Tell whether a dash opens the item: only blanks before it (or other openings), only blanks and comments after."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    after = re.sub(r"#[^\n]*|[&!]\S+", "", text[at + 1 : index])
+    return not line.strip("- \t") and not after.strip() and text[at + 1 : at + 2] in {" ", "\n", "\r", "\t"}
+
+
+def block(value: Any, manner: Manner, indent: int, dash: int | None = None) -> str:
+    """Write a value over several lines, each `indent` columns in, the first one not."""
+    lines = _emitted(value, manner, dash).splitlines()
+    pad = " " * indent
+    return manner.newline.join([lines[0], *(f"{pad}{line}" if line else "" for line in lines[1:])])
+
+
+def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
+    from ruamel.yaml import YAML  # noqa: PLC0415
+    from ruamel.yaml.representer import RoundTripRepresenter  # noqa: PLC0415
+
+    class Representer(RoundTripRepresenter):  # type: ignore[misc]
+        """Writes what readers don't agree on as it stood."""
+
+    Representer.add_representer(Verbatim, lambda self, text: self.represent_scalar("tag:yaml.org,2002:str", text))
+    yaml = YAML(pure=True)
+    yaml.Representer = Representer
+    offset = manner.dash if dash is None else dash
+    yaml.indent(mapping=manner.step, sequence=offset + 2, offset=offset)
+    yaml.width = WIDTH
+    out = io.StringIO()
+    yaml.dump(_prepared(value), out)
+    made = out.getvalue().rstrip("\n")
+    return made.removesuffix("\n...")
+
+
+_LINES = re.compile(r"([!-~][ -~]*[!-~]\n|[!-~]\n)([ -~]*[!-~]\n)*")  # what a block of text keeps without tricks
+
+
+def _prepared(value: Any) -> Any:
+    """Quote what some readers take for something else."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString  # noqa: PLC0415
+
+    if isinstance(value, dict):
+        return {_prepared(key): _prepared(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_prepared(one) for one in value]
+    if isinstance(value, Verbatim):
+        return value
+    if isinstance(value, str) and _LINES.fullmatch(value):
+        return LiteralScalarString(value)
+    if isinstance(value, str) and (is_ambiguous(value) or value == ""):
+        return DoubleQuotedScalarString(value)
+    return value
+
+
+def flow(value: Any, manner: Manner, indent: int, *, is_wide: bool) -> str:
+    """Write a value in braces: over several lines for `is_wide` JSON, else on one."""
+    if manner.is_json and is_wide and manner.step:
+        lines = json.dumps(value, indent=manner.step, ensure_ascii=False).splitlines()
+        return manner.newline.join([lines[0], *(" " * indent + line for line in lines[1:])])
+    if manner.is_json:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_plain(key)}: {flow(one, manner, 0, is_wide=False)}" for key, one in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(flow(one, manner, 0, is_wide=False) for one in value)}]"
+    return _plain(value)
+
+
+_FLOW_SAFE = re.compile(r"[A-Za-z_/][-A-Za-z0-9_./]*")
+
+
+def _plain(value: Any) -> str:
+    """Write a scalar inside braces."""
+    if isinstance(value, Verbatim):
+        return value
+    if isinstance(value, str) and _FLOW_SAFE.fullmatch(value) and not is_ambiguous(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def scalar(value: Any, manner: Manner, style: str | None) -> str:
+    """Write a scalar in the place of one that was written in `style`."""
+    if manner.is_json or style == '"':
+        return json.dumps(value, ensure_ascii=False)
+    if style == "'" and isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return _plain(value)

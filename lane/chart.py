@@ -1,0 +1,152 @@
+"""The chart on a cluster: the built image on its nodes, and helm to install, upgrade and uninstall.
+
+In: a cluster. Out: releases, and what their agents say. Never: a registry; the image is imported on each node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from dra_driver import __version__
+from lane import binaries
+from lane.agent import DRIVER
+from lane.cluster import REPOSITORY, Cluster
+from lane.node import Node
+from lane.sandbox import until
+
+REPOSITORY_NAME, TAG = "cluster.lane/dra-driver", "lane"
+RELEASE = NAMESPACE = "dra-driver"
+CHART = REPOSITORY / "deploy" / "helm"
+
+
+@functools.cache
+def image() -> Path:
+    """Build the image of this tree, unless that was done; return the archive. Workers take turns."""
+    output = REPOSITORY / "build" / "image"
+    output.mkdir(parents=True, exist_ok=True)
+    archive, stamp, sources = output / "image.tar", output / "sources", _sources()
+    with (output / "lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if archive.exists() and stamp.exists() and stamp.read_text() == sources:
+            return archive
+        stamp.unlink(missing_ok=True)
+        script = REPOSITORY / "deploy" / "image" / "build.py"
+        command = [sys.executable, str(script), "--output", str(output), "--reference", f"{REPOSITORY_NAME}:{TAG}"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+        stamp.write_text(sources)
+    return archive
+
+
+def _sources() -> str:
+    """Digest everything that the image is made of."""
+    made_of = ["pyproject.toml", "requirements.lock", "deploy/image/*", "dra_driver/**/*"]
+    digest = hashlib.sha256(f"{REPOSITORY_NAME}:{TAG}".encode())
+    for path in sorted({path for pattern in made_of for path in REPOSITORY.glob(pattern)}):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_mode}".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Chart:
+    """One release of the chart."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.helm_program = binaries.helm()
+        for node in cluster.nodes:
+            node.ctr("images", "import", str(image()))
+            node.ctr("images", "tag", f"{REPOSITORY_NAME}:{TAG}", f"localhost/dra-driver:{__version__}")
+            # The places that values which nobody set name. Device plugins' folder is there already.
+            for outside, inside in (
+                (node.registry, "/var/lib/kubelet/plugins_registry"),
+                (node.plugins, "/var/lib/kubelet/plugins"),
+                (node.cdi, "/var/run/cdi"),
+            ):
+                node.run("sh", "-ec", f"mkdir -p {inside} && mount --bind {outside} {inside}")
+
+    def values(self, node: Node, **changed: str) -> list[str]:
+        """Return the values of scenarios: the lane's image, simulated hardware, one node."""
+        chosen = {
+            "image.repository": REPOSITORY_NAME,
+            "image.tag": TAG,
+            "image.pullPolicy": "Never",
+            "agent.hardware": "simulated:demo-h100",
+            "agent.logFormat": "text",
+            "agent.nodeSelector.kubernetes\\.io/hostname": node.name,
+            **{name.replace("__", "."): value for name, value in changed.items()},
+        }
+        return [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+
+    def helm(self, *arguments: str, timeout: float = 150) -> str:
+        """Run helm as the administrator. Raises: SubprocessError with what helm said."""
+        command = [str(self.helm_program), f"--kubeconfig={self.cluster.kubeconfig}", "-n", NAMESPACE, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            raise subprocess.SubprocessError(f"helm {arguments[0]}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def install(self, node: Node, **changed: str) -> str:
+        """Install, or upgrade, and wait until the agents are ready."""
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s"]
+        return self.helm("upgrade", RELEASE, str(CHART), *options, *self.values(node, **changed))
+
+    def install_plainly(self) -> str:
+        """Install as somebody does who sets nothing."""
+        return self.helm("install", RELEASE, str(CHART), "--create-namespace", "--wait", "--timeout", "120s")
+
+    def run(self, pod: str, *command: str) -> str:
+        """Run a command in an agent's container."""
+        return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", *command)
+
+    def in_agent(self, pod: str, code: str) -> str:
+        """Run Python in an agent's container; `agent()` gives the agent's folder in /proc, where every process is."""
+        find = """import os
+from pathlib import Path
+def agent():
+    own = f"POD_UID={os.environ['POD_UID']}".encode()
+    for path in Path('/proc').glob('[0-9]*'):
+        try:
+            words = (path / 'cmdline').read_bytes().split(b'\\0')
+            if b'agent' in words and own in (path / 'environ').read_bytes().split(b'\\0'):
+                return path
+        except OSError:
+            pass  # it has ended
+"""
+        return self.run(pod, "/usr/bin/python3", "-c", find + code)
+
+    def memory(self, pod: str) -> float:
+        """Return the resident memory of an agent, in MiB."""
+        code = "print(next(line.split()[1] for line in (agent() / 'status').open() if line.startswith('VmRSS')))"
+        return int(self.in_agent(pod, code)) / 1024
+
+    def uninstall(self) -> str:
+        """Uninstall and wait until everything is gone."""
+        return self.helm("uninstall", RELEASE, "--wait", "--timeout", "90s")
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the agents' pods."""
+        return self.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=agent")
+
+    def log(self, pod: str) -> str:
+        """Return what an agent has logged."""
+        return self.cluster.kubectl("logs", "-n", NAMESPACE, pod)
+
+    def slices(self, node: Node) -> list[dict[str, Any]]:
+        """Return the slices of the driver on a node."""
+        selector = f"spec.nodeName={node.name},spec.driver={DRIVER}"
+        return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
+
+    def devices(self, node: Node) -> list[str]:
+        """Name the published devices of a node."""
+        return [device["name"] for found in self.slices(node) for device in found["spec"].get("devices", [])]
+
+    def published(self, node: Node, seconds: float = 30) -> list[str]:
+        """Wait until there are devices."""
+        return until(f"devices on {node.name}", lambda: self.devices(node), seconds)

@@ -1,0 +1,45 @@
+# The lane on a real Kubernetes; docs/development.md tells how to use it. Included by the Makefile, which sets BIN and
+# READY. K8S chooses the Kubernetes version: 1.34 to 1.37. RETRY=1 shows what failed once more, on fresh clusters.
+K8S ?= 1.35
+SECOND_K8S ?= 1.37
+# Several clusters at a time: the scenarios wait most of their time.
+CLUSTERS ?= 4
+LANE = $(BIN)/python -m pytest -c lane/pytest.ini -n $(CLUSTERS) --dist worksteal lane/scenarios
+AGAIN = --last-failed --last-failed-no-failures=none
+
+# $(call lane,version,gates,options)
+define lane
+	@echo "Kubernetes $(1), feature gates: $(2)"
+	K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) || { \
+	  test -n "$(RETRY)" && echo "once more, on fresh clusters: what failed" && \
+	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
+endef
+
+.PHONY: bench-cluster cluster-binaries verdicts test-cluster soak soak-first soak-second
+
+cluster-binaries: $(READY)   ## Build the real components that are missing (Go; once).
+	@$(BIN)/python -m lane binaries --k8s $(K8S)
+
+verdicts: $(READY)   ## Record what Kubernetes' own packages answer about selectors and allocation (Go; for make test).
+	@$(BIN)/python -m lane.oracle record
+
+test-cluster: cluster-binaries   ## The core lane on a real Kubernetes: all gates on, then a smoke set on its defaults.
+	$(call lane,$(K8S),on,-m "not soak")
+	$(call lane,$(K8S),default,-m "smoke and not soak")
+
+soak: soak-first soak-second   ## Full counts, long runs, both machines, both Kubernetes versions.
+
+soak-first: export SOAK = 1
+soak-first: cluster-binaries
+	$(call lane,$(K8S),on,)
+	$(call lane,$(K8S),default,-m smoke)
+
+soak-second: export SOAK = 1
+soak-second: $(READY)
+	@$(BIN)/python -m lane binaries --k8s $(SECOND_K8S)
+	$(call lane,$(SECOND_K8S),on,)
+	$(call lane,$(SECOND_K8S),default,-m smoke)
+
+bench-cluster: cluster-binaries  ## Measure the driver beside a Go plugin on Kubernetes' helper, on a real API server.
+	@$(BIN)/python -m lane floor
+	@$(BIN)/python -m benchmarks.side_by_side --k8s $(K8S)

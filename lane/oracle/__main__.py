@@ -1,0 +1,73 @@
+"""The oracle by hand: `python -m lane.oracle record|search`.
+
+`record` asks Kubernetes' own packages again and writes the recordings; `search` compares our verdicts with theirs on
+new random cases, and prints what differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from lane.oracle import allocations, selectors
+from lane.oracle.editions import SELECTOR_EDITIONS
+from lane.oracle.expressions import random_expressions
+from lane.oracle.ours import differs, our_selector_verdict
+from lane.oracle.outcomes import our_outcomes
+from lane.oracle.program import VERSIONS
+from lane.oracle.worlds import random_world
+
+
+def main() -> int:
+    """Run one command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m lane.oracle", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("record", help="record all verdicts anew")
+    search = commands.add_parser("search", help="compare on new random cases")
+    search.add_argument("kind", choices=("selectors", "allocation"))
+    search.add_argument("--seed", type=int, required=True, help="another seed, other cases")
+    search.add_argument("--count", type=int, default=1000, help="how many cases (default 1000)")
+    options = parser.parse_args()
+    if options.command == "record":
+        selectors.record()
+        allocations.record()
+        return 0
+    search = _search_selectors if options.kind == "selectors" else _search_worlds
+    return search(options.seed, options.count)
+
+
+def _search_selectors(seed: int, count: int) -> int:
+    """Print each expression on which we differ; return 1 if there is one."""
+    expressions, found = random_expressions(seed, count), Counter()
+    for edition in SELECTOR_EDITIONS:
+        for expression, told in zip(expressions, selectors.verdicts_of(expressions, edition), strict=True):
+            ours = our_selector_verdict(expression, edition)
+            kind = differs(told, ours)
+            found[kind] += 1
+            if kind:
+                print(f"{kind} {edition}: {expression}\n   told {told}\n   ours {ours}")
+    print(f"{sum(found.values())} verdicts: {found['verdict']} differ, {found['text']} in words", file=sys.stderr)
+    return int(bool(found["verdict"]))
+
+
+def _search_worlds(seed: int, count: int) -> int:
+    """Print each outcome of ours that the allocator was not seen to have; return 1 if there is one."""
+    worlds = [random_world(seed * 1_000_000 + number) for number in range(count)]
+    found: Counter[str] = Counter()
+    for version in VERSIONS:
+        for number, (world, told) in enumerate(zip(worlds, allocations.outcomes_of(worlds, version), strict=True)):
+            ours = our_outcomes(world, version) if told else {}
+            for node, seen in told.items():
+                found["all"] += 1
+                if ours[node] not in seen:
+                    found[version] += 1
+                    where = f"{version}: world {seed * 1_000_000 + number} on {node}"
+                    print(f"{where}\n   told {seen}\n   ours {ours[node]}")
+    differing = found.total() - found["all"]
+    print(f"{found['all']} outcomes: {differing} differ {dict(found)}", file=sys.stderr)
+    return int(bool(differing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What is asked about allocation, and what Kubernetes' own allocators answer.
+
+In: worlds. Out: the outcomes of each minor version, several where the order of a Go map decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lane.oracle import recordings
+from lane.oracle.outcomes import LATE, Outcome, told_outcomes
+from lane.oracle.program import VERSIONS, ask
+from lane.oracle.worlds import random_world
+from lane.oracle.written_worlds import written_worlds
+
+SEED, COUNT = 7_000_000, 400
+SECONDS, RUNS = 2.0, 60  # two pools change places in one of eight runs
+
+Outcomes = dict[str, list[Outcome]]
+
+
+def is_judged(world: dict[str, Any], kubernetes: str) -> bool:
+    """Whether an answer is asked for.
+
+    The scheduler of 1.34 crashes with consumable capacity on, and without it has no distinctAttribute.
+    """
+    distinct = any("distinctAttribute" in one for claim in world["claims"] for one in _constraints(claim))
+    return kubernetes != "1.34" or not (world["features"]["ConsumableCapacity"] or distinct)
+
+
+def _constraints(claim: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = claim["spec"]["devices"].get("constraints", [])
+    return found
+
+
+def outcomes_of(worlds: Sequence[dict[str, Any]], kubernetes: str) -> list[Outcomes]:
+    """Return what was seen of each world; nothing where the allocator was too slow or crashed."""
+    answers = ask(kubernetes, "allocation", {"seconds": SECONDS, "runs": RUNS}, list(worlds))
+    found = []
+    for world, answer in zip(worlds, answers, strict=True):
+        seen = told_outcomes(answer) if is_judged(world, kubernetes) and "crash" not in answer else {}
+        seen = {node: all_ for node, all_ in seen.items() if LATE not in all_ and "panic" not in all_[0]}
+        found.append({node: sorted(all_, key=str) for node, all_ in seen.items()})
+    return found
+
+
+def record() -> None:
+    """Record all versions."""
+    named = written_worlds() | {f"random {number}": random_world(SEED + number) for number in range(COUNT)}
+    columns = [outcomes_of(list(named.values()), version) for version in VERSIONS]
+    cases = zip(([name, world] for name, world in named.items()), zip(*columns, strict=True), strict=True)
+    recordings.write(recordings.ALLOCATIONS, VERSIONS, cases)
+
+
+def changed() -> list[str]:
+    """Return the worlds of which the oracle now answers what was never recorded."""
+    found = []
+    for version in VERSIONS:
+        recorded = list(recordings.read(recordings.ALLOCATIONS, version))
+        told = outcomes_of([world for (_, world), _ in recorded], version)
+        for ((name, _), before), now in zip(recorded, told, strict=True):
+            new = [node for node, seen in now.items() if not all(one in before[node] for one in seen)]
+            found += [f"{version}: {name}: {node}" for node in new]
+    return found

@@ -1,0 +1,91 @@
+"""Our verdicts in the oracle's own form, and what of it is compared.
+
+In: an expression and an edition, or a world. Out: verdicts that `==` decides on.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from dra_driver.selectors import CompileErrorKind, SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from lane.oracle.editions import DEVICES, DRIVER, Edition
+
+Verdict = dict[str, Any]
+_LIST = re.compile(r"^attribute \w+: (?=unsupported)")
+_SYNTAX = re.compile(r"compilation failed: ERROR: <input>:\d+:\d+: Syntax error")
+
+
+@cache
+def _views() -> list[DeviceView]:
+    return [prepare_device(device, DRIVER) for device in DEVICES]
+
+
+@cache
+def _engine(edition: Edition) -> KubernetesEngine:
+    return KubernetesEngine(edition.kubernetes, gates=edition.gates)
+
+
+def our_selector_verdict(expression: str, edition: Edition) -> Verdict:
+    """Return what our engine answers."""
+    try:
+        selector = _engine(edition).compile(expression, environment=edition.environment)  # type: ignore[arg-type]
+    except SelectorCompileError as error:
+        if error.kind is CompileErrorKind.PANIC:
+            return {"panic": ""}
+        return {"error": _first_line(error.text)}
+    verdict: Verdict = {"type": selector.output_type, "cost": str(selector.max_cost)}
+    if edition.environment == "stored":
+        verdict["devices"] = [_on_device(selector, view) for view in _views()]
+    return verdict
+
+
+def _on_device(selector: Any, view: DeviceView) -> bool | str:
+    try:
+        return bool(selector.matches_view(view))
+    except SelectorRuntimeError as error:
+        return _first_line(error.text)
+
+
+def told_selector_verdict(told: Verdict) -> Verdict:
+    """Return the part of the oracle's answer that is recorded and compared."""
+    if "panic" in told or "crash" in told:
+        return {"panic": ""} if "panic" in told else {"crash": ""}
+    if "error" in told:
+        return {"error": _first_line(told["error"])}
+    verdict: Verdict = {"type": told["type"], "cost": "unknown" if "unestimated" in told else told["cost"]}
+    if "devices" in told:
+        verdict["devices"] = [_told_device(one) for one in told["devices"]]
+    return verdict
+
+
+def _told_device(told: Verdict) -> bool | str:
+    if "panic" in told:
+        return f"panic: {told['panic']}"
+    return _first_line(told["error"]) if "error" in told else told.get("match", False)
+
+
+def _first_line(text: str) -> str:
+    """Return the first line; of a fault of grammar only the position, since the words are the parser generator's.
+
+    Which of several lists of a device is complained about is up to the order of a Go map.
+    """
+    line = _LIST.sub("attribute: ", (text.splitlines() or [""])[0])
+    found = _SYNTAX.match(line)
+    return found[0] if found else line
+
+
+def differs(told: Verdict, ours: Verdict) -> str:
+    """Return "" for equal verdicts, "text" where only the words of an error differ, else "verdict"."""
+    if told == ours:
+        return ""
+    return "text" if _wordless(told) == _wordless(ours) else "verdict"
+
+
+def _wordless(verdict: Verdict) -> Verdict:
+    if "devices" not in verdict:
+        return {**verdict, "error": ""} if "error" in verdict else verdict
+    return {**verdict, "devices": [one if isinstance(one, bool) else "" for one in verdict["devices"]]}

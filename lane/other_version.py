@@ -1,0 +1,39 @@
+"""The driver as another version might be: `python other_version.py WHAT agent …`, for upgrades and downgrades.
+
+In: what differs. Out: the tree's own agent, with that one thing otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+from dra_driver.__main__ import main
+from dra_driver.model import names
+from dra_driver.plugin.ledger import ledger
+from dra_driver.plugin.neighbours import old_names as renamed_devices
+
+
+def renamed() -> None:
+    """Name devices otherwise: `card-0000-65-00-0`."""
+    true = names.gpu_name
+    names.gpu_name = lambda address: true(address).replace("gpu-", "card-")
+    renamed_devices._OURS = re.compile(renamed_devices._OURS.pattern.replace("gpu-", "card-"))
+
+
+def newer_ledger() -> None:
+    """Keep a ledger of the next minor version, with a column and a table that this version does not know."""
+    column = "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'"
+    table = "CREATE TABLE IF NOT EXISTS colours (claim_uid TEXT PRIMARY KEY, colour TEXT NOT NULL)"
+    ledger.MINOR += 1
+    ledger._GROWN = (*ledger._GROWN, column, table)
+    version = f"PRAGMA user_version={ledger.MAJOR * 1000 + ledger.MINOR}"
+    ledger._SCHEMA = (*ledger._SCHEMA[:-1], column, table, version)
+
+
+WHAT: dict[str, Callable[[], None]] = {"renamed": renamed, "newer-ledger": newer_ledger}
+
+if __name__ == "__main__":
+    WHAT[sys.argv.pop(1)]()
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""A lane that cannot fail shows nothing: with a driver broken on purpose its checks turn red, and say why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from lane import broken_driver
+from lane.agent import Agent
+from lane.sandbox import NotInTime
+from lane.stage import Stage
+from lane.workload import container, devices, pod, request, template
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("wrong-socket", "/run/nobody.sock"),
+        ("wrong-device", "gpu-of-somebody-else"),
+        ("missing-cdi-file", "unresolvable CDI devices"),
+    ],
+)
+def test_a_broken_driver_is_found_out(start_agent: Callable[..., Agent], stage: Stage, fault: str, cause: str) -> None:
+    with pytest.raises((NotInTime, AssertionError)) as found:
+        use(start_agent, stage, fault)
+    told = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
+    assert cause in told
+    # Only a driver that works lets the pod end.
+    start_agent()
+
+
+def use(start_agent: Callable[..., Agent], stage: Stage, fault: str) -> None:
+    broken = start_agent(program=[sys.executable, broken_driver.__file__, fault])
+    try:
+        start_pod(stage)
+    finally:
+        broken.kill()
+
+
+def start_pod(stage: Stage) -> None:
+    stage.create(
+        template(stage.namespace, "one-gpu", devices(request("gpu"))),
+        pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),
+    )
+    stage.check("user", 15)

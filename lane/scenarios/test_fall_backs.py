@@ -1,0 +1,136 @@
+"""What a server with its gates off does not keep, the driver notices, says, and does without: safely."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lane import richer_driver
+from lane.agent import Agent
+from lane.hardware import KINDS, machine
+from lane.richer_driver import BLOCKED, NOTED, TAINT
+from lane.sandbox import until
+from lane.stage import Stage
+from lane.workload import claim, container, devices, pod, request, template
+
+DROPPED = "api server dropped fields of our slices"
+
+
+def one_gpu(agent: Agent, name: str, **more: Any) -> dict[str, Any]:
+    uuid = agent.devices()[name]["attributes"]["uuid"]["string"]
+    return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"', **more))
+
+
+def check_said(agent: Agent, *fields: str) -> None:
+    """Show that the losses stand in the log and among the problems; none where there are none."""
+    lines = [line for line in agent.daemon.log.read_text().splitlines() if DROPPED in line]
+    assert ('dra_driver_problems{code="controller.fields-dropped"} 1.0' in agent.ask("/metrics")) == bool(fields)
+    if not fields:
+        assert lines == []
+    for field in fields:
+        assert any(field in line for line in lines), f"the log does not say that {field} was dropped"
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("kind", KINDS)
+def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, kind: str
+) -> None:
+    agent = start_agent(**machine(kind, tmp_path, cut=[0]), mig="dynamic")
+    found = agent.published()
+    kinds = [device["attributes"]["type"]["string"] for device in agent.devices().values()]
+    assert kinds.count("gpu") == 7, "a GPU that an administrator cut is not offered whole, the others are"
+    if stage.cluster.keeps_gated:
+        check_said(agent)
+        assert len([one for one in found if one["spec"].get("sharedCounters")]) > 0
+        assert kinds.count("mig") > 7, "no placement is offered beside those that are there"
+    else:
+        check_said(agent, "sharedCounters")
+        assert not any(one["spec"].get("sharedCounters") for one in found)
+        assert not any(device.get("consumesCounters") for device in agent.devices().values())
+        assert kinds.count("mig") == 7, "without counters only partitions that exist may be offered"
+    # Every device that is offered can be had at one time, or the counters say why not: seven whole GPUs, seven parts.
+    stage.create(
+        template(
+            stage.namespace, "all", devices(request("gpus", count=7), request("parts", "mig.nvidia.com", count=7))
+        ),
+        pod(stage.namespace, "all", container("main", "all"), templates={"all": "all"}),
+    )
+    assert len(set(stage.devices(stage.check("all")))) == 14
+    # With counters, too, nothing is left of the GPUs.
+    stage.create(
+        template(stage.namespace, "more", devices(request("part", "mig.nvidia.com"))),
+        pod(stage.namespace, "more", container("main", "more"), templates={"more": "more"}),
+    )
+    stage.pending("more", "cannot allocate all claims")
+
+
+@pytest.mark.smoke
+def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    agent = start_agent(**machine(KINDS[0], tmp_path, cut=[]), mig="dynamic")
+    agent.published()
+    stage.create(
+        template(stage.namespace, "part", devices(request("part", "mig.nvidia.com"))),
+        pod(stage.namespace, "user", container("main", "part"), templates={"part": "part"}),
+    )
+    if stage.cluster.keeps_gated:
+        (device,) = stage.devices(stage.check("user"))
+        assert "-mig-" in device
+    else:
+        stage.pending("user", "cannot allocate all claims")
+
+
+@pytest.mark.smoke
+def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[..., Agent], stage: Stage) -> None:
+    if stage.cluster.gates and stage.cluster.version < "1.35":
+        pytest.skip("1.34 keeps taints and knows none that is merely told (effect None)")
+    agent = start_agent(program=[sys.executable, richer_driver.__file__])
+    agent.published()
+    published = until("the pool as the server keeps it", lambda: kept(agent, gates=stage.cluster.keeps_gated), 15)
+    generations = {found["spec"]["pool"]["generation"] for found in agent.slices()}
+    if stage.cluster.keeps_gated:
+        check_said(agent)
+        assert published[BLOCKED]["taints"][0]["key"] == TAINT
+        assert published[NOTED]["taints"][0]["effect"] == "None"
+        check_taint(agent, stage)
+    else:
+        check_said(agent, "devices.taints")
+        # A device that nobody may have, and no taint to say so: it is withheld. The other one may be had.
+        assert NOTED in published
+        check_free(agent, stage)
+    # It is not tried again and again.
+    assert {found["spec"]["pool"]["generation"] for found in agent.slices()} == generations
+
+
+def kept(agent: Agent, *, gates: bool) -> dict[str, dict[str, Any]]:
+    found = agent.devices()
+    assert (BLOCKED in found) == gates, sorted(found)
+    return found
+
+
+def check_taint(agent: Agent, stage: Stage) -> None:
+    """The tainted device is for those that tolerate it."""
+    tolerant = [{"key": TAINT, "operator": "Exists"}]
+    stage.create(
+        claim(stage.namespace, "blocked", one_gpu(agent, BLOCKED)),
+        pod(stage.namespace, "blocked", container("main", "gpu"), claims={"gpu": "blocked"}),
+        claim(stage.namespace, "tolerant", one_gpu(agent, BLOCKED, tolerations=tolerant)),
+        pod(stage.namespace, "tolerant", container("main", "gpu"), claims={"gpu": "tolerant"}),
+    )
+    stage.pending("blocked", "cannot allocate all claims")
+    stage.check("tolerant")
+
+
+def check_free(agent: Agent, stage: Stage) -> None:
+    """What is merely told of a device takes it from nobody."""
+    stage.create(
+        claim(stage.namespace, "noted", one_gpu(agent, NOTED)),
+        pod(stage.namespace, "noted", container("main", "gpu"), claims={"gpu": "noted"}),
+    )
+    stage.check("noted")

@@ -1,0 +1,238 @@
+"""GPUs that claims of another driver, or of another version of ours, still hold: taken over with running pods."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated import SimulatedHardware
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.device import Device
+from lane import other_version, workload
+from lane.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
+from lane.cluster import Cluster
+from lane.other_driver import OtherDriver
+from lane.sandbox import until
+from lane.stage import Stage
+
+GPU = workload.devices(workload.request("gpu"))
+LOOK = 100  # seconds: the agent looks once a minute
+
+
+@pytest.fixture
+def other(stage: Stage) -> Iterator[OtherDriver]:
+    started = OtherDriver(stage)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def devices() -> list[Device]:
+    """What our agent would publish, had it the node for itself."""
+    return list(build_inventory(SimulatedHardware("demo-h100", Roots(), node_name="node-1").discover()).devices)
+
+
+def foreign_name(device: Device) -> str:
+    """Name a device as NVIDIA's driver does."""
+    part = device.partition
+    if part is None:
+        return f"gpu-{device.gpu.minor}"
+    profile = part.profile.replace(".", "").replace("+", "-")
+    return f"gpu-{device.gpu.minor}-mig-{profile}-{part.gi_profile_id}-{part.start}"
+
+
+STATIC = ["--mig=static"]
+
+
+def other_agent(what: str) -> list[str]:
+    """Name the program that stands for another version; nothing: the tree's own."""
+    return [sys.executable, str(other_version.__file__), what] if what else []
+
+
+def names(agent: Agent) -> set[str]:
+    return set(agent.devices())
+
+
+def start_user(stage: Stage, name: str) -> None:
+    stage.create(workload.pod(stage.namespace, name, workload.container("main", "gpu"), templates={"gpu": "one"}))
+
+
+def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_running_pods(
+    stage: Stage, start_agent: Callable[..., Agent], other: OtherDriver, devices: list[Device]
+) -> None:
+    whole = next(device for device in devices if device.partition is None)
+    part = next(device for device in devices if device.partition is not None)
+    free = [device for device in devices if device.partition is None][1]
+    other.publish([foreign_name(device) for device in (whole, part, free)])
+    other.run("on-gpu", foreign_name(whole))
+    other.run("on-part", foreign_name(part))
+
+    # Beside it: nothing is published or deleted, and the kubelet goes on calling the other one.
+    agent = start_agent(flags=STATIC)
+    assert 'dra_driver_problems{code="node.namesake"} 1.0' in agent.ask("/metrics")
+    assert 'dra_driver_problems{code="node.foreign-claim"} 2.0' in agent.ask("/metrics")
+    assert [found["metadata"]["name"] for found in agent.slices()] == ["node-1-other"]
+    events = stage.cluster.api.list("Event", "default", fieldSelector="involvedObject.name=node-1")
+    assert "AnotherDriverRegistered" in {event["reason"] for event in events}
+    other.run("on-free", foreign_name(free))
+    stage.delete_pod("on-free")
+    for file in other.node.cdi.glob("*.yaml"):  # as the other driver would
+        if f"-{foreign_name(free)}\n" in file.read_text():
+            file.unlink()
+
+    # It is gone: what is free is published, what its pods hold is not, and they run on.
+    other.stop()
+    held = {whole.name, part.name}
+    until("the free devices", lambda: names(agent) == {d.name for d in devices} - held, 60)
+    assert {found["spec"]["pool"]["name"] for found in agent.slices()} == {f"node-1/{DRIVER}"}
+    for pod in ("on-gpu", "on-part"):
+        assert all(status["restartCount"] == 0 for status in stage.running(pod)["status"]["containerStatuses"])
+    stage.create(workload.template(stage.namespace, "one", GPU))
+    start_user(stage, "later")
+    stage.running("later")
+
+    # Their pods end: Unprepare comes to us and removes what it finds, then the devices are offered.
+    for pod in ("on-gpu", "on-part"):
+        stage.delete_pod(pod)
+    assert list(stage.node.cdi.glob("*.yaml")) == []
+    until("every device", lambda: names(agent) == {d.name for d in devices}, LOOK)
+    assert agent.metric("dra_driver_problems") == 0
+    for pod in ("on-gpu", "on-part"):
+        stage.cluster.api.delete("ResourceClaim", pod, stage.namespace)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("renamed", ""), id="old names", marks=pytest.mark.soak),
+        pytest.param(("", "renamed"), id="new names"),
+    ],
+)
+def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_ended(
+    stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str]
+) -> None:
+    before = start_agent(program=other_agent(order[0]), flags=STATIC, pod_uid="before-00000000000000")
+    before.published()
+    stage.create(workload.template(stage.namespace, "one", GPU))
+    start_user(stage, "user")
+    (held,) = stage.devices(stage.running("user"))
+    after = start_agent(program=other_agent(order[1]), flags=STATIC, pod_uid="after-000000000000000")
+    count = len(names(before))
+    before.stop()
+    until("the other names", lambda: held not in names(after), 30)
+    renamed = held.replace("card-", "gpu-") if order[0] else held.replace("gpu-", "card-")
+    until("all but the held one", lambda: len(names(after)) == count - 1 and renamed not in names(after), 10)
+    stage.running("user")
+    start_user(stage, "other")
+    assert stage.devices(stage.running("other")) != [renamed]
+    stage.delete_pod("user")
+    until("the device under its new name", lambda: renamed in names(after), LOOK)
+
+
+@pytest.mark.parametrize("order", [("newer-ledger", ""), ("", "newer-ledger")], ids=["downgrade", "upgrade"])
+def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_others_claims(
+    stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str], cluster: Cluster
+) -> None:
+    first = start_agent(program=other_agent(order[0]), flags=STATIC, pod_uid="first-000000000000000")
+    first.published()
+    stage.create(workload.template(stage.namespace, "one", GPU))
+    start_user(stage, "one-of-first")
+    stage.check("one-of-first")
+    second = start_agent(program=other_agent(order[1]), flags=STATIC, pod_uid="second-00000000000000")
+    start_user(stage, "one-of-both")
+    stage.check("one-of-both")
+    stage.delete_pod("one-of-first")
+    started = time.monotonic()
+    first.stop()
+    start_user(stage, "one-of-second")
+    stage.check("one-of-second")
+    assert time.monotonic() - started < 60
+    # And back again, while the second still lives.
+    first.start()
+    second.stop()
+    for pod in ("one-of-both", "one-of-second"):
+        stage.delete_pod(pod)
+    until("an empty ledger", lambda: first.ledger_rows() == [], 10)
+
+
+LISTED = ["--takeover-list-claims=true"]
+
+
+@pytest.fixture
+def may_list(cluster: Cluster) -> Iterator[None]:
+    """What `takeover.listClaims` adds to the role of the agents."""
+    kind, role = {"apiVersion": "rbac.authorization.k8s.io/v1"}, {"name": "may-list-claims"}
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]}]
+    cluster.api.create({**kind, "kind": "ClusterRole", "metadata": role, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **role}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    binding = {"kind": "ClusterRoleBinding", "metadata": role, "roleRef": reference, "subjects": [subject]}
+    cluster.api.create({**kind, **binding})
+    yield
+    cluster.api.delete("ClusterRoleBinding", role["name"])
+    cluster.api.delete("ClusterRole", role["name"])
+
+
+def test_claims_of_nvidias_driver_that_were_never_prepared_count_only_where_claims_are_listed(
+    stage: Stage, start_agent: Callable[..., Agent], devices: list[Device], may_list: None
+) -> None:
+    api, namespace = stage.cluster.api, stage.namespace
+    api.patch("Namespace", namespace, "", {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}})
+    whole, seen, *_ = (device for device in devices if device.partition is None)
+    part = next(device for device in devices if device.partition)
+    place = part.partition
+    older = f"gpu-{part.gpu.minor}-mig-{place.gi_profile_id}-{place.start}-{place.size}"
+    held = {"one": foreign_name(whole), "two": foreign_name(whole), "older": older, "lost": "gpu-77"}
+    free = {"monitor": foreign_name(seen), "passthrough": "gpu-vfio-3"}
+    for name, device in (held | free).items():
+        admin = {"adminAccess": True} if name == "monitor" else {}
+        spec = workload.devices(workload.request("gpu", **admin))
+        stage.create(workload.claim(namespace, name, spec))
+        result = {"request": "gpu", "driver": DRIVER, "pool": stage.node.name, "device": device, **admin}
+        allocated = {"status": {"allocation": {"devices": {"results": [result]}}}}
+        api.patch("ResourceClaim", name, namespace, allocated, "status")
+
+    agent = start_agent(flags=[*STATIC, *LISTED])
+    everything = {device.name for device in devices}
+    until("all but what is held", lambda: names(agent) == everything - {whole.name, part.name}, 30)
+    found = agent.ask("/metrics")
+    assert 'dra_driver_problems{code="node.foreign-claim"} 3.0' in found
+    # Claims go while the agent is down.
+    agent.stop()
+    api.delete("ResourceClaim", "one", namespace)
+    agent.start()
+    until("what the second claim holds is still kept", lambda: names(agent) == everything - {whole.name, part.name}, 30)
+    agent.stop()
+    # Nobody can prepare them any more, so that an agent which asks its kubelet alone has no reason to wait.
+    agent = start_agent(flags=STATIC)
+    until("every device", lambda: names(agent) == everything, 30)
+    assert agent.metric("dra_driver_problems") == 0
+    for name in held.keys() - {"one"}:
+        api.delete("ResourceClaim", name, namespace)
+
+
+def test_a_start_lists_no_claims_and_a_lost_ledger_learns_its_claims_names_from_the_kubelet(
+    stage: Stage, start_agent: Callable[..., Agent]
+) -> None:
+    before = len(stage.cluster.audited("list", "watch", resource="resourceclaims"))
+    agent = start_agent(flags=STATIC)
+    agent.published()
+    stage.create(workload.template(stage.namespace, "one", GPU))
+    start_user(stage, "user")
+    stage.check("user")
+    rows = {row[0] for row in agent.ledger_rows()}
+    agent.stop()
+    for file in agent.data.glob("ledger.db*"):
+        file.unlink()
+    agent.start()
+    until("the claim's own name in the ledger", lambda: stage.namespace in str(agent.ledger_rows()), LOOK)
+    assert {row[0] for row in agent.ledger_rows()} == rows
+    assert "recovered claim found" in agent.daemon.tail(200)
+    stage.delete_pod("user")
+    until("an empty ledger", lambda: agent.ledger_rows() == [], 10)
+    assert len(stage.cluster.audited("list", "watch", resource="resourceclaims")) == before
+    assert stage.cluster.audited("get", resource="resourceclaims"), "the audit log tells of claims at all"
