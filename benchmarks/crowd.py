@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.embedded.api.httpd import Request, Response, Stream
-from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, Kind, Target, parse_path
+from dra_driver.embedded.api.httpd import HttpRequest, Response, Stream
+from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, ApiKind, Target, parse_path
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.wire import Wire
 
 PER_PIECE = 500
@@ -48,10 +48,10 @@ class Crowd(EmbeddedApi):
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.read_bytes: Counter[str] = Counter()
 
-    def _authenticate(self, request: Request) -> None:
+    def _authenticate(self, request: HttpRequest) -> None:
         """Let everybody in: the token is the client's name."""
 
-    def _serve(self, request: Request) -> Response | Stream | None:
+    def _serve(self, request: HttpRequest) -> Response | Stream | None:
         client = request.headers.get("authorization", "").removeprefix("Bearer ")
         self.counts[client][_asked(request)] += 1
         answer = self._crowded(request) or super()._serve(request)
@@ -67,11 +67,11 @@ class Crowd(EmbeddedApi):
             self.read_bytes[client] += len(piece)
             yield piece
 
-    def _crowded(self, request: Request) -> Response | Stream | None:
+    def _crowded(self, request: HttpRequest) -> Response | Stream | None:
         """Answer from the crowd; None for what is not about it."""
         try:
             target = parse_path(request.path)
-        except Refusal:
+        except ApiRefusal:
             return None
         if request.method != "GET" or target.kind not in _TEMPLATES or "watch" in request.query:
             return None
@@ -85,7 +85,7 @@ class Crowd(EmbeddedApi):
         is_there = stem == "crowd" and digits.isdigit() and int(digits) < self._sizes[target.kind.plural]
         return Response(200, _TEMPLATES[target.kind].replace(b"%d", digits.encode())) if is_there else None
 
-    def _selected(self, kind: Kind, selector: str) -> range:
+    def _selected(self, kind: ApiKind, selector: str) -> range:
         """Return the numbers of the objects that a field selector leaves; the crowd's nodes are crowd-node-0 and on."""
         terms = dict(term.split("=", 1) for term in selector.split(",") if term)
         everything = range(self._sizes[kind.plural])
@@ -95,7 +95,7 @@ class Crowd(EmbeddedApi):
         number = node.removeprefix("crowd-node-")
         return everything[int(number) :: NODES] if number.isdigit() else range(0)
 
-    def _page(self, kind: Kind, numbers: range, request: Request) -> Response | Stream:
+    def _page(self, kind: ApiKind, numbers: range, request: HttpRequest) -> Response | Stream:
         query = request.query
         limit = 0 if query.get("resourceVersion") == "0" else int(query.get("limit") or 0)
         first = int(query.get("continue") or 0)
@@ -110,7 +110,7 @@ class Crowd(EmbeddedApi):
         return Response(200, b"".join(pieces)) if limit else Stream(pieces)
 
 
-def _pieces(head: bytes, real: list[bytes], kind: Kind, numbers: range) -> Iterator[bytes]:
+def _pieces(head: bytes, real: list[bytes], kind: ApiKind, numbers: range) -> Iterator[bytes]:
     yield head + b",".join(real)
     is_begun, template = bool(real), _TEMPLATES[kind]
     for start in range(0, len(numbers), PER_PIECE):
@@ -120,11 +120,11 @@ def _pieces(head: bytes, real: list[bytes], kind: Kind, numbers: range) -> Itera
     yield b"]}"
 
 
-def _asked(request: Request) -> str:
+def _asked(request: HttpRequest) -> str:
     """Name what is asked: verb and resource, as RBAC does."""
     try:
         target = parse_path(request.path)
-    except Refusal:
+    except ApiRefusal:
         return f"get {request.path}"
     query = request.query
     if request.method == "GET":
@@ -134,7 +134,7 @@ def _asked(request: Request) -> str:
     return f"{verb} {target.kind.plural}{' (dry run)' if 'dryRun' in query else ''}"
 
 
-def _template(kind: Kind, spec: Wire, status: Wire | None = None) -> bytes:
+def _template(kind: ApiKind, spec: Wire, status: Wire | None = None) -> bytes:
     metadata: dict[str, Any] = {"name": "crowd-%d", "uid": "0bd1c5a0-7a3c-4e35-9d0a-%d", "resourceVersion": "1"}
     if kind.is_namespaced:
         metadata["namespace"] = "crowd"

@@ -29,7 +29,7 @@ from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.certificates import make_pair
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import judges
@@ -132,7 +132,7 @@ def _serve(process: Connection) -> None:
     """Be the server, on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     began = time.perf_counter()
-    fleet = Fleet(NVIDIA_DRIVER)
+    fleet = PublishedFleet(NVIDIA_DRIVER)
     fleet.replace_classes(tuple(_classes()))
     fleet.replace_slices(())
     for one in _slices():

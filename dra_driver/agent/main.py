@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.BUG
 
 
-class _Parser(argparse.ArgumentParser):
+class _AgentParser(argparse.ArgumentParser):
     """A parser whose complaints are errors of ours, and that guesses no flag from its first letters."""
 
     def __init__(self, **settings: Any) -> None:
@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _log_format(argv: Sequence[str]) -> str:
     """Find out how to complain, before anything else is known to be right."""
-    parser = _Parser(add_help=False)
+    parser = _AgentParser(add_help=False)
     parser.add_argument("--log-format", default=os.environ.get("LOG_FORMAT", ""))
     try:
         return str(parser.parse_known_args(argv)[0].log_format)
@@ -84,7 +84,7 @@ def _log_format(argv: Sequence[str]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> dict[str, str]:
-    parser = _Parser(
+    parser = _AgentParser(
         prog="dra-driver agent",
         description="The node daemon: publishes this node's GPUs and prepares claims for the kubelet.",
         epilog=_EPILOG,

@@ -17,7 +17,7 @@ from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import how_offered
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
-from dra_driver.plugin.mig.partition_owners import Owners
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class MigOffer:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: PartitionOwners,
         *,
         is_dynamic: bool,
         with_all: bool,

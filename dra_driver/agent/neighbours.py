@@ -16,7 +16,7 @@ from dra_driver.inventory.device import Device, Inventory
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch
+from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch
 from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims
@@ -29,7 +29,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
-class Others:
+class Neighbours:
     """`changed` is called when something else may be offered, `alone` when no driver of our name is there any more."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Others:
             if folder
             else None
         )
-        self._namesakes = NamesakeWatch(
+        self._namesakes = SameNameDrivers(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
         )
         self._claims = claims

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.mig_offer import MigOffer
-from dra_driver.agent.neighbours import Others
+from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.options import Options
 from dra_driver.agent.scanner import FIRST_LOOK, Scanner
-from dra_driver.agent.sharing_rules import Sharing
+from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import Facts
@@ -37,18 +37,18 @@ from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
-from dra_driver.plugin.folder_use import Tenancy
-from dra_driver.plugin.gone_claims import Abandonment
+from dra_driver.plugin.folder_use import FolderUse
+from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.kubelet.server import Answered, PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.mig.declared_mig import Geometer
+from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
-from dra_driver.plugin.mig.partition_owners import Owners
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.listed_claims import ListedClaims
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
-from dra_driver.plugin.node_identity import Node, this_node
+from dra_driver.plugin.node_identity import NodeIdentity, this_node
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
@@ -72,7 +72,7 @@ class NodeAgent:
     def __init__(self, options: Options, hardware: Hardware) -> None:
         self._options, self._hardware = options, hardware
         data = options.data_dir
-        self._tenancy = Tenancy(data)
+        self._tenancy = FolderUse(data)
         self._tenancy.enter()
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
@@ -89,7 +89,7 @@ class NodeAgent:
             node, options.node, api=api, kubelet=self._kubelet, ledger=self._ledger, listed=self._listed(options, node)
         )
         self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
-        self._owners = Owners(hardware, self._ledger, locks, node.boot_id)
+        self._owners = PartitionOwners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
             self._owners,
             is_dynamic=options.is_mig_dynamic,
@@ -98,7 +98,7 @@ class NodeAgent:
             allocated=partial(allocated_names, claims, node),
             tell=self._tell_mig,
         )
-        self._sharing = Sharing(
+        self._sharing = CurrentSharingRules(
             options.sharing_config,
             options.node,
             api=api,
@@ -120,7 +120,7 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=self._inventory,
-            abandonment=Abandonment(node, api, self._ledger, hardware, self._inventory, find=claims.find),
+            abandonment=GoneClaims(node, api, self._ledger, hardware, self._inventory, find=claims.find),
             pods_dir=options.kubelet_dir / "pods",
             mode_changed=self._scanner.look_now,
             supervisor=MpsClient(socket_path(data)),
@@ -134,7 +134,7 @@ class NodeAgent:
             preparer=self._preparer,
             answered=self._claim_answered,
         )
-        self._geometer = Geometer(
+        self._geometer = DeclaredMig(
             GeometrySource(options.mig_geometry, options.node, api=api, kubelet=claims, file=options.mig_config),
             hardware=hardware,
             ledger=self._ledger,
@@ -148,7 +148,7 @@ class NodeAgent:
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # the newest of two reasons to publish is the last
         self._has_looked = False
-        self._others = Others(
+        self._others = Neighbours(
             options,
             api,
             self._ledger,
@@ -305,7 +305,7 @@ class NodeAgent:
     def _inventory(self) -> Inventory:
         return self._scanner.inventory
 
-    def _listed(self, options: Options, node: Node) -> ListedClaims | None:
+    def _listed(self, options: Options, node: NodeIdentity) -> ListedClaims | None:
         if not options.lists_claims:
             return None
         from dra_driver.kube.pages import objects  # noqa: PLC0415 - only where lists are wanted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.mig.geometry_rules import Rule, read_rules
+from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 from dra_driver.model.sharing import Tenants
 
@@ -30,7 +30,7 @@ class Options:
     roots: Roots
     is_mig_dynamic: bool
     has_all_profiles: bool
-    mig_geometry: tuple[Rule, ...]
+    mig_geometry: tuple[GeometryRule, ...]
     mig_config: Path | None
     lists_claims: bool
     sharing_config: Path | None = None

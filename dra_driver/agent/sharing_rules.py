@@ -34,7 +34,7 @@ class NodeApi(Protocol):
         """Read a node. Raises: ApiError."""
 
 
-class Sharing:
+class CurrentSharingRules:
     """The rules of one node; one thread looks. Without a file nothing is shared and nothing is asked."""
 
     def __init__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.batch import simulate_batch_line
-from dra_driver.allocation.outcome import Category, Outcome
+from dra_driver.allocation.outcome import Category, NodeOutcome
 from dra_driver.allocation.rules import Features
 
-__all__ = ["Allocator", "Category", "Features", "Outcome", "PodAllocator", "simulate_batch_line"]
+__all__ = ["Allocator", "Category", "Features", "NodeOutcome", "PodAllocator", "simulate_batch_line"]

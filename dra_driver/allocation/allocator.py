@@ -4,7 +4,7 @@
     pod = allocator.for_claims(claims)
     outcome = pod.allocate(node)          # as often as there are nodes
 
-In: slices, classes and claims as wire dicts. Out: an `Outcome` per node. Pure: no clock, no cluster; equal inputs give
+In: slices, classes and claims as wire dicts. Out: an `NodeOutcome` per node. Pure: no clock, no cluster; equal inputs give
 equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one of its outcomes is given and marked.
 """
 
@@ -18,9 +18,9 @@ from dra_driver.allocation.counters import Accounts
 from dra_driver.allocation.devices import PoolId
 from dra_driver.allocation.held import Held, held_by
 from dra_driver.allocation.matching import Matchers
-from dra_driver.allocation.outcome import Category, Outcome, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pools import Pool, PoolIndex, invalid_pool
-from dra_driver.allocation.requests import Plan, Planner
+from dra_driver.allocation.requests import ClaimReader, Plan
 from dra_driver.allocation.result import allocation_result
 from dra_driver.allocation.rules import Features, choose_rules
 from dra_driver.allocation.search import Search
@@ -47,7 +47,7 @@ class Allocator:
         self.index = PoolIndex(slices, self.rules, self.features)
         self.held: Held = held_by(allocated, shares=self.features.consumable_capacity)
         self._matchers = Matchers(self.rules.kubernetes, self.features.selector_gates(self.rules))
-        self._planner = Planner(classes, self.rules, self.features, self._matchers)
+        self._planner = ClaimReader(classes, self.rules, self.features, self._matchers)
         self._accounts = Accounts(self.rules, self.held)
 
     def for_claims(self, claims: Sequence[ClaimWire]) -> PodAllocator:
@@ -84,7 +84,7 @@ class PodAllocator:
         """
         return self.allocator.index.pools(node)
 
-    def allocate(self, node: Wire) -> Outcome:
+    def allocate(self, node: Wire) -> NodeOutcome:
         """Allocate on one node."""
         pools: list[Pool] = []
         search: Search | None = None
@@ -106,7 +106,7 @@ class PodAllocator:
                 allocation_result(self.context, index, placed, chosen, node)
                 for index, placed in enumerate(attempt.results)
             ]
-        except Refusal as refusal:
+        except AllocatorError as refusal:
             return self._outcome(refusal.category, pools, search, error=refusal.text)
         return self._outcome(Category.NONE, pools, search, results=results)
 
@@ -118,13 +118,15 @@ class PodAllocator:
         """
         rules, features = self.context.rules, self.context.features
         if rules.kubernetes == "1.34" and features.consumable_capacity:
-            raise Refusal(
+            raise AllocatorError(
                 Category.NOT_JUDGED,
                 "not judged: with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes;"
                 " leave the gate off there",
             )
         if features.compatibility_groups and self.allocator.index.has_groups:
-            raise Refusal(Category.NOT_JUDGED, "not judged: compatibilityGroups with DRADeviceCompatibilityGroups on")
+            raise AllocatorError(
+                Category.NOT_JUDGED, "not judged: compatibilityGroups with DRADeviceCompatibilityGroups on"
+            )
 
     def _outcome(
         self,
@@ -134,10 +136,10 @@ class PodAllocator:
         *,
         results: list[Wire] | None = None,
         error: str | None = None,
-    ) -> Outcome:
+    ) -> NodeOutcome:
         steps = search.steps if search is not None else 0
         devices = search.prepared.size if search is not None else 0
-        return Outcome(
+        return NodeOutcome(
             category,
             results,
             error,

@@ -16,11 +16,11 @@ from dra_driver.allocation.constraints import AttributeValue, Constraint, look_u
 from dra_driver.allocation.counters import Account, Accounts, Counter, flat_takes
 from dra_driver.allocation.devices import DeviceId, DeviceRecord
 from dra_driver.allocation.held import Held
-from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools import Pool
 from dra_driver.allocation.ranges import Arithmetic, CapacityError
 from dra_driver.allocation.requests import Alternative, Plan
-from dra_driver.allocation.rules import Features, Rules
+from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.allocation.taints import blocking_taint
 
 Needs = dict[str, Consumption]
@@ -28,7 +28,7 @@ _UNKNOWN = object()
 
 
 @dataclass(slots=True)
-class Placed:
+class PlacedDevice:
     """One device that was given to a request, and what has to be undone if it is taken back."""
 
     alternative: Alternative
@@ -62,7 +62,7 @@ class Attempt:
     ) -> None:
         self.context = context
         self.constraints = constraints
-        self.results: list[list[Placed]] = [[] for _ in plan.claims]
+        self.results: list[list[PlacedDevice]] = [[] for _ in plan.claims]
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
@@ -105,7 +105,7 @@ class Attempt:
             except CapacityError as error:
                 claim = self.context.plan.claims[alternative.claim].name
                 where = f"claim {claim}, request {alternative.name}: checking capacity for device"
-                raise Refusal(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
+                raise AllocatorError(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
         return known[id(alternative)]
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
@@ -122,7 +122,7 @@ class Attempt:
             for capacity in device.capacities
         )
 
-    def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> Placed | None:
+    def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> PlacedDevice | None:
         """Give a device that the selectors accept to a request, if it is to be had.
 
         Raises:
@@ -147,7 +147,7 @@ class Attempt:
         joined = self._join(alternative, device, took=took, must=must)
         if joined is None:
             return None
-        placed = Placed(alternative, device, {}, share, took, False, joined)
+        placed = PlacedDevice(alternative, device, {}, share, took, False, joined)
         if not share:
             self.marks.setdefault(device.id, set()).add(alternative.claim)
         if features.consumable_capacity:
@@ -162,7 +162,7 @@ class Attempt:
         self.results[alternative.claim].append(placed)
         return placed
 
-    def take_back(self, placed: Placed) -> None:
+    def take_back(self, placed: PlacedDevice) -> None:
         """Undo the latest placement."""
         self.results[placed.alternative.claim].pop()
         if placed.is_share:
@@ -208,7 +208,7 @@ class Attempt:
                     f"claim {claim}, request {alternative.name}: cannot add device {'/'.join(device.id)}"
                     " because a claim constraint would not be satisfied"
                 )
-                raise Refusal(Category.ALL_CONSTRAINT_UNSATISFIED, text)
+                raise AllocatorError(Category.ALL_CONSTRAINT_UNSATISFIED, text)
             self._refuse(device, took=took)
             return None
         return joined
@@ -225,7 +225,7 @@ class Attempt:
         self.leaks += 1
         self.leaked.add(device)
 
-    def _give_back(self, placed: Placed) -> None:
+    def _give_back(self, placed: PlacedDevice) -> None:
         device, alternative = placed.device, placed.alternative
         for constraint in placed.constraints:
             constraint.remove(alternative.request_name)
@@ -242,7 +242,7 @@ class Attempt:
         is_held = device.id in held.capacity or (self.context.rules.any_share_is_shared and device.id in held.shares)
         return is_held or device.id in self.shared
 
-    def _share(self, placed: Placed) -> None:
+    def _share(self, placed: PlacedDevice) -> None:
         device = placed.device
         needs = self.needs(placed.alternative, device) or {}
         placed.needs = needs
@@ -251,7 +251,7 @@ class Attempt:
         for name, one in needs.items():
             held[name] = held.get(name, 0) + one.amount
 
-    def _unshare(self, placed: Placed) -> None:
+    def _unshare(self, placed: PlacedDevice) -> None:
         device, leaks = placed.device, self.context.rules.leaks
         held = self.shared.get(device.id)
         if held is None:
@@ -305,7 +305,7 @@ class Context:
     """What all attempts for one pod share."""
 
     plan: Plan
-    rules: Rules
+    rules: AllocatorRules
     features: Features
     held: Held
     accounts: Accounts

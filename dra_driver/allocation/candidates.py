@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dra_driver.allocation.attempt import Attempt, Context
 from dra_driver.allocation.constraints import Constraint
 from dra_driver.allocation.devices import DeviceRecord, SliceRecord
-from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools import Pool, reaches_device
 from dra_driver.allocation.requests import Alternative, ClaimPlan, RequestPlan
 from dra_driver.model import limits
@@ -72,7 +72,7 @@ class Prepared:
         if self._context.rules.invalid_pool_is_fatal:
             for pool in self.pools:
                 if pool.invalid:
-                    raise Refusal(Category.INVALID_POOL_ALL, f"pool {pool.id[1]} is invalid: {pool.invalid}")
+                    raise AllocatorError(Category.INVALID_POOL_ALL, f"pool {pool.id[1]} is invalid: {pool.invalid}")
 
     def accepts(self, alternative: Alternative, device: DeviceRecord) -> bool:
         """Tell whether the selectors, and the device's own node selection, accept a device.
@@ -113,11 +113,11 @@ class Prepared:
                     f"claim {claim.name}, request {request.name}: adding {added} devices exceeds the claim limit of"
                     f" {most}, with {least} already accounted for"
                 )
-                raise Refusal(Category.TOO_MANY_RESULTS, text)
+                raise AllocatorError(Category.TOO_MANY_RESULTS, text)
             least += added
         if least > most:
             text = f"claim {claim.name}: number of requested devices {least} exceeds the claim limit of {most}"
-            raise Refusal(Category.TOO_MANY_RESULTS, text)
+            raise AllocatorError(Category.TOO_MANY_RESULTS, text)
 
     def _least(self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan) -> int:
         for alternative in request.alternatives:
@@ -141,9 +141,9 @@ class Prepared:
                 f"claim {claim.name}, request {alternative.name}: asks for all devices, but resource pool {pool.name}"
             )
             if pool.incomplete:
-                raise Refusal(Category.INCOMPLETE_POOL_ALL, f"{where} is currently being updated")
+                raise AllocatorError(Category.INCOMPLETE_POOL_ALL, f"{where} is currently being updated")
             if pool.invalid:
-                raise Refusal(Category.INVALID_POOL_ALL, f"{where} is currently invalid")
+                raise AllocatorError(Category.INVALID_POOL_ALL, f"{where} is currently invalid")
             found += [
                 device
                 for device in pool.devices

@@ -14,7 +14,7 @@ from dra_driver.allocation.capacity import Amount
 from dra_driver.allocation.devices import DeviceId, DeviceRecord, SliceRecord, counter_value
 from dra_driver.allocation.held import Held
 from dra_driver.allocation.pools import Pool
-from dra_driver.allocation.rules import Rules
+from dra_driver.allocation.rules import AllocatorRules
 
 Counter = tuple[str, str]  # counter set, counter
 
@@ -33,7 +33,7 @@ class Account:
 class Accounts:
     """All accounts that were opened so far, for all nodes."""
 
-    def __init__(self, rules: Rules, held: Held) -> None:
+    def __init__(self, rules: AllocatorRules, held: Held) -> None:
         self._rules = rules
         self._held = held
         self._open: dict[Hashable, Account] = {}

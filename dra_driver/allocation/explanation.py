@@ -1,6 +1,6 @@
 """Explanations: why a pod's claims fit on a node or do not, the one sentence that matters first.
 
-In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an `Explanation` of
+In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an `AllocationExplanation` of
 the whole: verdict, sentence, funnels, what would mend it. It adds nothing to the allocator's verdict and changes none.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
 from dra_driver.allocation.node_kinds import NodeKinds, owners_of
-from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, Category, Outcome, Refusal
+from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.allocation.pools import Pool
 from dra_driver.model.wire import ClaimWire, Wire
@@ -27,7 +27,7 @@ class NodeExplanation:
 
     node: str
     sentence: str
-    outcome: Outcome | None
+    outcome: NodeOutcome | None
     funnels: tuple[Funnel, ...] = ()
     notes: tuple[str, ...] = ()
     skipped: str = ""
@@ -45,7 +45,7 @@ class NodeExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class AllocationExplanation:
     """All nodes, equal ones together, in the order of their first.
 
     `sentence` is the one that matters; `aborts` says that an error ends the pod's scheduling.
@@ -72,7 +72,7 @@ def explain(
     newer: Allocator | None = None,
     folds: bool = False,
     names_holders: bool = True,
-) -> Explanation:
+) -> AllocationExplanation:
     """Explain one pod's claims on all nodes.
 
     Args:
@@ -97,7 +97,7 @@ def explain(
     )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
     rules = allocator.rules
-    return Explanation(_overall(explained, errors), explained, bool(errors), rules.kubernetes, rules.exact)
+    return AllocationExplanation(_overall(explained, errors), explained, bool(errors), rules.kubernetes, rules.exact)
 
 
 def _kinds(
@@ -137,12 +137,12 @@ def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ..
     """Follow the devices for every request that is sound."""
     try:
         pools = asked.pools(node)
-    except Refusal:
+    except AllocatorError:
         return [], ()
     return pools, funnels_on(asked.context, pools, node)
 
 
-def _why(outcome: Outcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
+def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
     """Give the sentence of a node that refuses."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
         failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
@@ -188,7 +188,7 @@ def _loss(stage: Stage) -> str:
     return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
 
 
-def _given(outcome: Outcome) -> str:
+def _given(outcome: NodeOutcome) -> str:
     names = [
         f"{one['device']} for {one['request']}"
         for result in outcome.results or []
@@ -207,7 +207,7 @@ def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome: Outcome) -> tuple[str, ...]:
+def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome: NodeOutcome) -> tuple[str, ...]:
     notes = []
     here = asked.allocator.rules.kubernetes
     if newer is not None:

@@ -14,7 +14,7 @@ from dra_driver.allocation.attempt import Attempt, Context
 from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.matching import Step
-from dra_driver.allocation.outcome import Refusal
+from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools import Pool, reaches_device
 from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.taints import blocking_taint, taint_text
@@ -37,7 +37,7 @@ STAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class RefusedDevice:
     """One device that a stage refused, and why."""
 
     device: str
@@ -50,7 +50,7 @@ class Stage:
 
     name: str
     left: int
-    lost: tuple[Loss, ...]
+    lost: tuple[RefusedDevice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Funnel:
     devices: int
     stages: tuple[Stage, ...]
     fits: int
-    errors: tuple[Loss, ...]
+    errors: tuple[RefusedDevice, ...]
 
     @property
     def is_short(self) -> bool:
@@ -94,8 +94,8 @@ def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Fun
 
 def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative) -> Funnel:
     """Follow a node's devices through all stages. `attempt` is an empty one: nothing of this pod is placed."""
-    lost: dict[str, list[Loss]] = {name: [] for name in STAGES}
-    errors: list[Loss] = []
+    lost: dict[str, list[RefusedDevice]] = {name: [] for name in STAGES}
+    errors: list[RefusedDevice] = []
     refused_by: dict[Step, list[DeviceRecord]] = {}
     left: list[DeviceRecord] = []
     for device in prepared.devices:
@@ -105,14 +105,14 @@ def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: 
         elif isinstance(fate, Step):
             refused_by.setdefault(fate, []).append(device)
         elif fate[0] == "error":
-            errors.append(Loss(_name(device), fate[1]))
+            errors.append(RefusedDevice(_name(device), fate[1]))
         else:
-            lost[fate[0]].append(Loss(_name(device), fate[1]))
+            lost[fate[0]].append(RefusedDevice(_name(device), fate[1]))
     for step, devices in refused_by.items():
         lost["class selector" if step.is_of_class else "request selectors"] += _selector_losses(step, devices)
     wants = None if alternative.is_all else alternative.count
     for name, reason in _constraint_losses(context, attempt, alternative, left, wants):
-        lost["constraints"].append(Loss(name, reason))
+        lost["constraints"].append(RefusedDevice(name, reason))
     stages = []
     remaining = len(prepared.devices) - len(errors)
     for name in STAGES:
@@ -131,7 +131,7 @@ def _fate(
     if verdict is not True:
         refused = alternative.matcher.first_refusal(device)
         assert refused is not None  # noqa: S101
-        return ("error", verdict.text) if isinstance(verdict, Refusal) else refused[0]
+        return ("error", verdict.text) if isinstance(verdict, AllocatorError) else refused[0]
     if device.slice.is_per_device and not reaches_device(device.wire, prepared.node):
         return "node", "the device is for other nodes"
     if device.wire.get("bindingConditions") and not features.binding_conditions:
@@ -206,7 +206,7 @@ def _constraint_losses(
                     yield _name(device), f"{agreeing} devices have its {attribute}, {wants} are wanted"
 
 
-def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[Loss]:
+def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
     """Say why a selector refuses devices: the one clause that fails, where only one does."""
     reasons = {}
     if isinstance(step.selector, KubernetesSelector):
@@ -215,7 +215,7 @@ def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[Loss]:
             for position in miss.devices:
                 reasons[position] = miss.reason
     plain = f"does not match {step.expression}"
-    return [Loss(_name(device), reasons.get(position, plain)) for position, device in enumerate(devices)]
+    return [RefusedDevice(_name(device), reasons.get(position, plain)) for position, device in enumerate(devices)]
 
 
 def _name(device: DeviceRecord) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.devices import DeviceRecord
-from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
@@ -20,7 +20,7 @@ from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 
-Verdict = bool | Refusal
+Verdict = bool | AllocatorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Matcher:
         for step in self.steps:
             if isinstance(step.selector, SelectorCompileError):
                 text = f"{step.owner}: selector #{step.number}: CEL compile error: {step.selector.text}"
-                return step, Refusal(Category.CEL_COMPILE_ERROR, text)
+                return step, AllocatorError(Category.CEL_COMPILE_ERROR, text)
             view = view or prepare_device(device.wire, device.driver)
             try:
                 if not step.selector.matches_view(view):
                     return step, False
             except SelectorRuntimeError as error:
                 text = f"{step.owner}: selector #{step.number}: CEL runtime error: {error.text}"
-                return step, Refusal(Category.CEL_RUNTIME_ERROR, text)
+                return step, AllocatorError(Category.CEL_RUNTIME_ERROR, text)
         return None
 
 

@@ -18,7 +18,7 @@ from dra_driver.allocation.allocator import PodAllocator
 from dra_driver.allocation.constraints import AttributeValue, look_up
 from dra_driver.allocation.devices import PoolId, SliceRecord
 from dra_driver.allocation.held import Held
-from dra_driver.allocation.outcome import Refusal
+from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools import Pool, PoolIndex, reaches_device
 from dra_driver.allocation.replicas import Replica, Shape, but_for_attributes
 from dra_driver.model.wire import DeviceWire, Wire
@@ -58,7 +58,7 @@ class NodeKinds:
         """Return the key of a node."""
         try:
             pools = self._asked.pools(node)
-        except Refusal as refusal:
+        except AllocatorError as refusal:
             return refusal.category, refusal.text
         name = node["metadata"]["name"]
         own = [self._owners.get(pool.id[1]) == name for pool in pools]
@@ -160,7 +160,7 @@ def _reach(record: SliceRecord, node: Wire) -> Hashable:
     """Say which devices of a slice reach a node."""
     try:
         return tuple(reaches_device(wire, node) for wire in record.wires)
-    except Refusal as refusal:
+    except AllocatorError as refusal:
         return refusal.text, node["metadata"]["name"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.model.wire import Wire
 
 _OPERATORS = {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"}
@@ -85,9 +85,9 @@ def _check(term: Wire) -> None:
             raise _unparsable(requirement)
 
 
-def _unparsable(requirement: Wire) -> Refusal:
+def _unparsable(requirement: Wire) -> AllocatorError:
     text = f"gather pool information: failed to parse node selector requirement {requirement}"
-    return Refusal(Category.UNSUPPORTED, text)
+    return AllocatorError(Category.UNSUPPORTED, text)
 
 
 def only_node(name: str) -> Wire:
@@ -109,7 +109,7 @@ def merge_selectors(selectors: Iterable[Wire]) -> Wire | None:
         terms: Sequence[Wire] = selector.get("nodeSelectorTerms") or []
         if len(terms) > 1:
             text = f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms"
-            raise Refusal(Category.UNSUPPORTED, text)
+            raise AllocatorError(Category.UNSUPPORTED, text)
         for term in terms:
             for kind, into in merged.items():
                 for requirement in term.get(kind) or []:

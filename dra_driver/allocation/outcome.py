@@ -1,6 +1,6 @@
 """Outcomes: what the allocator says for a pod's claims on one node.
 
-In: nothing. Out: the closed list of categories, the error that ends an attempt, and the `Outcome` of a node.
+In: nothing. Out: the closed list of categories, the error that ends an attempt, and the `NodeOutcome` of a node.
 
 The rule: Kubernetes' structured allocator returns results, nothing, or an error; all but one error end the pod's
 scheduling on every node.
@@ -39,7 +39,7 @@ class Category(StrEnum):
         return self in {Category.NONE, Category.NO_FIT, Category.INVALID_POOL}
 
 
-class Refusal(Exception):
+class AllocatorError(Exception):
     """An error of the allocator, with Kubernetes' text."""
 
     def __init__(self, category: Category, text: str) -> None:
@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NodeOutcome:
     """The allocator's answer for one node.
 
     `results` holds one AllocationResult per claim, or None. `steps` is how many placements the scheduler itself would

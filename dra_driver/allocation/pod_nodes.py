@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dra_driver.allocation.node_selector import matches_selector
-from dra_driver.allocation.outcome import Refusal
+from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.model.wire import Wire
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -38,7 +38,7 @@ def why_not_on(pod: Wire, node: Wire) -> str:
     )
     try:
         return "" if affinity is None or matches_selector(affinity, node) else "required node affinity does not match"
-    except Refusal:
+    except AllocatorError:
         return "required node affinity can't be parsed"
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from dra_driver.allocation.devices import DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.node_selector import matches_selector
-from dra_driver.allocation.outcome import Category, Refusal
-from dra_driver.allocation.rules import Features, Rules
+from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.model.wire import SliceWire, Wire
 
 
@@ -47,7 +47,7 @@ class Pool:
 class PoolIndex:
     """All slices, ready to be asked for the pools of any node."""
 
-    def __init__(self, slices: Sequence[SliceWire], rules: Rules, features: Features) -> None:
+    def __init__(self, slices: Sequence[SliceWire], rules: AllocatorRules, features: Features) -> None:
         self._rules = rules
         self._features = features
         self.records = [SliceRecord(wire, order) for order, wire in enumerate(slices)]
@@ -267,8 +267,8 @@ def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
     return None
 
 
-def invalid_pool(pools: Sequence[Pool]) -> Refusal | None:
+def invalid_pool(pools: Sequence[Pool]) -> AllocatorError | None:
     """Give the error of an attempt that found nothing while some pool is invalid."""
     if any(pool.invalid for pool in pools):
-        return Refusal(Category.INVALID_POOL, "invalid resource pools were encountered")
+        return AllocatorError(Category.INVALID_POOL, "invalid resource pools were encountered")
     return None

@@ -15,8 +15,8 @@ from typing import Any
 from dra_driver.allocation.constraints import Constraint, make_constraint
 from dra_driver.allocation.held import claim_name
 from dra_driver.allocation.matching import Matcher, Matchers
-from dra_driver.allocation.outcome import Category, Refusal
-from dra_driver.allocation.rules import Features, Rules
+from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.model import limits
 from dra_driver.model.wire import ClaimWire, ClassWire, Wire
 
@@ -57,7 +57,7 @@ class RequestPlan:
     name: str
     has_choice: bool
     alternatives: list[Alternative] = field(default_factory=list)
-    fault: Refusal | None = None
+    fault: AllocatorError | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class ClaimPlan:
             )
             if constraint is None:
                 text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
-                raise Refusal(Category.FEATURE_DISABLED, text)
+                raise AllocatorError(Category.FEATURE_DISABLED, text)
             made.append(constraint)
         return made
 
@@ -109,10 +109,12 @@ class Plan:
         )
 
 
-class Planner:
+class ClaimReader:
     """Reads claims against the classes of the cluster."""
 
-    def __init__(self, classes: Sequence[ClassWire], rules: Rules, features: Features, matchers: Matchers) -> None:
+    def __init__(
+        self, classes: Sequence[ClassWire], rules: AllocatorRules, features: Features, matchers: Matchers
+    ) -> None:
         self._classes = {wire["metadata"]["name"]: wire for wire in classes}
         self._rules = rules
         self._features = features
@@ -144,22 +146,24 @@ class Planner:
             self._check_gates(claim, where, wire, choices)
             for position, choice in enumerate(choices or (wire.get("exactly") or {},)):
                 plan.alternatives.append(self._alternative(claim, (index, number, position), wire, choice))
-        except Refusal as fault:
+        except AllocatorError as fault:
             plan.fault = fault
         return plan
 
     def _check_gates(self, claim: ClaimPlan, where: str, wire: Wire, choices: Sequence[Wire]) -> None:
         if choices and not self._features.prioritized_list:
             text = f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
-            raise Refusal(Category.FEATURE_DISABLED, text)
+            raise AllocatorError(Category.FEATURE_DISABLED, text)
         if self._features.consumable_capacity or not self._rules.shares:
             return
         reason = "has capacity requests, but the DRAConsumableCapacity feature is disabled"
         if (wire.get("exactly") or {}).get("capacity") is not None:
-            raise Refusal(Category.FEATURE_DISABLED, f"{where}: {reason}")
+            raise AllocatorError(Category.FEATURE_DISABLED, f"{where}: {reason}")
         for choice in choices:
             if choice.get("capacity") is not None:
-                raise Refusal(Category.FEATURE_DISABLED, f"claim {claim.name}, subrequest {choice['name']}: {reason}")
+                raise AllocatorError(
+                    Category.FEATURE_DISABLED, f"claim {claim.name}, subrequest {choice['name']}: {reason}"
+                )
 
     def _alternative(self, claim: ClaimPlan, place: tuple[int, int, int], request: Wire, wire: Wire) -> Alternative:
         is_choice = bool(request.get("firstAvailable"))
@@ -169,15 +173,15 @@ class Planner:
         for number, selector in enumerate(selectors):
             if selector.get("cel") is None:
                 text = f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)"
-                raise Refusal(Category.UNSUPPORTED, text)
+                raise AllocatorError(Category.UNSUPPORTED, text)
         admin = None if is_choice else wire.get("adminAccess")
         if admin is not None and not self._features.admin_access:
             text = f"{where}: admin access is requested, but the feature is disabled"
-            raise Refusal(Category.FEATURE_DISABLED, text)
+            raise AllocatorError(Category.FEATURE_DISABLED, text)
         device_class = self._class(where, wire.get("deviceClassName") or "")
         mode = wire.get("allocationMode")
         if mode not in {"ExactCount", "All"}:
-            raise Refusal(Category.UNSUPPORTED, f"{where}: unsupported count mode {mode}")
+            raise AllocatorError(Category.UNSUPPORTED, f"{where}: unsupported count mode {mode}")
         class_name = device_class["metadata"]["name"]
         written = (
             (f"class {class_name}", (device_class.get("spec") or {}).get("selectors") or ()),
@@ -200,11 +204,11 @@ class Planner:
     def _class(self, where: str, name: str) -> ClassWire:
         if not name:
             text = f"{where}: missing device class name (unsupported request type?)"
-            raise Refusal(Category.UNSUPPORTED, text)
+            raise AllocatorError(Category.UNSUPPORTED, text)
         found = self._classes.get(name)
         if found is None:
             reason = f'could not retrieve device class {name}: deviceclass.resource.k8s.io "{name}" not found'
-            raise Refusal(Category.UNKNOWN_CLASS, f"{where}: {reason}")
+            raise AllocatorError(Category.UNKNOWN_CLASS, f"{where}: {reason}")
         return found
 
 

@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.allocation.attempt import Context, Placed
+from dra_driver.allocation.attempt import Context, PlacedDevice
 from dra_driver.allocation.node_selector import merge_selectors, only_node
 from dra_driver.allocation.requests import Alternative, ClaimPlan
-from dra_driver.allocation.rules import Rules
+from dra_driver.allocation.rules import AllocatorRules
 from dra_driver.model.wire import Wire
 
 _SHARES = uuid.UUID("6b1f3b1e-6a35-5c0b-8a52-0a3f4f3a6f0e")
@@ -24,7 +24,7 @@ _SHARES = uuid.UUID("6b1f3b1e-6a35-5c0b-8a52-0a3f4f3a6f0e")
 Chosen = Mapping[tuple[int, int], int]
 
 
-def allocation_result(context: Context, index: int, placed: Sequence[Placed], chosen: Chosen, node: Wire) -> Wire:
+def allocation_result(context: Context, index: int, placed: Sequence[PlacedDevice], chosen: Chosen, node: Wire) -> Wire:
     """Write the result of one claim."""
     claim = context.plan.claims[index]
     devices: Wire = {}
@@ -41,7 +41,7 @@ def allocation_result(context: Context, index: int, placed: Sequence[Placed], ch
     return result
 
 
-def _device(context: Context, claim: ClaimPlan, number: int, placed: Placed) -> Wire:
+def _device(context: Context, claim: ClaimPlan, number: int, placed: PlacedDevice) -> Wire:
     driver, pool, name = placed.device.id
     alternative = placed.alternative
     written: Wire = {"request": alternative.full_name, "driver": driver, "pool": pool, "device": name}
@@ -97,7 +97,7 @@ def _opaque(config: Wire) -> Wire:
     return {key: value for key, value in config.items() if key != "requests"}
 
 
-def _node_selector(placed: Sequence[Placed], node: str, rules: Rules) -> Wire | None:
+def _node_selector(placed: Sequence[PlacedDevice], node: str, rules: AllocatorRules) -> Wire | None:
     selectors = []
     for one in placed:
         scope = one.device.node_scope

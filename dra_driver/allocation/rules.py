@@ -1,6 +1,6 @@
 """The behaviours in which one Kubernetes version's allocator differs from another's, as data.
 
-In: a version and the feature gates. Out: `Features` (what is switched on) and `Rules` (how that version's allocator, in
+In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's allocator, in
 the variant that these features choose, behaves). No behaviour lives here: the other modules of the room ask the flags.
 
 The rule: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
@@ -78,7 +78,7 @@ class Features:
             compatibility_groups="DRADeviceCompatibilityGroups" in on,
         )
 
-    def selector_gates(self, rules: Rules) -> dict[str, bool]:
+    def selector_gates(self, rules: AllocatorRules) -> dict[str, bool]:
         """Return the gates that selectors depend on.
 
         The variants that know shares pass `allowMultipleAllocations` on to selectors whatever the gate says.
@@ -105,7 +105,7 @@ Variant = Literal["stable", "incubating", "experimental"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AllocatorRules:
     """How one variant of one version behaves. A flag that is named after a fault says that the fault is there."""
 
     kubernetes: str
@@ -146,7 +146,7 @@ class Rules:
         return not self.sorted_pools
 
 
-def choose_rules(kubernetes: str, features: Features) -> Rules:
+def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
     """Choose the variant that a version's scheduler would run with these features.
 
     Raises:
@@ -158,7 +158,7 @@ def choose_rules(kubernetes: str, features: Features) -> Rules:
     if version in {"1.36", "1.37"}:
         rules = _newer(version, features, shares=shares)
         return replace(rules, limit_per_request=per_request)
-    base = Rules(version, "incubating", exact=True, limit_per_request=per_request)
+    base = AllocatorRules(version, "incubating", exact=True, limit_per_request=per_request)
     base = replace(base, leaks=True, all_restarts_alternatives=True, late_match_key=True)
     if shares:
         base = replace(base, variant="experimental", shares=True, binding_slices_last=True)
@@ -197,11 +197,11 @@ def _patch(kubernetes: str, version: str) -> int:
     return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[version]
 
 
-def _newer(version: str, features: Features, *, shares: bool) -> Rules:
+def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
     experimental = features.list_attributes or (version == "1.37" and features.compatibility_groups)
     shares = shares or experimental or (version == "1.37" and features.fractional_range)
     variant: Variant = "experimental" if experimental else "incubating" if shares else "stable"
-    rules = Rules(version, variant, exact=True, shares=shares)
+    rules = AllocatorRules(version, variant, exact=True, shares=shares)
     if shares:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":

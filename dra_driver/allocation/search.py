@@ -13,10 +13,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.allocation.attempt import Attempt, Placed
+from dra_driver.allocation.attempt import Attempt, PlacedDevice
 from dra_driver.allocation.bounds import Bounds
 from dra_driver.allocation.candidates import Prepared
-from dra_driver.allocation.outcome import Category, Refusal
+from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.symmetry import Symmetry
 from dra_driver.model import limits
@@ -45,7 +45,7 @@ class Frame:
     alternative: Alternative | None
     number: int = 0
     cursor: int = 0
-    placed: Placed | None = None
+    placed: PlacedDevice | None = None
     has_choice: bool = False
     only_too_many: bool = True
     key: Hashable = None
@@ -90,7 +90,7 @@ class Search:
             else:
                 signal = self._resume(self.stack[-1], None)
         if signal is Signal.TOO_MANY:
-            raise Refusal(Category.TOO_MANY_RESULTS, "allocation max size exceeded")
+            raise AllocatorError(Category.TOO_MANY_RESULTS, "allocation max size exceeded")
         return signal is Signal.FOUND
 
     def chosen(self) -> dict[tuple[int, int], int]:
@@ -269,4 +269,4 @@ class Search:
     def _count_own_step(self) -> None:
         self._own_steps += 1
         if self._own_steps > GIVE_UP_AFTER:
-            raise Refusal(Category.UNDECIDED, f"no answer after {GIVE_UP_AFTER} steps")
+            raise AllocatorError(Category.UNDECIDED, f"no answer after {GIVE_UP_AFTER} steps")

@@ -19,7 +19,7 @@ from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.capacity import Amount
 from dra_driver.allocation.constraints import DistinctAttribute, DistinctLists, MatchLists
 from dra_driver.allocation.devices import DeviceRecord
-from dra_driver.allocation.outcome import Refusal
+from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.requests import Alternative, Plan
 
 
@@ -80,7 +80,7 @@ class Symmetry:
                 try:
                     if self._prepared.accepts(alternative, device) and self._is_possible(alternative, device):
                         found.append(number)
-                except Refusal:
+                except AllocatorError:
                     return False
             self.candidates[alternative] = found
         return True

@@ -28,7 +28,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """One thing that happens. `kind` is one of `KINDS`; `target` names a job, node, or node/device."""
 
     kind: str
@@ -42,7 +42,7 @@ KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedJob:
     """One job that found a place."""
 
     job: str
@@ -51,7 +51,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob:
     """One job that did not, and why."""
 
     job: str
@@ -63,8 +63,8 @@ class Moment:
     """What an event led to. `evicted` are jobs that lost their node or a device."""
 
     label: str
-    placed: tuple[Placed, ...]
-    waiting: tuple[Waiting, ...]
+    placed: tuple[PlacedJob, ...]
+    waiting: tuple[WaitingJob, ...]
     evicted: tuple[str, ...]
     usage: Usage
 
@@ -84,7 +84,7 @@ class Timeline:
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
     _known: Placer | None = None  # of the present state
 
-    def happen(self, event: Event) -> Moment:
+    def happen(self, event: TimelineEvent) -> Moment:
         """Let one thing happen, then try everybody who waits.
 
         Raises:
@@ -100,12 +100,12 @@ class Timeline:
             else:
                 placed.append(found)
         self.queue = queue
-        waiting = tuple(Waiting(job.name, self._why(job)) for job in self.queue)
+        waiting = tuple(WaitingJob(job.name, self._why(job)) for job in self.queue)
         label = event.label or f"{event.kind} {event.target}"
         usage = usage_of(self.slices, self._allocated())
         return Moment(label, tuple(placed), waiting, tuple(evicted), usage)
 
-    def _apply(self, event: Event) -> list[str]:
+    def _apply(self, event: TimelineEvent) -> list[str]:
         match event.kind:
             case "arrive":
                 self.queue += event.jobs
@@ -207,7 +207,7 @@ class Timeline:
             self._known = Placer(allocator, self.nodes)
         return self._known
 
-    def _try(self, job: Job) -> Placed | None:
+    def _try(self, job: Job) -> PlacedJob | None:
         found = self._placer().place(job.claims, job.pod or {})
         if found is None:
             return None
@@ -217,7 +217,7 @@ class Timeline:
         ]
         self.running[job.name] = (job, node, claims)
         self._placer().hold(claims)
-        return Placed(
+        return PlacedJob(
             job.name, node, tuple(one["device"] for r in results for one in r["devices"].get("results") or ())
         )
 

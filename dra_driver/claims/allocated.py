@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.claims.config import DeviceConfig, Fault, decode_config, read_config, refuse
+from dra_driver.claims.config import ConfigFault, DeviceConfig, decode_config, read_config, refuse
 from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
@@ -164,7 +164,7 @@ def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
 
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:
     """Decode our entries, class before claim; every fault of every entry at once."""
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     decoded: list[tuple[int, ConfigEntry]] = []
     for index, entry in enumerate(entries):
         opaque = entry.get("opaque") or {}

@@ -46,7 +46,7 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """One thing wrong with a config: `path` is the field, as a person would write it."""
 
     path: str
@@ -58,9 +58,9 @@ class Fault:
         return f"{self.path}: {self.message}"
 
 
-def validate(parameters: Any, path: str = "parameters") -> list[Fault]:
+def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
     """Give everything that is wrong with the opaque parameters of one config; an empty list accepts them."""
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     read_config(parameters, path, faults)
     return faults
 
@@ -71,14 +71,14 @@ def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
     Raises: ClaimError("claim.bad-config") with every fault, or ("claim.config-not-supported") when all that is wrong is
     that we can't do it yet.
     """
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     config = read_config(parameters, path, faults)
     refuse(faults)
     assert config is not None  # noqa: S101 - no config without a fault
     return config
 
 
-def refuse(faults: Iterable[Fault], subject: str = "opaque config") -> None:
+def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> None:
     """Raise all faults as one ClaimError; return when there is none.
 
     Who writes a config decides how long its faults are, and the text goes into an event: it has its limits.
@@ -95,17 +95,17 @@ def refuse(faults: Iterable[Fault], subject: str = "opaque config") -> None:
     )
 
 
-def read_config(parameters: Any, path: str, faults: list[Fault]) -> DeviceConfig | None:
+def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
     """Decode one config; add what is wrong to `faults`, and give None when there was something."""
     from dra_driver.claims import schema  # noqa: PLC0415 - pydantic, which an agent without configs must not pay for
 
     if not isinstance(parameters, dict):
-        faults.append(Fault(path, f"must be an object, is {type_name(parameters)}"))
+        faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
         return None
     kind, version = parameters.get("kind"), parameters.get("apiVersion")
     kinds = (*DEVICE_TYPES, *UNSUPPORTED_KINDS)
     if not isinstance(kind, str) or kind not in kinds:
-        faults.append(Fault(f"{path}.kind", schema.must_be(kinds, kind)))
+        faults.append(ConfigFault(f"{path}.kind", schema.must_be(kinds, kind)))
     elif kind in DEVICE_TYPES:
         found = schema.read(kind, parameters, path)
         if isinstance(found, DeviceConfig):
@@ -113,9 +113,9 @@ def read_config(parameters: Any, path: str, faults: list[Fault]) -> DeviceConfig
         faults.extend(found)
         return None
     elif version == API_VERSION:
-        faults.append(Fault(f"{path}.kind", f"{kind} is not supported yet", is_unsupported=True))
+        faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported yet", is_unsupported=True))
     if version != API_VERSION:
-        faults.append(Fault(f"{path}.apiVersion", schema.must_be((API_VERSION,), version)))
+        faults.append(ConfigFault(f"{path}.apiVersion", schema.must_be((API_VERSION,), version)))
     return None
 
 

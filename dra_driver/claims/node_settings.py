@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.claims.config import API_VERSION, Fault, read_config
+from dra_driver.claims.config import API_VERSION, ConfigFault, read_config
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.inventory.sharing.rules_file import read_rules
 from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants
@@ -18,7 +18,7 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants
 
 def read_settings(section: object, path: str, faults: list[str]) -> SharingSettings | None:
     """Read one section; adds `path: message` to the faults."""
-    found: list[Fault] = []
+    found: list[ConfigFault] = []
     parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": section}
     config = read_config(parameters, path.removesuffix(".sharing"), found)
     faults.extend(map(str, found))

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from dra_driver.claims.config import API_VERSION, DeviceConfig, Fault, type_name
+from dra_driver.claims.config import API_VERSION, ConfigFault, DeviceConfig, type_name
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
@@ -158,7 +158,7 @@ MODELS: Mapping[str, type[GpuConfig | MigDeviceConfig]] = {"GpuConfig": GpuConfi
 _OWNERS = {"timeSlicingConfig": "TimeSlicing", "mpsConfig": "MPS"}
 
 
-def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[Fault, ...]:
+def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[ConfigFault, ...]:
     """Give the config, or everything that is wrong with it."""
     model = MODELS[kind]
     faults = list(_combination_faults(model, parameters.get("sharing"), f"{path}.sharing"))
@@ -197,7 +197,7 @@ def _settings(sharing: GpuSharing | MigDeviceSharing | None) -> SharingSettings 
     )
 
 
-def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iterator[Fault]:
+def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iterator[ConfigFault]:
     """Name settings of the strategy that was not chosen; models alone would say so only once all else is right."""
     if not isinstance(sharing, dict) or sharing.get("strategy") not in _OWNERS.values():
         return
@@ -205,15 +205,15 @@ def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iter
     for field, owner in _OWNERS.items():
         if field in part.model_fields and sharing.get(field) is not None and sharing["strategy"] != owner:
             message = f"only goes with strategy {owner}, strategy is {sharing['strategy']}"
-            yield Fault(f"{path}.{field}", message)
+            yield ConfigFault(f"{path}.{field}", message)
 
 
-def _as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> Fault:
+def _as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> ConfigFault:
     parts = [str(part) for part in error["loc"] if part != "[key]"]
     where = path
     for previous, part in zip(("", *parts), parts, strict=False):
         where += f"[{part}]" if previous == _BY_DEVICE else f".{part}"
-    return Fault(where, _message(model, error, parts))
+    return ConfigFault(where, _message(model, error, parts))
 
 
 def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.config import DeviceConfig, Fault, refuse
+from dra_driver.claims.config import ConfigFault, DeviceConfig, refuse
 from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import (
@@ -104,7 +104,7 @@ def plan_sharing(
     Raises: ClaimError("claim.bad-config") with everything that is wrong.
     """
     applying = _applying(claim, devices)
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     wishes: dict[str, list[_Wish]] = {}
     for result, entries in applying.items():
         if result.is_admin:
@@ -128,13 +128,13 @@ class _Wish:
     result: AllocatedDevice
     settings: SharingSettings | None = None
     limits: ClientLimits = field(default_factory=ClientLimits)
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ConfigFault, ...] = ()
 
 
 def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
     """Give the configs that apply to each result, the one that wins last. Raises: ClaimError("claim.bad-config")."""
     applying: dict[AllocatedDevice, tuple[ConfigEntry, ...]] = {}
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     for result in claim.devices:
         found = devices[result.device].type
         meant = [entry for entry in claim.configs if not entry.requests or entry.names(result)]
@@ -177,7 +177,7 @@ def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSetting
 
 def _unknown_devices(
     result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
-) -> Iterator[Fault]:
+) -> Iterator[ConfigFault]:
     known = {*(uuid for uuid, _ in uuids), *map(str, range(len(uuids)))}
     for key in sorted(settings.per_device_limits.keys() - known):
         names = ", ".join(f"{index}: {uuid or name}" for index, (uuid, name) in enumerate(uuids))
@@ -205,7 +205,7 @@ def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[Config
     return _Wish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
 
 
-def _unseparated(result: AllocatedDevice, device: Device) -> Iterator[Fault]:
+def _unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
     """Yield a fault where a class brings MPS to a device that is not offered to one namespace, and has to be."""
     share = device.share
     if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
@@ -268,7 +268,7 @@ def _least(limits: Sequence[int | None]) -> int | None:
 # Of both
 
 
-def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[Fault]:
+def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
     text = device.gpu.compute_capability
     if text is None:
         return
@@ -279,7 +279,7 @@ def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSet
         yield _fault(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
 
 
-def _disagreements(group: Sequence[_Wish]) -> Iterator[Fault]:
+def _disagreements(group: Sequence[_Wish]) -> Iterator[ConfigFault]:
     """Say which results of one claim want one device shared in different ways."""
     first = group[0]
     for other in group[1:]:
@@ -290,7 +290,7 @@ def _disagreements(group: Sequence[_Wish]) -> Iterator[Fault]:
             )
 
 
-def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[Fault]:
+def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
     """Say which requests have several devices under MPS: a container talks to one MPS daemon only."""
     by_request: dict[str, dict[str, AllocatedDevice]] = {}
     for shared_name, group in wishes.items():
@@ -354,5 +354,5 @@ def _uuid(device: Device) -> str:
     return device.partition.uuid if device.partition else ""
 
 
-def _fault(result: AllocatedDevice, message: str) -> Fault:
-    return Fault(f"config for request {result.request}", message)
+def _fault(result: AllocatedDevice, message: str) -> ConfigFault:
+    return ConfigFault(f"config for request {result.request}", message)

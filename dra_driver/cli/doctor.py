@@ -19,7 +19,7 @@ from dra_driver.model.errors import DriverError, ExitCode, InputError
 if TYPE_CHECKING:
     from dra_driver.cli.inputs.hardware import Chosen
     from dra_driver.doctor.cluster_evidence import ClusterEvidence
-    from dra_driver.doctor.finding import Finding, Report, Unseen
+    from dra_driver.doctor.finding import DoctorReport, Finding, Unseen
     from dra_driver.doctor.node_evidence import NodeEvidence
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -102,7 +102,7 @@ def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) 
         return None
 
 
-def _show(report: Report, bundle: str | None) -> None:
+def _show(report: DoctorReport, bundle: str | None) -> None:
     out = console()
     for finding in report.findings:
         _show_finding(out, finding)

@@ -20,7 +20,7 @@ from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.probe import Probe
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
-from dra_driver.controller.server import Server
+from dra_driver.controller.server import ServerFacts
 from dra_driver.controller.status import PublisherStatus
 from dra_driver.controller.stored import StoredSlices
 from dra_driver.controller.validity import find_faults, without_dropped
@@ -71,7 +71,7 @@ class Publisher:
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._writer = SliceWriter(api)
-        self._server = Server(api, node)
+        self._server = ServerFacts(api, node)
         self._changed = threading.Condition()
         # Below: guarded by _changed.
         self._schedule = Schedule(settle_s=settle_s)

@@ -22,7 +22,7 @@ FRESH_SECONDS = 3600.0
 _UNKNOWN = ServerVersion(0, 0, "")
 
 
-class Server:
+class ServerFacts:
     """One API server and one node. Questions are asked by one thread; `ask_again` and `forget_node` by any."""
 
     def __init__(self, api: KubeApi, node: str, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_driver import __version__
 from dra_driver.doctor.cluster_evidence import ClusterEvidence, agents
-from dra_driver.doctor.finding import Report
+from dra_driver.doctor.finding import DoctorReport
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.doctor.redaction import redacted
 from dra_driver.model.errors import NodeError
@@ -31,7 +31,7 @@ Names of pods, namespaces, nodes and classes are in it: look through it before y
 """
 
 
-def write_bundle(path: Path, report: Report, cluster: ClusterEvidence | None, node: NodeEvidence | None) -> None:
+def write_bundle(path: Path, report: DoctorReport, cluster: ClusterEvidence | None, node: NodeEvidence | None) -> None:
     """Write the bundle. Raises: NodeError("node.bundle")."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
@@ -46,7 +46,9 @@ def write_bundle(path: Path, report: Report, cluster: ClusterEvidence | None, no
         raise NodeError("bundle", f"the bundle {path} can't be written: {fault.strerror}") from fault
 
 
-def _members(report: Report, cluster: ClusterEvidence | None, node: NodeEvidence | None) -> Iterator[tuple[str, str]]:
+def _members(
+    report: DoctorReport, cluster: ClusterEvidence | None, node: NodeEvidence | None
+) -> Iterator[tuple[str, str]]:
     yield "README.txt", _ABOUT
     yield "report.json", _json(report.document())
     if cluster is not None:

@@ -1,6 +1,6 @@
 """Examination: every check that the evidence at hand allows, as one report.
 
-Pure. In: `ClusterEvidence` and `NodeEvidence`, either of which may be missing. Out: `Report`.
+Pure. In: `ClusterEvidence` and `NodeEvidence`, either of which may be missing. Out: `DoctorReport`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.doctor import (
     tenant_checks,
 )
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
-from dra_driver.doctor.finding import Finding, Report, Unseen, in_order
+from dra_driver.doctor.finding import DoctorReport, Finding, Unseen, in_order
 from dra_driver.doctor.node_evidence import NodeEvidence
 
 # Areas, and the kinds of objects without which nothing is known of them.
@@ -35,7 +35,7 @@ CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
 
 def examine(
     cluster: ClusterEvidence | None, node: NodeEvidence | None, now: datetime, unseen: tuple[Unseen, ...] = ()
-) -> Report:
+) -> DoctorReport:
     """Run the checks. `unseen` is what could not even be begun."""
     findings: list[Finding] = []
     if cluster is not None:
@@ -45,7 +45,7 @@ def examine(
     if cluster is not None and node is not None:
         findings += slice_checks.check_against_hardware(cluster, node)
         findings += claim_checks.check_ledger(cluster, node)
-    return Report(
+    return DoctorReport(
         in_order(findings),
         (*unseen, *(cluster.unseen if cluster else ()), *(node.unseen if node else ())),
         (*(_areas_of_cluster(cluster) if cluster else ()), *(_areas_of_node(node) if node else ())),

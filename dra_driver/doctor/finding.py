@@ -26,7 +26,7 @@ class Severity(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FindingKind:
     """What all findings of one id share. `page` is relative to docs/."""
 
     severity: Severity
@@ -36,59 +36,63 @@ class Kind:
 
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
-CATALOGUE: dict[str, Kind] = {
-    "kubernetes-too-old": Kind(_E, "the API server or a kubelet is older than 1.34", "install.md"),
-    "kubernetes-no-resource-api": Kind(_E, "the API server does not serve resource.k8s.io/v1", "install.md"),
-    "kubernetes-unknown-version": Kind(_N, "a Kubernetes version that this driver was not tested with", "install.md"),
-    "kubernetes-gate-off": Kind(_N, "fields that the API server drops, so that a feature is missing", "operations.md"),
-    "runtime-cdi-off": Kind(_E, "the container runtime does not use CDI files", "install.md"),
-    "runtime-cdi-folder": Kind(_E, "the container runtime does not look into the CDI folder", "install.md"),
-    "runtime-no-cdi": Kind(_E, "the container runtime is too old for CDI", "install.md"),
-    "runtime-cdi-unknown": Kind(_N, "CDI is off by default in this container runtime", "install.md"),
-    "driver-not-loaded": Kind(_E, "a GPU has no kernel driver", "troubleshooting.md"),
-    "driver-nouveau": Kind(_E, "a GPU is bound to nouveau", "troubleshooting.md"),
-    "driver-vfio": Kind(_N, "a GPU is given to virtual machines", "troubleshooting.md"),
-    "driver-no-headers": Kind(_E, "the driver can't be built for the running kernel", "troubleshooting.md"),
-    "driver-version-skew": Kind(_E, "kernel module and library are of different versions", "troubleshooting.md"),
-    "driver-not-answering": Kind(_E, "the GPU driver does not answer", "troubleshooting.md"),
-    "driver-bad-version": Kind(_E, "a driver version with a known fault", "mig.md"),
-    "driver-risky-version": Kind(_W, "a driver version with a fault that mixed MIG brings out", "mig.md"),
-    "hardware-problem": Kind(_W, "something of the hardware could not be read", "troubleshooting.md"),
-    "hardware-mig-mode": Kind(_N, "a GPU in MIG mode without any partition", "mig.md"),
-    "toolkit-missing": Kind(_W, "containers get less than they could", "install.md"),
-    "node-not-registered": Kind(_E, "no plugin of this driver is registered on the node", "troubleshooting.md"),
-    "node-dead-socket": Kind(_W, "a socket behind which nobody listens", "troubleshooting.md"),
-    "node-second-driver": Kind(_E, "two plugins serve the same driver name", "from-nvidias-driver.md"),
-    "node-device-plugin": Kind(_E, "a device plugin serves the same GPUs", "from-the-device-plugin.md"),
-    "node-ledger": Kind(_E, "the ledger can't be read", "troubleshooting.md"),
-    "node-half-done": Kind(_W, "a claim is half-prepared", "troubleshooting.md"),
-    "node-cdi-missing": Kind(_E, "a prepared claim has no CDI file", "troubleshooting.md"),
-    "node-cdi-orphan": Kind(_W, "a CDI file that belongs to no claim", "troubleshooting.md"),
-    "agent-not-ready": Kind(_E, "a pod of this driver is not ready", "troubleshooting.md"),
-    "slices-none": Kind(_E, "this driver publishes nothing", "troubleshooting.md"),
-    "slices-node-missing": Kind(_W, "a node with GPUs has no slices", "troubleshooting.md"),
-    "slices-no-node": Kind(_W, "slices of a node that is gone", "operations.md"),
-    "slices-incomplete": Kind(_E, "a pool is incomplete: the scheduler does not use it", "troubleshooting.md"),
-    "slices-stale": Kind(_W, "slices of an older generation", "operations.md"),
-    "slices-second-driver": Kind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
-    "slices-differ": Kind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
-    "class-missing": Kind(_E, "a class that claims name does not exist", "install.md"),
-    "class-no-match": Kind(_N, "a class matches no device, and nobody asks for it", "selectors.md"),
-    "class-wanted-no-match": Kind(_E, "a class that claims name matches no device", "selectors.md"),
-    "class-foreign": Kind(_W, "a class matches devices of other drivers as well", "selectors.md"),
-    "class-broken": Kind(_E, "a selector of a class fails", "selectors.md"),
-    "tenants-class": Kind(_W, "a class leads others to shares of one namespace", "security.md"),
-    "tenants-no-policy": Kind(_E, "no policy keeps namespaces from each other's shares", "security.md"),
-    "claim-not-prepared": Kind(_E, "allocated, but not prepared", "troubleshooting.md"),
-    "claim-gone": Kind(_W, "prepared, but the claim is gone", "troubleshooting.md"),
-    "claim-finished-pod": Kind(_W, "reserved by a pod that has ended or is gone", "troubleshooting.md"),
-    "claim-waits": Kind(_N, "a pod waits for devices", "allocation.md"),
-    "claim-device-gone": Kind(_E, "a claim holds a device that is not published", "troubleshooting.md"),
-    "access-old-label": Kind(_W, "a namespace has the old label for admin access", "operations.md"),
-    "access-admin-refused": Kind(_W, "admin access is asked for where it is not allowed", "operations.md"),
-    "access-no-policy": Kind(_W, "no admission policy keeps agents to their own node", "security.md"),
-    "access-policy-off": Kind(_W, "the admission policy does not deny", "security.md"),
-    "access-missing-right": Kind(_E, "the agent lacks a right", "security.md"),
+CATALOGUE: dict[str, FindingKind] = {
+    "kubernetes-too-old": FindingKind(_E, "the API server or a kubelet is older than 1.34", "install.md"),
+    "kubernetes-no-resource-api": FindingKind(_E, "the API server does not serve resource.k8s.io/v1", "install.md"),
+    "kubernetes-unknown-version": FindingKind(
+        _N, "a Kubernetes version that this driver was not tested with", "install.md"
+    ),
+    "kubernetes-gate-off": FindingKind(
+        _N, "fields that the API server drops, so that a feature is missing", "operations.md"
+    ),
+    "runtime-cdi-off": FindingKind(_E, "the container runtime does not use CDI files", "install.md"),
+    "runtime-cdi-folder": FindingKind(_E, "the container runtime does not look into the CDI folder", "install.md"),
+    "runtime-no-cdi": FindingKind(_E, "the container runtime is too old for CDI", "install.md"),
+    "runtime-cdi-unknown": FindingKind(_N, "CDI is off by default in this container runtime", "install.md"),
+    "driver-not-loaded": FindingKind(_E, "a GPU has no kernel driver", "troubleshooting.md"),
+    "driver-nouveau": FindingKind(_E, "a GPU is bound to nouveau", "troubleshooting.md"),
+    "driver-vfio": FindingKind(_N, "a GPU is given to virtual machines", "troubleshooting.md"),
+    "driver-no-headers": FindingKind(_E, "the driver can't be built for the running kernel", "troubleshooting.md"),
+    "driver-version-skew": FindingKind(_E, "kernel module and library are of different versions", "troubleshooting.md"),
+    "driver-not-answering": FindingKind(_E, "the GPU driver does not answer", "troubleshooting.md"),
+    "driver-bad-version": FindingKind(_E, "a driver version with a known fault", "mig.md"),
+    "driver-risky-version": FindingKind(_W, "a driver version with a fault that mixed MIG brings out", "mig.md"),
+    "hardware-problem": FindingKind(_W, "something of the hardware could not be read", "troubleshooting.md"),
+    "hardware-mig-mode": FindingKind(_N, "a GPU in MIG mode without any partition", "mig.md"),
+    "toolkit-missing": FindingKind(_W, "containers get less than they could", "install.md"),
+    "node-not-registered": FindingKind(_E, "no plugin of this driver is registered on the node", "troubleshooting.md"),
+    "node-dead-socket": FindingKind(_W, "a socket behind which nobody listens", "troubleshooting.md"),
+    "node-second-driver": FindingKind(_E, "two plugins serve the same driver name", "from-nvidias-driver.md"),
+    "node-device-plugin": FindingKind(_E, "a device plugin serves the same GPUs", "from-the-device-plugin.md"),
+    "node-ledger": FindingKind(_E, "the ledger can't be read", "troubleshooting.md"),
+    "node-half-done": FindingKind(_W, "a claim is half-prepared", "troubleshooting.md"),
+    "node-cdi-missing": FindingKind(_E, "a prepared claim has no CDI file", "troubleshooting.md"),
+    "node-cdi-orphan": FindingKind(_W, "a CDI file that belongs to no claim", "troubleshooting.md"),
+    "agent-not-ready": FindingKind(_E, "a pod of this driver is not ready", "troubleshooting.md"),
+    "slices-none": FindingKind(_E, "this driver publishes nothing", "troubleshooting.md"),
+    "slices-node-missing": FindingKind(_W, "a node with GPUs has no slices", "troubleshooting.md"),
+    "slices-no-node": FindingKind(_W, "slices of a node that is gone", "operations.md"),
+    "slices-incomplete": FindingKind(_E, "a pool is incomplete: the scheduler does not use it", "troubleshooting.md"),
+    "slices-stale": FindingKind(_W, "slices of an older generation", "operations.md"),
+    "slices-second-driver": FindingKind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
+    "slices-differ": FindingKind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
+    "class-missing": FindingKind(_E, "a class that claims name does not exist", "install.md"),
+    "class-no-match": FindingKind(_N, "a class matches no device, and nobody asks for it", "selectors.md"),
+    "class-wanted-no-match": FindingKind(_E, "a class that claims name matches no device", "selectors.md"),
+    "class-foreign": FindingKind(_W, "a class matches devices of other drivers as well", "selectors.md"),
+    "class-broken": FindingKind(_E, "a selector of a class fails", "selectors.md"),
+    "tenants-class": FindingKind(_W, "a class leads others to shares of one namespace", "security.md"),
+    "tenants-no-policy": FindingKind(_E, "no policy keeps namespaces from each other's shares", "security.md"),
+    "claim-not-prepared": FindingKind(_E, "allocated, but not prepared", "troubleshooting.md"),
+    "claim-gone": FindingKind(_W, "prepared, but the claim is gone", "troubleshooting.md"),
+    "claim-finished-pod": FindingKind(_W, "reserved by a pod that has ended or is gone", "troubleshooting.md"),
+    "claim-waits": FindingKind(_N, "a pod waits for devices", "allocation.md"),
+    "claim-device-gone": FindingKind(_E, "a claim holds a device that is not published", "troubleshooting.md"),
+    "access-old-label": FindingKind(_W, "a namespace has the old label for admin access", "operations.md"),
+    "access-admin-refused": FindingKind(_W, "admin access is asked for where it is not allowed", "operations.md"),
+    "access-no-policy": FindingKind(_W, "no admission policy keeps agents to their own node", "security.md"),
+    "access-policy-off": FindingKind(_W, "the admission policy does not deny", "security.md"),
+    "access-missing-right": FindingKind(_E, "the agent lacks a right", "security.md"),
 }
 
 
@@ -103,7 +107,7 @@ class Finding:
     remedy: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FindingKind:
         """Give what findings of this id share."""
         return CATALOGUE[self.id]
 
@@ -127,7 +131,7 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """What an examination gave. `looked_at` names the areas that were checked."""
 
     findings: tuple[Finding, ...]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.hardware.mixing import hangs_when_mixed
-from dra_driver.plugin.ledger.record import UNFINISHED, State
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
 _MIXED = "hardware.mixed-mig-driver"
 # What `check_kernel_driver` and `driver-not-answering` say better.
@@ -177,7 +177,7 @@ def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
                 "node-half-done", f"claim {row.name}", f"is {row.state}", "its row in the ledger",
                 "the agent finishes or undoes it at its next start or call; look at its log if it stays",
             )  # fmt: skip
-        is_due = row.state == State.PREPARED and row.boot_id == node.boot_id and row.has_file
+        is_due = row.state == ClaimState.PREPARED and row.boot_id == node.boot_id and row.has_file
         if is_due and node.cdi_uids is not None and row.uid not in node.cdi_uids:
             yield Finding(
                 "node-cdi-missing", f"claim {row.name}", f"is prepared, but has no file in {node.folders.cdi}",

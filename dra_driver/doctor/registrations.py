@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE
-from dra_driver.plugin.kubelet.same_name_drivers import Plugin, ask
+from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin, ask
 from dra_driver.plugin.kubelet.sockets import is_refused
 
 
@@ -20,7 +20,7 @@ class PluginSocket:
     """One registration socket. `plugin` is who answered, None where nobody did; `is_dead`: nobody listens."""
 
     path: str
-    plugin: Plugin | None = None
+    plugin: RegisteredPlugin | None = None
     is_dead: bool = False
 
     def serves(self, driver: str) -> bool:

@@ -44,7 +44,7 @@ _FAMILIES = {
 }
 
 
-class Kind(enum.StrEnum):
+class ValueKind(enum.StrEnum):
     """How the API types a value."""
 
     STRING = "string"
@@ -92,7 +92,7 @@ class Published:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     meaning: str
     types: tuple[DeviceType, ...]
     read: Callable[[Found], Fact]
@@ -164,63 +164,65 @@ STANDARD = "resource.kubernetes.io/"
 ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "type",
-        Kind.STRING,
+        ValueKind.STRING,
         "What the device is: `gpu` or `mig`, whole; `gpu-share` or `mig-share`, to be shared with others.",
         ALL,
         lambda f: f.type.value,
     ),
     Published(
         "uuid",
-        Kind.STRING,
+        ValueKind.STRING,
         "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare makes it); of a share, that of "
         "the device that is shared.",
         ALL,
         _uuid,
     ),
     Published(
-        "parentUUID", Kind.STRING, "UUID of the GPU that the partition or share is of.", PART, lambda f: f.gpu.uuid
+        "parentUUID", ValueKind.STRING, "UUID of the GPU that the partition or share is of.", PART, lambda f: f.gpu.uuid
     ),
-    Published("profile", Kind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
+    Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
     Published(
         "productName",
-        Kind.STRING,
+        ValueKind.STRING,
         "Product name as the driver gives it, such as `NVIDIA H100 80GB HBM3`.",
         ALL,
         lambda f: f.gpu.product_name,
     ),
-    Published("brand", Kind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", ALL, lambda f: f.gpu.brand),
+    Published("brand", ValueKind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", ALL, lambda f: f.gpu.brand),
     Published(
         "architecture",
-        Kind.STRING,
+        ValueKind.STRING,
         "Architecture, such as `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`.",
         ALL,
         lambda f: f.gpu.architecture,
     ),
     Published(
         "cudaComputeCapability",
-        Kind.VERSION,
+        ValueKind.VERSION,
         "CUDA compute capability, such as `9.0.0`.",
         ALL,
         lambda f: f.gpu.compute_capability,
     ),
-    Published("driverVersion", Kind.VERSION, "Version of the loaded kernel driver.", ALL, lambda f: f.driver_version),
+    Published(
+        "driverVersion", ValueKind.VERSION, "Version of the loaded kernel driver.", ALL, lambda f: f.driver_version
+    ),
     Published(
         "cudaDriverVersion",
-        Kind.VERSION,
+        ValueKind.VERSION,
         "Newest CUDA version that the driver supports.",
         ALL,
         lambda f: f.cuda_driver_version,
     ),
     Published(
         "addressingMode",
-        Kind.STRING,
+        ValueKind.STRING,
         "How the GPU reaches pageable host memory: `ATS`, `HMM` or `None`.",
         ALL,
         lambda f: f.gpu.addressing_mode,
     ),
     Published(
         STANDARD + "pciBusID",
-        Kind.STRING,
+        ValueKind.STRING,
         "PCI address of the GPU, `dddd:bb:dd.f`.",
         ALL,
         lambda f: f.gpu.pci_address,
@@ -228,7 +230,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         STANDARD + "pcieRoot",
-        Kind.STRING,
+        ValueKind.STRING,
         "PCIe root complex above the GPU, `pci0000:64`; equal for devices below one root.",
         ALL,
         lambda f: f.gpu.pcie_root,
@@ -236,7 +238,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         STANDARD + "numaNode",
-        Kind.INT,
+        ValueKind.INT,
         "NUMA node of the GPU; absent where the kernel knows none.",
         ALL,
         lambda f: f.gpu.numa_node,
@@ -244,7 +246,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "sharedBy",
-        Kind.STRING,
+        ValueKind.STRING,
         "What shares are counted in: `replicas`, `memory` or `compute`.",
         SHARE,
         _of_share("mode"),
@@ -252,7 +254,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "replicas",
-        Kind.INT,
+        ValueKind.INT,
         "How many replicas share the device; absent where shares are counted in memory or compute.",
         SHARE,
         lambda f: f.replicas,
@@ -260,7 +262,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "replicaIndex",
-        Kind.INT,
+        ValueKind.INT,
         "Which replica this is, from 0; absent where one device is allocated many times.",
         SHARE,
         _of_share("index"),
@@ -268,7 +270,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "sharingStrategy",
-        Kind.STRING,
+        ValueKind.STRING,
         "How users of the device run side by side: `TimeSlicing`, `MPS`, or `none` where nothing is set up.",
         SHARE,
         _strategy,
@@ -276,7 +278,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "tenant",
-        Kind.STRING,
+        ValueKind.STRING,
         "Namespace whose claims alone may have the share; absent where any may.",
         SHARE,
         lambda f: (f.share.tenant or None) if f.share else None,
@@ -285,7 +287,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "enforcement",
-        Kind.STRING,
+        ValueKind.STRING,
         "What keeps a user within its share: `none`, `cooperative` (limits in its own environment) or `hard` (the "
         "driver refuses more memory).",
         SHARE,
@@ -294,7 +296,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "nvlinkDomain",
-        Kind.STRING,
+        ValueKind.STRING,
         "GPUs with one value reach each other over NVLink: `<clusterUUID>.<cliqueId>` of the fabric, else an id of the "
         "connected group in this node. Absent without links.",
         ALL,
@@ -304,7 +306,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "numaNode",
-        Kind.INT,
+        ValueKind.INT,
         "The same as the standard attribute, for clusters whose selectors use the driver's own domain.",
         ALL,
         lambda f: f.gpu.numa_node,
@@ -313,7 +315,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "nvlinkCount",
-        Kind.INT,
+        ValueKind.INT,
         "NVLinks that are up. Absent on cards without NVLink.",
         GPU,
         lambda f: f.gpu.nvlink_count,
@@ -323,7 +325,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "migCapable",
-        Kind.BOOL,
+        ValueKind.BOOL,
         "Whether the GPU can be cut into MIG partitions (not whether it is).",
         GPU,
         lambda f: f.gpu.mig_capable,
@@ -332,7 +334,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "eccEnabled",
-        Kind.BOOL,
+        ValueKind.BOOL,
         "Whether memory is ECC protected since the last boot.",
         GPU,
         lambda f: f.gpu.ecc_enabled,
@@ -340,11 +342,11 @@ ATTRIBUTES: tuple[Published, ...] = (
         rank=5,
     ),
     Published(
-        "serial", Kind.STRING, "Serial number of the board.", GPU, lambda f: f.gpu.serial, owner=Owner.OURS, rank=6
+        "serial", ValueKind.STRING, "Serial number of the board.", GPU, lambda f: f.gpu.serial, owner=Owner.OURS, rank=6
     ),
     Published(
         "vbiosVersion",
-        Kind.STRING,
+        ValueKind.STRING,
         "Version of the video BIOS, such as `96.00.A5.00.01` (not a semantic version).",
         GPU,
         lambda f: f.gpu.vbios_version,
@@ -353,7 +355,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "family",
-        Kind.STRING,
+        ValueKind.STRING,
         "Family as GPU feature discovery names it: `ampere`, `ada-lovelace`, `hopper`, `blackwell` …",
         ALL,
         lambda f: family(f.gpu),
@@ -362,7 +364,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "labelProduct",
-        Kind.STRING,
+        ValueKind.STRING,
         "Product as GPU feature discovery writes it into a node label: `NVIDIA-H100-80GB-HBM3`.",
         GPU,
         lambda f: label_product(f.gpu.product_name),
@@ -371,7 +373,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "memoryBandwidth",
-        Kind.INT,
+        ValueKind.INT,
         "Peak bandwidth of the GPU's memory.",
         GPU,
         lambda f: f.gpu.memory_bandwidth_bytes_per_s,
@@ -381,7 +383,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "powerLimitMax",
-        Kind.INT,
+        ValueKind.INT,
         "Highest power limit that can be set (not the limit in force).",
         GPU,
         lambda f: f.gpu.power_limit_max_w,
@@ -391,7 +393,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     Published(
         "smClockMax",
-        Kind.INT,
+        ValueKind.INT,
         "Highest clock of the multiprocessors (not the clock now).",
         GPU,
         lambda f: f.gpu.sm_clock_max_mhz,
@@ -404,7 +406,7 @@ ATTRIBUTES: tuple[Published, ...] = (
 CAPACITIES: tuple[Published, ...] = (
     Published(
         MEMORY,
-        Kind.QUANTITY,
+        ValueKind.QUANTITY,
         "Memory of the device; of a replica, its part. Absent on GPUs that share the host's memory and report none.",
         ALL,
         _memory,
@@ -412,7 +414,7 @@ CAPACITIES: tuple[Published, ...] = (
     ),
     Published(
         SHARES,
-        Kind.QUANTITY,
+        ValueKind.QUANTITY,
         "Shares that a device has which is allocated many times; each takes one.",
         SHARE,
         lambda _: None,
@@ -420,24 +422,26 @@ CAPACITIES: tuple[Published, ...] = (
     ),
     Published(
         COMPUTE,
-        Kind.QUANTITY,
+        ValueKind.QUANTITY,
         "Percent of the multiprocessors; a share takes as many as its claim asks for.",
         SHARE,
         lambda _: None,
         unit="percent",
         owner=Owner.OURS,
     ),
-    Published("multiprocessors", Kind.QUANTITY, "Streaming multiprocessors.", MIG, _of_partition("multiprocessors")),
-    Published("copyEngines", Kind.QUANTITY, "Copy engines.", MIG, _of_partition("copy_engines")),
-    Published("decoders", Kind.QUANTITY, "Video decoders.", MIG, _of_partition("decoders")),
-    Published("encoders", Kind.QUANTITY, "Video encoders.", MIG, _of_partition("encoders")),
-    Published("jpegEngines", Kind.QUANTITY, "JPEG engines.", MIG, _of_partition("jpeg_engines")),
-    Published("ofaEngines", Kind.QUANTITY, "Optical flow accelerators.", MIG, _of_partition("ofa_engines")),
+    Published(
+        "multiprocessors", ValueKind.QUANTITY, "Streaming multiprocessors.", MIG, _of_partition("multiprocessors")
+    ),
+    Published("copyEngines", ValueKind.QUANTITY, "Copy engines.", MIG, _of_partition("copy_engines")),
+    Published("decoders", ValueKind.QUANTITY, "Video decoders.", MIG, _of_partition("decoders")),
+    Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, _of_partition("encoders")),
+    Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, _of_partition("jpeg_engines")),
+    Published("ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, _of_partition("ofa_engines")),
 )
 
 MEMORY_SLICES = Published(
     MEMORY_SLICE + "<i>",
-    Kind.QUANTITY,
+    ValueKind.QUANTITY,
     "1 for each memory slice `i` of the GPU that the partition covers, counted from 0.",
     (DeviceType.MIG,),
     lambda _: 1,

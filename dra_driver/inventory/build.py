@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, Kind
+from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, ValueKind
 from dra_driver.inventory.device import AttributeValue, Cut, Device, Inventory, Share
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
-from dra_driver.inventory.sharing.offers import Sharer
+from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
@@ -66,7 +66,7 @@ class _Collected:
         self.hidden: dict[str, Device] = {}
         self._held = {gpu: _held_cuts(gpu, policy) for gpu in facts.gpus}
         self._standing = {gpu: tuple(self._as_it_stands(gpu)) for gpu in facts.gpus}
-        self.sharer = Sharer(sharing, policy.ownership, self._make_share)
+        self.sharer = SharingOffers(sharing, policy.ownership, self._make_share)
         self.sharer.choose(facts.gpus, self._standing)
 
     def cuts_on_demand(self, gpu: GpuFacts) -> tuple[Cut, ...]:
@@ -164,10 +164,10 @@ def _device(name: str, found: Found, problems: list[Problem], *, has_slices: boo
         fault = _unfit(row.kind, value)
         if fault:
             problems.append(_problem("value-unfit", found.gpu, found.partition, f"{row.name} is left out: {fault}"))
-        elif row.kind is Kind.QUANTITY:
+        elif row.kind is ValueKind.QUANTITY:
             capacity[row.name] = int(value)
         else:
-            attributes[row.name] = ("version", str(value)) if row.kind is Kind.VERSION else value
+            attributes[row.name] = ("version", str(value)) if row.kind is ValueKind.VERSION else value
     if found.partition is not None and has_slices:
         fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
         if fault:
@@ -187,24 +187,24 @@ def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, take
     return f"{MEMORY_SLICE}{slices[room]} and above are left out: a device has room for 32 values"
 
 
-def _unfit(kind: Kind, value: Fact) -> str:
+def _unfit(kind: ValueKind, value: Fact) -> str:
     """Say why the API server would refuse a value, "" if it would not.
 
     Source: Kubernetes API resource/v1 DeviceAttribute, DeviceCapacity.
     """
-    if kind is Kind.BOOL:
+    if kind is ValueKind.BOOL:
         return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
-    if kind in {Kind.INT, Kind.QUANTITY}:
+    if kind in {ValueKind.INT, ValueKind.QUANTITY}:
         if isinstance(value, bool) or not isinstance(value, int):
             return f"{value!r} is not a whole number"
-        least = 0 if kind is Kind.QUANTITY else _INT64_MIN
+        least = 0 if kind is ValueKind.QUANTITY else _INT64_MIN
         return "" if least <= value <= _INT64_MAX else f"{value} is out of range"
     if not isinstance(value, str):
         return f"{value!r} is not a text"
     return _unfit_text(kind, value)
 
 
-def _unfit_text(kind: Kind, text: str) -> str:
+def _unfit_text(kind: ValueKind, text: str) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -213,7 +213,7 @@ def _unfit_text(kind: Kind, text: str) -> str:
         return "it is empty"
     if size > limits.ATTRIBUTE_STRING_BYTES:
         return f"{text!r} has {size} bytes, {limits.ATTRIBUTE_STRING_BYTES} are allowed"
-    if kind is Kind.VERSION:
+    if kind is ValueKind.VERSION:
         try:
             Semver.parse(text)
         except SemverError as error:

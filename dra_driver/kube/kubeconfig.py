@@ -48,11 +48,11 @@ def read_kubeconfig(path: str) -> Credentials | None:
     """
     listed = [part for part in path.split(os.pathsep) if part]
     if len(listed) < 2 or Path(path).exists():
-        return _Reader(listed[0] if len(listed) == 1 else path).read()
+        return _KubeconfigReader(listed[0] if len(listed) == 1 else path).read()
     found = [part for part in listed if Path(part).exists()]
     if not found:
         raise InputError("kubeconfig", f"kubeconfig {path}: none of these files exists")
-    return _Reader(path).read(_merged([_Reader(part).parse() for part in found]))
+    return _KubeconfigReader(path).read(_merged([_KubeconfigReader(part).parse() for part in found]))
 
 
 def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-class _Reader:
+class _KubeconfigReader:
     """One file being read: errors name it, and its relative paths start at its folder."""
 
     def __init__(self, path: str) -> None:

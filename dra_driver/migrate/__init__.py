@@ -10,7 +10,7 @@ Pure: it reads no file and asks no cluster. Text that nothing is said of stays b
 
 from __future__ import annotations
 
-from dra_driver.migrate.migration import Migrated, Source, migrate
+from dra_driver.migrate.migration import Migrated, SourceText, migrate
 from dra_driver.migrate.naming import TemplateNames
 
-__all__ = ["Migrated", "Source", "TemplateNames", "migrate"]
+__all__ = ["Migrated", "SourceText", "TemplateNames", "migrate"]

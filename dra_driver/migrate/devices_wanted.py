@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dra_driver.migrate.pods import Container
-from dra_driver.migrate.resources import Kind
+from dra_driver.migrate.resources import DeviceKind
 
 MOST = 32  # requests of a claim, and devices of its allocation
 
@@ -25,7 +25,7 @@ class Want:
 
     container: Container
     resource: str
-    kind: Kind
+    kind: DeviceKind
     count: int
 
 
@@ -33,7 +33,7 @@ class Want:
 class Block:
     """Some devices of a kind, and the containers that use them: a request. `claim` counts claims from 0."""
 
-    kind: Kind
+    kind: DeviceKind
     count: int
     users: list[Container] = field(default_factory=list)
     is_free: bool = True  # an init container that ends before they start may use them

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.migrate.resources import Kind
+from dra_driver.migrate.resources import DeviceKind
 from dra_driver.model.names import NVIDIA_DRIVER
 
 DOMAIN = "nvidia.com/"
@@ -28,7 +28,7 @@ _CUT = "-MIG-"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LabelRequirement:
     """One requirement on a node's label."""
 
     label: str
@@ -57,10 +57,10 @@ class Unsaid:
 
 
 Said = str | Unsaid
-Translate = Callable[[Rule, Kind], Said]
+Translate = Callable[[LabelRequirement, DeviceKind], Said]
 
 
-def expressed(rule: Rule, kind: Kind) -> Said:
+def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
     """Say a requirement in CEL; "" where the claim for such a device demands it already."""
     if not _is_sound(rule):
         return Unsaid(f"no node can match {rule.words}")
@@ -74,7 +74,7 @@ def expressed(rule: Rule, kind: Kind) -> Said:
     return found(rule, kind)
 
 
-def refined(kind: Kind, rules: list[Rule]) -> Kind:
+def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
     """Say more of what `nvidia.com/gpu` stands for where labels tell: a partition (strategy single), or a share."""
     if kind.is_partition:
         return kind
@@ -85,10 +85,10 @@ def refined(kind: Kind, rules: list[Rule]) -> Kind:
             is_share |= all(value.endswith(_SHARED) for value in rule.values)
         if rule.operator == IN and rule.name == "gpu.sharing-strategy":
             is_share |= bool(rule.values) and set(rule.values) <= {"time-slicing", "mps"}
-    return Kind(is_cut, is_share)
+    return DeviceKind(is_cut, is_share)
 
 
-def _is_sound(rule: Rule) -> bool:
+def _is_sound(rule: LabelRequirement) -> bool:
     if rule.operator in {IN, NOT_IN}:
         return bool(rule.values)
     if rule.operator in {ABOVE, BELOW}:
@@ -102,13 +102,13 @@ def _is_sound(rule: Rule) -> bool:
 def _text(attribute: str) -> Translate:
     """Say a label that is published as it is."""
 
-    def say(rule: Rule, _: Kind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
 
     return say
 
 
-def _one_of(value: str, rule: Rule) -> Said:
+def _one_of(value: str, rule: LabelRequirement) -> Said:
     if rule.operator == EXISTS:
         return f'{value} != ""'
     if rule.operator not in {IN, NOT_IN}:
@@ -120,11 +120,11 @@ def _one_of(value: str, rule: Rule) -> Said:
     return inside if rule.operator == IN else f"!({inside})"
 
 
-def _family(rule: Rule, kind: Kind) -> Said:
+def _family(rule: LabelRequirement, kind: DeviceKind) -> Said:
     return "" if rule.operator == EXISTS else _text("family")(rule, kind)
 
 
-def _product(rule: Rule, kind: Kind) -> Said:
+def _product(rule: LabelRequirement, kind: DeviceKind) -> Said:
     """Say a product: GPUs publish the label's text, partitions only the driver's name for it, with blanks."""
     if rule.operator == EXISTS:
         return ""
@@ -138,7 +138,7 @@ def _product(rule: Rule, kind: Kind) -> Said:
         return ""  # NotIn of products that such a device never has
     if not kind.is_partition:
         names = tuple(name for name, _, _ in ours)
-        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', Rule(rule.label, rule.operator, names))
+        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', LabelRequirement(rule.label, rule.operator, names))
     said = [_of_product(name, profile) for name, profile, _ in ours]
     any_of = " || ".join(f"({one})" if " && " in one and len(said) > 1 else one for one in said)
     asked = f'"productName" in {ATTRIBUTES}'
@@ -168,7 +168,7 @@ def _of_product(name: str, profile: str) -> str:
 def _version_part(attribute: str, part: str) -> Translate:
     """Say one number of a version."""
 
-    def say(rule: Rule, _: Kind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         asked = f'"{attribute}" in {ATTRIBUTES}'
         value = f"{ATTRIBUTES}.{attribute}.{part}()"
         numbers = _numbers(rule)
@@ -184,7 +184,7 @@ def _version_part(attribute: str, part: str) -> Translate:
     return say
 
 
-def _numbers(rule: Rule) -> list[int] | None:
+def _numbers(rule: LabelRequirement) -> list[int] | None:
     if not all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in rule.values):
         return None
     return [int(value) for value in rule.values]
@@ -193,7 +193,7 @@ def _numbers(rule: Rule) -> list[int] | None:
 def _full_version(attribute: str) -> Translate:
     """Say a whole version, its numbers without leading zeros, as the driver publishes it."""
 
-    def say(rule: Rule, _: Kind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         if rule.operator == EXISTS:
             return ""
         if rule.operator not in {IN, NOT_IN}:
@@ -217,7 +217,7 @@ def _version(text: str) -> str:
     return ".".join(str(int(part)) for part in [*parts, "0", "0"][:3])
 
 
-def _memory(rule: Rule, kind: Kind) -> Said:
+def _memory(rule: LabelRequirement, kind: DeviceKind) -> Said:
     """Say memory: the label counts whole MiB, the capacity is exact."""
     if kind.is_share:
         return Unsaid("the memory of a share is its own, not that of its GPU")
@@ -227,7 +227,7 @@ def _memory(rule: Rule, kind: Kind) -> Said:
 def _amount(capacity: str, unit: str = "") -> Translate:
     """Say a label that counts whole units of a capacity."""
 
-    def say(rule: Rule, _: Kind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
 
         def compared(number: int, sign: str) -> str:
@@ -252,7 +252,7 @@ def _amount(capacity: str, unit: str = "") -> Translate:
 # Words that mean the kind of device.
 
 
-def _mig_capable(rule: Rule, kind: Kind) -> Said:
+def _mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
     wanted = _truths(rule)
     if wanted is None or rule.operator == EXISTS:
         return "" if rule.operator == EXISTS else Unsaid("the label is true or false on every node")
@@ -264,7 +264,7 @@ def _mig_capable(rule: Rule, kind: Kind) -> Said:
     return value if wanted == {True} else f"!{value}"
 
 
-def _truths(rule: Rule) -> set[bool] | None:
+def _truths(rule: LabelRequirement) -> set[bool] | None:
     """Give the values of a label of true and false that a rule lets pass."""
     if rule.operator not in {IN, NOT_IN}:
         return None
@@ -272,14 +272,14 @@ def _truths(rule: Rule) -> set[bool] | None:
     return named if rule.operator == IN else {True, False} - named
 
 
-def _present(rule: Rule, _: Kind) -> Said:
+def _present(rule: LabelRequirement, _: DeviceKind) -> Said:
     wanted = _truths(rule)
     if rule.operator == EXISTS or (wanted is not None and True in wanted):
         return ""
     return Unsaid("a pod that asks for a GPU needs a node that has one")
 
 
-def _sharing_strategy(rule: Rule, kind: Kind) -> Said:
+def _sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Said:
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
@@ -300,7 +300,7 @@ def _sharing_strategy(rule: Rule, kind: Kind) -> Said:
 _STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
 
 
-def _replicas(rule: Rule, kind: Kind) -> Said:
+def _replicas(rule: LabelRequirement, kind: DeviceKind) -> Said:
     """Say how many replicas a GPU has: shares know; a device that is whole has one."""
     numbers = _numbers(rule)
     if rule.operator == EXISTS:
@@ -320,7 +320,7 @@ def _replicas(rule: Rule, kind: Kind) -> Said:
 _PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]+)*?)\.([a-z]+(?:[-.][a-z]+)?)")
 
 
-def _of_partition(rule: Rule, kind: Kind, part: re.Match[str]) -> Said:
+def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str]) -> Said:
     """Say a label of strategy mixed about one profile, to a pod that asks for that profile."""
     profile, name = part[1].replace("gb.", "gb+", 1), part[2]
     if not kind.is_partition or kind.profile != profile:
@@ -336,7 +336,7 @@ def _of_partition(rule: Rule, kind: Kind, part: re.Match[str]) -> Said:
 
 
 def _partition_only(translate: Translate) -> Translate:
-    def say(rule: Rule, kind: Kind) -> Said:
+    def say(rule: LabelRequirement, kind: DeviceKind) -> Said:
         if not kind.is_partition or kind.is_share:
             return Unsaid("only a MIG partition says it")
         return translate(rule, kind)

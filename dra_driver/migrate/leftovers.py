@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.migrate.labels import DOMAIN
-from dra_driver.migrate.report import Step, Subject
+from dra_driver.migrate.report import ReportSubject, Step
 from dra_driver.migrate.resources import QUOTA, Known, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
@@ -21,7 +21,7 @@ _WORDS = {"command", "args", "env"}  # what a program reads is nobody's manifest
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
-def say_leftovers(wire: dict[str, Any], names: Known, subject: Subject) -> None:
+def say_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) -> None:
     """Say what still names a resource or a label of the device plugin and was not spoken of."""
     known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
@@ -62,7 +62,7 @@ def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
     return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 
-def _say(text: str, path: tuple[Step, ...], subject: Subject, *, is_inside: bool) -> None:
+def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside: bool) -> None:
     code = "mention"
     if subject.name.startswith("LimitRange "):
         code = "limit-range"

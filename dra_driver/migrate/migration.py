@@ -18,11 +18,11 @@ from dra_driver.migrate.helm import check_no_template
 from dra_driver.migrate.leftovers import say_leftovers
 from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
 from dra_driver.migrate.objects import TEMPLATE, KubeObject, claim_template, objects_of
-from dra_driver.migrate.placing import Placed, placed
+from dra_driver.migrate.placing import InsertedObjects, placed
 from dra_driver.migrate.pod_migration import PodMigration
 from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
 from dra_driver.migrate.quotas import migrate_quota
-from dra_driver.migrate.report import Change, Loss, Report, Subject
+from dra_driver.migrate.report import Change, FileReport, MigrationLoss, ReportSubject
 from dra_driver.migrate.resources import NOTHING_KNOWN, Known
 from dra_driver.migrate.sharing_config import names_in, plugin_files, rules_beside, rules_name
 from dra_driver.model.errors import InputError
@@ -35,7 +35,7 @@ _QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceText:
     """A text and where it comes from."""
 
     origin: str
@@ -50,7 +50,7 @@ class Migrated:
     old: str
     new: str
     changes: tuple[Change, ...]
-    losses: tuple[Loss, ...]
+    losses: tuple[MigrationLoss, ...]
     templates: tuple[str, ...]
 
 
@@ -67,7 +67,7 @@ class _Document:
 
 
 def migrate(
-    sources: Sequence[Source], *, known: Known = NOTHING_KNOWN, templates: TemplateNames | None = None
+    sources: Sequence[SourceText], *, known: Known = NOTHING_KNOWN, templates: TemplateNames | None = None
 ) -> list[Migrated]:
     """Migrate texts.
 
@@ -85,7 +85,7 @@ def migrate(
     return [_migrate_file(source, documents, known, names) for source, documents in zip(sources, files, strict=True)]
 
 
-def _refuse_strangers(sources: Sequence[Source], files: list[list[_Document]]) -> None:
+def _refuse_strangers(sources: Sequence[SourceText], files: list[list[_Document]]) -> None:
     """Refuse input that holds documents, and no object among them: it is something else than manifests."""
     if any(files) and not any(document.objects for documents in files for document in documents):
         origins = ", ".join(source.origin for source, documents in zip(sources, files, strict=True) if documents)
@@ -96,7 +96,7 @@ def _refuse_strangers(sources: Sequence[Source], files: list[list[_Document]]) -
         )
 
 
-def _read(source: Source) -> list[_Document]:
+def _read(source: SourceText) -> list[_Document]:
     check_no_template(source.text, source.origin)
     found = []
     for written in documents_of(source.text, source.origin):
@@ -106,12 +106,12 @@ def _read(source: Source) -> list[_Document]:
     return found
 
 
-def _migrate_file(source: Source, documents: list[_Document], known: Known, names: TemplateNames) -> Migrated:
-    report = Report()
+def _migrate_file(source: SourceText, documents: list[_Document], known: Known, names: TemplateNames) -> Migrated:
+    report = FileReport()
     made: list[str] = []
     for document in documents:
         for one in document.objects:
-            subject = Subject(one.title, report, one.path)
+            subject = ReportSubject(one.title, report, one.path)
             try:
                 written = _migrate_object(one, known, names, subject)
             except InputError as fault:
@@ -124,7 +124,9 @@ def _migrate_file(source: Source, documents: list[_Document], known: Known, name
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
 
-def _migrate_object(one: KubeObject, known: Known, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
+def _migrate_object(
+    one: KubeObject, known: Known, names: TemplateNames, subject: ReportSubject
+) -> list[dict[str, Any]]:
     """Change an object in place; give the objects that it needs beside it."""
     wire = one.wire
     if one.kind == _CONFIG:
@@ -148,7 +150,7 @@ def _migrate_object(one: KubeObject, known: Known, names: TemplateNames, subject
     return [claim_template(name, one.namespace, spec) for name, spec in templates.made]
 
 
-def _beside_config(one: KubeObject, names: TemplateNames, subject: Subject) -> list[dict[str, Any]]:
+def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject) -> list[dict[str, Any]]:
     """Give the sharing rules of a ConfigMap, unless they are there."""
     files = plugin_files(one.wire)
     if not files:
@@ -168,7 +170,7 @@ def _differ(wire: dict[str, Any], known: Known) -> bool:
         return ["gpu"] * len(specs)
 
     for shape in shapes_of(copy.deepcopy(wire), known):
-        PodMigration(known).apply(shape, Subject("", Report()), note)
+        PodMigration(known).apply(shape, ReportSubject("", FileReport()), note)
     return any(specs != seen[0] for specs in seen)
 
 
@@ -182,30 +184,30 @@ def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) ->
             one.holder.insert(position, wire)
 
 
-def _rewritten(source: Source, documents: list[_Document]) -> str:
+def _rewritten(source: SourceText, documents: list[_Document]) -> str:
     """Write what changed into the text."""
     text = source.text
     whole = manner_of(text, [document.written.root for document in documents])
     edits = []
-    before: list[Placed] = []
+    before: list[InsertedObjects] = []
     for document in documents:
         manner = whole if whole.is_json else manner_of(text, [document.written.root])
         edits += Rewriter(text, document.origins, manner).edits(document.written.root, document.value)
         if document.before:
             before.append(
-                Placed(document.written.root.start, document.written.root.end, tuple(document.before), manner)
+                InsertedObjects(document.written.root.start, document.written.root.end, tuple(document.before), manner)
             )
     new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
     _check(new, documents, source.origin)
     return new
 
 
-def _say_list(new: str, documents: list[_Document], report: Report) -> None:
+def _say_list(new: str, documents: list[_Document], report: FileReport) -> None:
     """Say that a file of JSON holds a List now: JSON has no second document."""
     if documents and documents[0].before and len(documents_of(new, "")) == 1:
         title = documents[0].objects[0].title
         what = f"{title} and what it needs are in a List now"
-        Subject(title, report).changed("list", what, "a file of JSON holds one object")
+        ReportSubject(title, report).changed("list", what, "a file of JSON holds one object")
 
 
 def _check(new: str, documents: list[_Document], origin: str) -> None:

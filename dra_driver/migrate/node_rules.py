@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migrate.labels import DOMAIN, IN, Rule, Unsaid, expressed, refined
-from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import Kind
+from dra_driver.migrate.labels import DOMAIN, IN, LabelRequirement, Unsaid, expressed, refined
+from dra_driver.migrate.report import ReportSubject
+from dra_driver.migrate.resources import DeviceKind
 
-Rows = dict[Kind, list[str]]
+Rows = dict[DeviceKind, list[str]]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _WHY = "the claim chooses by the device itself, not by its node's label"
@@ -29,14 +29,14 @@ _KEPT = "it stays on the pod and works as long as GPU feature discovery labels t
 class _Split:
     """One term of an affinity: what devices say of it, and what stays."""
 
-    rules: list[tuple[int, Rule]] = field(default_factory=list)
+    rules: list[tuple[int, LabelRequirement]] = field(default_factory=list)
     said: Rows = field(default_factory=dict)
     rest: list[Any] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
     is_odd: bool = False
 
 
-def kind_by_labels(spec: dict[str, Any], kind: Kind) -> Kind:
+def kind_by_labels(spec: dict[str, Any], kind: DeviceKind) -> DeviceKind:
     """Say more of a kind where every way to a node tells more."""
     fixed = [rule for _, rule in _selector_rules(spec)]
     terms = [[rule for _, rule in _term_rules(term)] for term in _terms(spec)] or [[]]
@@ -44,7 +44,7 @@ def kind_by_labels(spec: dict[str, Any], kind: Kind) -> Kind:
     return found.pop() if len(found) == 1 else kind
 
 
-def absorb(spec: dict[str, Any], kinds: Iterable[Kind], subject: Subject) -> Rows:
+def absorb(spec: dict[str, Any], kinds: Iterable[DeviceKind], subject: ReportSubject) -> Rows:
     """Move what can be moved; give expressions for each kind."""
     rows: Rows = {kind: [] for kind in kinds}
     _selector(spec, rows, subject)
@@ -53,7 +53,7 @@ def absorb(spec: dict[str, Any], kinds: Iterable[Kind], subject: Subject) -> Row
     return rows
 
 
-def gpu_rules(spec: dict[str, Any]) -> list[Rule]:
+def gpu_rules(spec: dict[str, Any]) -> list[LabelRequirement]:
     """Give all requirements on the labels of GPU feature discovery."""
     found = [rule for _, rule in _selector_rules(spec)]
     for term in _terms(spec):
@@ -61,18 +61,20 @@ def gpu_rules(spec: dict[str, Any]) -> list[Rule]:
     return found
 
 
-def _selector_rules(spec: dict[str, Any]) -> list[tuple[str, Rule]]:
+def _selector_rules(spec: dict[str, Any]) -> list[tuple[str, LabelRequirement]]:
     selector = spec.get("nodeSelector")
     if not isinstance(selector, dict):
         return []
-    return [(key, Rule(key, IN, (_word(value),))) for key, value in selector.items() if key.startswith(DOMAIN)]
+    return [
+        (key, LabelRequirement(key, IN, (_word(value),))) for key, value in selector.items() if key.startswith(DOMAIN)
+    ]
 
 
 def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _selector(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
+def _selector(spec: dict[str, Any], rows: Rows, subject: ReportSubject) -> None:
     for key, rule in _selector_rules(spec):
         place = subject.below("nodeSelector", key)
         if _moved(rule, rows, place):
@@ -81,7 +83,7 @@ def _selector(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
         del spec["nodeSelector"]
 
 
-def _moved(rule: Rule, rows: Rows, place: Subject) -> bool:
+def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
     """Say a requirement for every kind, or say that it stays."""
     said = {kind: expressed(rule, kind) for kind in rows}
     for found in said.values():
@@ -98,7 +100,7 @@ def _moved(rule: Rule, rows: Rows, place: Subject) -> bool:
     return True
 
 
-def _stays(rule: Rule, found: Unsaid, place: Subject) -> None:
+def _stays(rule: LabelRequirement, found: Unsaid, place: ReportSubject) -> None:
     place.lost(found.code, f"{rule.words} can't be asked of a device: {found.why}", _KEPT)
 
 
@@ -117,18 +119,18 @@ def _terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return terms if isinstance(terms, list) and all(isinstance(term, dict) for term in terms) else []
 
 
-def _term_rules(term: dict[str, Any]) -> list[tuple[int, Rule]]:
+def _term_rules(term: dict[str, Any]) -> list[tuple[int, LabelRequirement]]:
     listed = term.get("matchExpressions")
     found = []
     for position, row in enumerate(listed if isinstance(listed, list) else []):
         if isinstance(row, dict) and str(row.get("key") or "").startswith(DOMAIN):
             values = row.get("values") or ()
             words = tuple(map(_word, values)) if isinstance(values, list | tuple) else ()
-            found.append((position, Rule(str(row["key"]), str(row.get("operator") or ""), words)))
+            found.append((position, LabelRequirement(str(row["key"]), str(row.get("operator") or ""), words)))
     return found
 
 
-def _affinity(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
+def _affinity(spec: dict[str, Any], rows: Rows, subject: ReportSubject) -> None:
     terms = _terms(spec)
     if not any(_term_rules(term) for term in terms):
         return
@@ -141,7 +143,7 @@ def _affinity(spec: dict[str, Any], rows: Rows, subject: Subject) -> None:
     _prune(spec)
 
 
-def _one_term(term: dict[str, Any], rows: Rows, place: Subject) -> None:
+def _one_term(term: dict[str, Any], rows: Rows, place: ReportSubject) -> None:
     moved = [
         position
         for position, rule in _term_rules(term)
@@ -159,7 +161,7 @@ def _take(term: dict[str, Any], positions: list[int]) -> None:
             del term["matchExpressions"]
 
 
-def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: Subject) -> None:
+def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: ReportSubject) -> None:
     """Move alternatives as a whole: only where what stays is the same in all of them."""
     splits = [_split(term, rows) for term in terms]
     rests = [(split.rest, term.get("matchFields")) for split, term in zip(splits, terms, strict=True)]
@@ -219,7 +221,7 @@ def _prune(spec: dict[str, Any]) -> None:
         del spec["affinity"]
 
 
-def _preferred(spec: dict[str, Any], subject: Subject) -> None:
+def _preferred(spec: dict[str, Any], subject: ReportSubject) -> None:
     listed = _node_affinity(spec).get(_PREFERRED)
     for position, row in enumerate(listed if isinstance(listed, list) else []):
         preference = row.get("preference") if isinstance(row, dict) else None

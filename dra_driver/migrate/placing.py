@@ -16,7 +16,7 @@ from dra_driver.yamltext.rendering import Manner, block
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class InsertedObjects:
     """Objects to stand before the document whose content begins at `start` and ends at `end`, in its manner."""
 
     start: int
@@ -25,7 +25,7 @@ class Placed:
     manner: Manner
 
 
-def placed(text: str, edits: list[Edit], before: list[Placed], *, is_single: bool) -> str:
+def placed(text: str, edits: list[Edit], before: list[InsertedObjects], *, is_single: bool) -> str:
     """Apply edits and place objects."""
     if before[0].manner.is_json and is_single:
         return _listed(text, edits, before[0])
@@ -55,7 +55,7 @@ def _place(text: str, start: int) -> int:
     return above_comments(text, text.rfind("\n", 0, start) + 1, 0)
 
 
-def _listed(text: str, edits: list[Edit], one: Placed) -> str:
+def _listed(text: str, edits: list[Edit], one: InsertedObjects) -> str:
     """Put a JSON object and what it needs into a List."""
     manner = one.manner
     lead, tail = text[: one.start], text[one.end :]

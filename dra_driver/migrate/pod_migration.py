@@ -17,7 +17,7 @@ from typing import Any
 from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
 from dra_driver.migrate.node_rules import absorb, gpu_rules, kind_by_labels
 from dra_driver.migrate.pods import Container, PodShape
-from dra_driver.migrate.report import Subject, shown_path
+from dra_driver.migrate.report import ReportSubject, shown_path
 from dra_driver.migrate.resources import Known, counts_of, kind_of, rows_of
 from dra_driver.model.errors import InputError
 
@@ -34,7 +34,7 @@ class PodMigration:
 
     known: Known
 
-    def apply(self, shape: PodShape, subject: Subject, name: Naming) -> None:
+    def apply(self, shape: PodShape, subject: ReportSubject, name: Naming) -> None:
         """Move one pod; `name` gives names of templates for claim specs. Raises: InputError."""
         place = subject.below(*shape.path)
         wants = self._wants(shape, subject)
@@ -54,7 +54,7 @@ class PodMigration:
         _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
         _say_leftovers(shape, place)
 
-    def _wants(self, shape: PodShape, subject: Subject) -> list[Want]:
+    def _wants(self, shape: PodShape, subject: ReportSubject) -> list[Want]:
         """Read what all containers want."""
         found = []
         for container in shape.containers:
@@ -95,7 +95,7 @@ class _PodClaims:
         holder = (self._patch if shape.is_patch else shape.spec).get("resourceClaims")
         self._taken = {str(one.get("name")) for _, one in rows_of(holder)}
 
-    def add(self, templates: list[str], place: Subject) -> list[str]:
+    def add(self, templates: list[str], place: ReportSubject) -> list[str]:
         """Add a claim for each template; give their names in the pod."""
         rows, names = [], []
         for template in templates:
@@ -140,7 +140,7 @@ def _read_patch(shape: PodShape) -> dict[str, Any]:
     return found
 
 
-def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subject: Subject) -> None:
+def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subject: ReportSubject) -> None:
     """Take extended resources out of containers; put in the claims instead."""
     several = {claim: sum(block.claim == claim for block in blocks) > 1 for claim in range(len(owned))}
     for container in {id(want.container): want.container for want in wants}.values():
@@ -167,7 +167,7 @@ def _kept_claims(resources: dict[str, Any]) -> list[Any]:
 
 
 def _say_claims(
-    container: Container, mine: list[Want], rows: list[dict[str, str]], blocks: list[Block], place: Subject
+    container: Container, mine: list[Want], rows: list[dict[str, str]], blocks: list[Block], place: ReportSubject
 ) -> None:
     asked = ", ".join(f"{want.resource}: {want.count}" for want in mine)
     used = [block for block in blocks if container in block.users]
@@ -188,7 +188,7 @@ def _drop(resources: dict[str, Any], resource: str) -> None:
                 del resources[field]
 
 
-def _drop_zeros(wants: list[Want], subject: Subject) -> None:
+def _drop_zeros(wants: list[Want], subject: ReportSubject) -> None:
     """Take out counts of 0: they ask for nothing."""
     for want in wants:
         resources = want.container.wire["resources"]
@@ -199,7 +199,7 @@ def _drop_zeros(wants: list[Want], subject: Subject) -> None:
         place.changed("zero", f"{want.resource}: 0 was taken out", "it asks for nothing, with or without this driver")
 
 
-def _tolerate(spec: dict[str, Any], resources: list[str], place: Subject) -> None:
+def _tolerate(spec: dict[str, Any], resources: list[str], place: ReportSubject) -> None:
     """Add the tolerations that admission added for extended resources."""
     listed = spec.get("tolerations")
     known = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
@@ -225,7 +225,7 @@ def _tolerates(row: dict[str, Any], key: str) -> bool:
 # What is said of a pod, and not changed.
 
 
-def _say_leftovers(shape: PodShape, place: Subject) -> None:
+def _say_leftovers(shape: PodShape, place: ReportSubject) -> None:
     place.lost(
         "topology-manager",
         "the kubelet's Topology Manager does not align devices of claims with CPUs",
@@ -244,7 +244,7 @@ def _say_leftovers(shape: PodShape, place: Subject) -> None:
         _say_visible_devices(container, place)
 
 
-def _say_scheduling(spec: dict[str, Any], place: Subject) -> None:
+def _say_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
     if node := spec.get("nodeName"):
         place.lost(
             "node-name",
@@ -261,11 +261,11 @@ def _say_scheduling(spec: dict[str, Any], place: Subject) -> None:
         )
 
 
-def _say_visible_devices(container: Container, place: Subject) -> None:
+def _say_visible_devices(container: Container, place: ReportSubject) -> None:
     for number, one in rows_of(container.wire.get("env")):
         if one.get("name") == _VISIBLE:
             path = (*container.path, "env", number)
-            Subject(place.name, place.report).lost(
+            ReportSubject(place.name, place.report).lost(
                 "visible-devices",
                 f"container {container.name} sets {_VISIBLE}: with the nvidia runtime it may see GPUs that it has not"
                 " claimed",
@@ -274,7 +274,7 @@ def _say_visible_devices(container: Container, place: Subject) -> None:
             )
 
 
-def _say_ephemeral(spec: dict[str, Any], place: Subject) -> None:
+def _say_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
     for number, one in rows_of(spec.get("ephemeralContainers")):
         if one.get("resources"):
             place.lost(
@@ -286,7 +286,7 @@ def _say_ephemeral(spec: dict[str, Any], place: Subject) -> None:
             )
 
 
-def _say_requests_alone(container: Container, place: Subject, known: Known) -> None:
+def _say_requests_alone(container: Container, place: ReportSubject, known: Known) -> None:
     resources = container.wire.get("resources")
     if not isinstance(resources, dict):
         return
@@ -302,7 +302,7 @@ def _say_requests_alone(container: Container, place: Subject, known: Known) -> N
             )
 
 
-def _say_rules_alone(spec: dict[str, Any], place: Subject) -> None:
+def _say_rules_alone(spec: dict[str, Any], place: ReportSubject) -> None:
     if rules := gpu_rules(spec):
         place.lost(
             "labels-alone",

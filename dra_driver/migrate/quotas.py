@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import QUOTA, Kind, Known, kind_of, whole_number
+from dra_driver.migrate.report import ReportSubject
+from dra_driver.migrate.resources import QUOTA, DeviceKind, Known, kind_of, whole_number
 
 _DEVICES = "deviceclass.resource.k8s.io/devices"
 
 
-def migrate_quota(wire: dict[str, Any], known: Known, subject: Subject) -> None:
+def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) -> None:
     """Change a quota. Raises: InputError."""
     spec = wire.get("spec")
     hard = spec.get("hard") if isinstance(spec, dict) else None
@@ -38,7 +38,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: Subject) -> None:
 
 
 def _replaced(
-    hard: dict[str, Any], found: dict[str, tuple[Kind, int]], sums: dict[str, int], subject: Subject
+    hard: dict[str, Any], found: dict[str, tuple[DeviceKind, int]], sums: dict[str, int], subject: ReportSubject
 ) -> dict[str, Any]:
     """Give the counts with the new ones in the places of the old."""
     made: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def _replaced(
     return made
 
 
-def _counted(hard: dict[str, Any], known: Known, subject: Subject) -> dict[str, tuple[Kind, int]]:
+def _counted(hard: dict[str, Any], known: Known, subject: ReportSubject) -> dict[str, tuple[DeviceKind, int]]:
     """Give what is about the device plugin's resources."""
     found = {}
     for name, amount in hard.items():
@@ -68,7 +68,7 @@ def _counted(hard: dict[str, Any], known: Known, subject: Subject) -> dict[str, 
     return found
 
 
-def _say(name: str, count: int, key: str, total: int, subject: Subject) -> None:
+def _say(name: str, count: int, key: str, total: int, subject: ReportSubject) -> None:
     more = "" if count == total else f" (with others of the class: {total})"
     subject.changed(
         "quota",
@@ -79,16 +79,16 @@ def _say(name: str, count: int, key: str, total: int, subject: Subject) -> None:
     )
 
 
-def _say_there(name: str, key: str, subject: Subject) -> None:
+def _say_there(name: str, key: str, subject: ReportSubject) -> None:
     subject.changed("quota", f"{name} was taken out", f"{key} stands there already", "spec", "hard")
 
 
-def _say_no_limit(name: str, subject: Subject) -> None:
+def _say_no_limit(name: str, subject: ReportSubject) -> None:
     why = "quotas of such resources are written requests.<name>; this one never counted anything"
     subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
 
 
-def _say_profiles(found: dict[str, tuple[Kind, int]], subject: Subject) -> None:
+def _say_profiles(found: dict[str, tuple[DeviceKind, int]], subject: ReportSubject) -> None:
     profiles = sorted({kind.profile for kind, _ in found.values() if kind.profile})
     if profiles:
         subject.lost(

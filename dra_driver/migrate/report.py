@@ -22,7 +22,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class MigrationLoss:
     """Something that is lost, left as it is, or to be looked at; `remedy` says what can be done."""
 
     code: str
@@ -33,24 +33,24 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Report:
+class FileReport:
     """What is said of one file, written by whoever changes it."""
 
     changes: list[Change] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[MigrationLoss] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ReportSubject:
     """One object of a file and where it is said to be; rows about it go to `report`."""
 
     name: str
-    report: Report
+    report: FileReport
     path: tuple[Step, ...] = ()
 
-    def below(self, *steps: Step) -> Subject:
+    def below(self, *steps: Step) -> ReportSubject:
         """Give a place inside."""
-        return Subject(self.name, self.report, (*self.path, *steps))
+        return ReportSubject(self.name, self.report, (*self.path, *steps))
 
     def changed(self, code: str, what: str, why: str, *steps: Step) -> None:
         """Say what was changed."""
@@ -58,7 +58,7 @@ class Subject:
 
     def lost(self, code: str, what: str, remedy: str, *steps: Step) -> None:
         """Say what was lost or left."""
-        row = Loss(code, self.name, shown_path((*self.path, *steps)), what, remedy)
+        row = MigrationLoss(code, self.name, shown_path((*self.path, *steps)), what, remedy)
         if row not in self.report.losses:
             self.report.losses.append(row)
 

@@ -1,7 +1,7 @@
 """Extended resources of the device plugin, read from containers: which kind of device, and how many.
 
 In: a container's `resources`, and `Known` names: those that a sharing configuration made up, or that mean a share
-without saying so. Out: how many of which `Kind`. Never: what becomes of them.
+without saying so. Out: how many of which `DeviceKind`. Never: what becomes of them.
 
 Source: NVIDIA's device plugin: resources nvidia.com/gpu, nvidia.com/mig-<profile> ("+" of a profile written "."), and
 ".shared" appended where replicas are renamed. Kubernetes: extended resources are whole numbers, requests equal limits.
@@ -25,7 +25,7 @@ QUOTA = "requests."
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class DeviceKind:
     """A kind of device: a whole GPU, a partition (of a profile, if it is known), or a share of either."""
 
     is_partition: bool = False
@@ -45,11 +45,11 @@ class Kind:
         return f"share of a {what.replace('whole ', '')}" if self.is_share else what
 
 
-Known = Mapping[str, Kind]
+Known = Mapping[str, DeviceKind]
 NOTHING_KNOWN: Known = MappingProxyType({})
 
 
-def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> Kind | None:
+def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
     """Tell what a resource stands for; None for one that is not the device plugin's.
 
     >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
@@ -60,12 +60,12 @@ def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> Kind | None:
     stem = resource.removesuffix(SHARED)
     is_share = stem != resource
     if stem == WHOLE:
-        return Kind(is_share=is_share)
+        return DeviceKind(is_share=is_share)
     found = _PARTITION.fullmatch(stem)
     if found is None:
         return None
     rest = found[2] or ""
-    return Kind(True, is_share, found[1] + (f"+{rest[1:]}" if rest.startswith(".") else rest))
+    return DeviceKind(True, is_share, found[1] + (f"+{rest[1:]}" if rest.startswith(".") else rest))
 
 
 def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:

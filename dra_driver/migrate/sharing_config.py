@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from dra_driver.migrate.objects import KubeObject
-from dra_driver.migrate.report import Subject
-from dra_driver.migrate.resources import SHARED, Kind, Known, kind_of, rows_of
+from dra_driver.migrate.report import ReportSubject
+from dra_driver.migrate.resources import SHARED, DeviceKind, Known, kind_of, rows_of
 from dra_driver.model.errors import InputError
 from dra_driver.yamltext.written import documents_of, value_of
 
@@ -50,7 +50,7 @@ def _parsed(text: str) -> Any:
 
 def names_in(files: dict[str, dict[str, Any]]) -> Known:
     """Tell which names stand for shares: made up by a row, or a device's own where one file serves all nodes."""
-    found: dict[str, set[Kind]] = {}
+    found: dict[str, set[DeviceKind]] = {}
     for file in files.values():
         for section, row in _rows(file):
             name = _full(row.get("name")).removesuffix(SHARED)
@@ -87,7 +87,7 @@ def rules_name(one: KubeObject) -> str:
     return f"{one.stem}{_SUFFIX}"
 
 
-def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Subject) -> dict[str, Any] | None:
+def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: ReportSubject) -> dict[str, Any] | None:
     """Give the ConfigMap with rules; None where there is nothing to share."""
     rules = []
     for key, file in files.items():
@@ -117,7 +117,7 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Sub
 
 
 def _rules(
-    file: dict[str, Any], section: dict[str, Any], strategy: str, node: dict[str, str], place: Subject
+    file: dict[str, Any], section: dict[str, Any], strategy: str, node: dict[str, str], place: ReportSubject
 ) -> list[dict[str, Any]]:
     made = []
     _say_section(section, place)
@@ -142,7 +142,7 @@ def _rules(
     return made
 
 
-def _say_section(section: dict[str, Any], place: Subject) -> None:
+def _say_section(section: dict[str, Any], place: ReportSubject) -> None:
     if section.get("failRequestsGreaterThanOne"):
         place.lost(
             "sharing-more-than-one",
@@ -152,7 +152,7 @@ def _say_section(section: dict[str, Any], place: Subject) -> None:
         )
 
 
-def _say_rename(files: dict[str, dict[str, Any]], place: Subject) -> None:
+def _say_rename(files: dict[str, dict[str, Any]], place: ReportSubject) -> None:
     made_up = {_full(row["rename"]) for file in files.values() for _, row in _rows(file) if row.get("rename")}
     for name in sorted(made_up - set(names_in(files))):
         place.lost(
@@ -162,7 +162,7 @@ def _say_rename(files: dict[str, dict[str, Any]], place: Subject) -> None:
         )
 
 
-def _say_devices(row: dict[str, Any], place: Subject) -> None:
+def _say_devices(row: dict[str, Any], place: ReportSubject) -> None:
     place.lost(
         "sharing-devices",
         f"sharing only some devices ({row['devices']}) is not said by number here",

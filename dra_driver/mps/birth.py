@@ -21,8 +21,8 @@ from pathlib import Path
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import client_files, launch, processes
 from dra_driver.mps.folder import Folder
-from dra_driver.mps.launch import Program
-from dra_driver.mps.processes import Identity, Inode
+from dra_driver.mps.launch import ControlProgram
+from dra_driver.mps.processes import Inode, ProcessIdentity
 
 OUTPUT = "output.log"  # what the program says in the foreground; it keeps logs of its own beside
 _PRELUDE = Path(__file__).with_name("prelude.py")
@@ -33,7 +33,7 @@ _REPORT_BYTES = 4096
 class Newborn:
     """A child that is not the program yet. `identity` is to be written down before `release`."""
 
-    def __init__(self, identity: Identity, gate: int, report: int, spec: dict[str, object]) -> None:
+    def __init__(self, identity: ProcessIdentity, gate: int, report: int, spec: dict[str, object]) -> None:
         self.identity, self._gate, self._report, self._spec = identity, gate, report, spec
 
     def release(self, seconds: float) -> None:
@@ -67,7 +67,9 @@ class Newborn:
 
 
 @contextmanager
-def newborn(program: Program, at: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None) -> Iterator[Newborn]:
+def newborn(
+    program: ControlProgram, at: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
+) -> Iterator[Newborn]:
     """Fork a daemon's process for a device; what was not released when this ends, ends too. Raises: SharingError."""
     spec: dict[str, object] = {
         "argv": [*program.argv, *words],
@@ -106,7 +108,7 @@ def words_of(at: Folder) -> str:
     return ""
 
 
-def executable(program: Program) -> Inode | None:
+def executable(program: ControlProgram) -> Inode | None:
     """Return the file that the kernel will run for a program: its interpreter's, where it is a script of one."""
     path = program.root / program.argv[0].lstrip("/")
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import processes
-from dra_driver.mps.processes import Identity
+from dra_driver.mps.processes import ProcessIdentity
 
 PROCESSES = "cgroup.procs"
 HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave --mps-cgroup empty"
@@ -40,7 +40,7 @@ def enter(path: Path) -> None:
         os.close(fd)
 
 
-def members(path: Path) -> list[Identity]:
+def members(path: Path) -> list[ProcessIdentity]:
     """List the running processes of a cgroup; none where there is no cgroup."""
     seen = [found for pid in _pids(path) if (found := processes.identify(pid))]
     still = _pids(path)  # what was looked at is a member only if the number is still there

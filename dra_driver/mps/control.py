@@ -14,8 +14,8 @@ from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import launch, peer
 from dra_driver.mps.folder import Folder
-from dra_driver.mps.launch import Outcome, Program
-from dra_driver.mps.processes import Identity
+from dra_driver.mps.launch import ControlProgram, ProgramExit
+from dra_driver.mps.processes import ProcessIdentity
 
 COMMAND_S = 5.0  # one command; the real daemon answers in milliseconds
 _POLL_S = 0.02
@@ -34,7 +34,7 @@ class Control:
     `deadline` is the monotonic time at which to give up.
     """
 
-    def __init__(self, program: Program, folder: Folder, process: Identity, deadline: float) -> None:
+    def __init__(self, program: ControlProgram, folder: Folder, process: ProcessIdentity, deadline: float) -> None:
         self._program, self._folder, self._process, self._deadline = program, folder, process, deadline
 
     def left(self) -> float:
@@ -122,10 +122,10 @@ class Control:
         for pid in servers:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
-    def _try(self, command: str) -> Outcome:
+    def _try(self, command: str) -> ProgramExit:
         """Give a command, unless somebody else than our daemon would hear it: then the outcome says who listens."""
         if fault := peer.fault(self._folder.control, self._process):
-            return Outcome(None, fault)
+            return ProgramExit(None, fault)
         seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
         return launch.ask(self._program, self._folder, command, seconds=seconds)
 

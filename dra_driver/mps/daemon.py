@@ -19,9 +19,9 @@ from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import birth, cgroups, control, kinship, mounts, processes
 from dra_driver.mps.birth import Newborn
 from dra_driver.mps.control import Control
-from dra_driver.mps.folder import Folder, State
+from dra_driver.mps.folder import DaemonRecord, Folder
 from dra_driver.mps.kinship import Surroundings
-from dra_driver.mps.processes import Identity, Origin
+from dra_driver.mps.processes import Origin, ProcessIdentity
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,9 @@ END_S = 1.0  # what a process gets after SIGTERM, and again after SIGKILL
 _LEAST_S = 0.05
 
 
-def start(at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float) -> State:
+def start(
+    at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float
+) -> DaemonRecord:
     """Give the record of a ready daemon: found, or made now. What fails at its first start is undone.
 
     Raises: SharingError("sharing.mps-other-settings") for what a running daemon can't change, and for all else that
@@ -94,26 +96,30 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
     at.remove()
 
 
-def current(at: Folder, around: Surroundings) -> State | None:
+def current(at: Folder, around: Surroundings) -> DaemonRecord | None:
     """Give the record, if it is of this boot."""
     state = at.read()
     return state if state is not None and state.boot_id == around.boot_id else None
 
 
-def _quit(speaker: Control, process: Identity) -> None:
+def _quit(speaker: Control, process: ProcessIdentity) -> None:
     with suppress(SharingError):  # the program is gone: there are signals
         if speaker.quit(QUIT_S):
             processes.wait_gone([process], QUIT_S + END_S)
 
 
 def _wanted(
-    before: State | None, device: SharedDevice, settings: MpsSettings, around: Surroundings, process: Identity | None
-) -> State:
+    before: DaemonRecord | None,
+    device: SharedDevice,
+    settings: MpsSettings,
+    around: Surroundings,
+    process: ProcessIdentity | None,
+) -> DaemonRecord:
     """Return the record to begin with: of the daemon that runs, or of none yet."""
     if before is None or not before.was_ready:
-        state = State(device, settings, around.boot_id, is_mounted=mounts.are_permitted())
+        state = DaemonRecord(device, settings, around.boot_id, is_mounted=mounts.are_permitted())
     else:  # what was handed out without file systems (by 0.1.0) has clients who would lose sight of it
-        state = State(device, settings, around.boot_id, was_ready=True, is_mounted=before.is_mounted)
+        state = DaemonRecord(device, settings, around.boot_id, was_ready=True, is_mounted=before.is_mounted)
     if before is None:
         return state
     state = replace(state, former=before.former)
@@ -122,12 +128,14 @@ def _wanted(
     return replace(state, former=tuple(one for one in before.daemons() if processes.kin([one])))
 
 
-def _without(state: State) -> State:
+def _without(state: DaemonRecord) -> DaemonRecord:
     """Return the record after its daemon has ended."""
     return replace(state, process=None, origin=None, former=state.daemons())
 
 
-def _make_ready(at: Folder, state: State, before: State | None, around: Surroundings, deadline: float) -> State:
+def _make_ready(
+    at: Folder, state: DaemonRecord, before: DaemonRecord | None, around: Surroundings, deadline: float
+) -> DaemonRecord:
     """Have a daemon run at the wanted limits; one that had others keeps those when it refuses the new."""
     if state.process is None:
         return _make_new(at, state, around, deadline)
@@ -144,7 +152,7 @@ def _make_ready(at: Folder, state: State, before: State | None, around: Surround
     return state
 
 
-def _make_new(at: Folder, state: State, around: Surroundings, deadline: float) -> State:
+def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: float) -> DaemonRecord:
     """Start a daemon; one that does not take its limits is ended, for without them it would give clients everything."""
     program, cgroup = around.program, around.cgroup_of(at)
     assert program is not None  # noqa: S101 - `start` has seen it
@@ -181,7 +189,7 @@ def _await(speaker: Control, new: Newborn, at: Folder, device: SharedDevice) -> 
         raise SharingError(code, text, retry=Retry.LATER) from error
 
 
-def _check_change(before: State, device: SharedDevice, settings: MpsSettings) -> None:
+def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSettings) -> None:
     was = before.settings
     if was.multi_user != settings.multi_user and before.was_ready:
         mode = "multi-user" if was.multi_user else "single-user"

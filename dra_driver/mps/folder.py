@@ -23,7 +23,7 @@ from dra_driver.model.limits import SOCKET_PATH_BYTES
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import client_files, mounts, wire
 from dra_driver.mps.mounts import Size
-from dra_driver.mps.processes import Identity, Origin
+from dra_driver.mps.processes import Origin, ProcessIdentity
 
 _STATE = "state.json"
 _STATE_VERSION = 1
@@ -38,7 +38,7 @@ _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DaemonRecord:
     """The record of one daemon. `process` is None until it was forked; `was_ready` once it has been handed out.
 
     `is_mounted` where its folders have file systems of their own. `origin` is what else we know of the process; a
@@ -51,11 +51,11 @@ class State:
     is_wanted: bool = True
     was_ready: bool = False
     is_mounted: bool = False
-    process: Identity | None = None
+    process: ProcessIdentity | None = None
     origin: Origin | None = None
-    former: tuple[Identity, ...] = ()
+    former: tuple[ProcessIdentity, ...] = ()
 
-    def daemons(self) -> tuple[Identity, ...]:
+    def daemons(self) -> tuple[ProcessIdentity, ...]:
         """Return the control daemon and those before it."""
         return (*self.former, *([self.process] if self.process else []))[-_FORMER:]
 
@@ -122,14 +122,14 @@ class Folder:
             text = f"folder {self.path} can't be removed: {exc.strerror}"
             raise NodeError("folder", text, retry=Retry.LATER) from exc
 
-    def read(self) -> State | None:
+    def read(self) -> DaemonRecord | None:
         """Give the record; None where there is none that can be read."""
         try:
             return _state_of(json.loads((self.path / _STATE).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, DriverError):
             return None
 
-    def write(self, state: State) -> None:
+    def write(self, state: DaemonRecord) -> None:
         """Replace the record in one step. Raises: NodeError("node.folder")."""
         target = self.path / _STATE
         temporary = target.with_suffix(".new")
@@ -163,7 +163,7 @@ def found(root: Path) -> list[Folder]:
     return [Folder(root, name) for name in names]
 
 
-def _state_wire(state: State) -> dict[str, Any]:
+def _state_wire(state: DaemonRecord) -> dict[str, Any]:
     process, origin = state.process, state.origin
     return {
         "version": _STATE_VERSION,
@@ -181,21 +181,21 @@ def _state_wire(state: State) -> dict[str, Any]:
     }
 
 
-def _state_of(value: dict[str, Any]) -> State | None:
+def _state_of(value: dict[str, Any]) -> DaemonRecord | None:
     if value["version"] != _STATE_VERSION:
         return None
     pid, ticks = value["pid"], value["startTicks"]
     executable = value.get("executable")
-    return State(
+    return DaemonRecord(
         device=wire.device_of(value["device"]),
         settings=wire.settings_of(value["settings"]),
         boot_id=str(value["bootID"]),
         is_wanted=value["isWanted"] is True,
         was_ready=value["wasReady"] is True,
         is_mounted=value.get("isMounted") is True,
-        process=Identity(int(pid), int(ticks)) if pid is not None else None,
+        process=ProcessIdentity(int(pid), int(ticks)) if pid is not None else None,
         origin=Origin(int(value["pidNamespace"]), (int(executable[0]), int(executable[1]))) if executable else None,
-        former=tuple(Identity(int(pid), int(ticks)) for pid, ticks in value.get("former", ())),
+        former=tuple(ProcessIdentity(int(pid), int(ticks)) for pid, ticks in value.get("former", ())),
     )
 
 

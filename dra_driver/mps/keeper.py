@@ -20,10 +20,10 @@ from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import client_files, daemon, folder, kinship, processes
 from dra_driver.mps.control import Control
-from dra_driver.mps.folder import SHM_MIB, Folder, State
+from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
 from dra_driver.mps.kinship import Surroundings
-from dra_driver.mps.launch import Program
-from dra_driver.mps.processes import Identity
+from dra_driver.mps.launch import ControlProgram
+from dra_driver.mps.processes import ProcessIdentity
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -44,28 +44,28 @@ class _Entry:
 
     at: Folder
     lock: threading.Lock = field(default_factory=threading.Lock)
-    state: State | None = None
+    state: DaemonRecord | None = None
     error: str = ""
     attempts: int = 0
     restarts: int = 0
     began: float = 0.0
     due: float | None = None
-    watched: tuple[Identity, int] | None = None
+    watched: tuple[ProcessIdentity, int] | None = None
     users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DaemonReport:
     """What is told of one daemon. `error` is why it is not ready, or what went wrong last."""
 
-    state: State
+    state: DaemonRecord
     at: Folder
     is_ready: bool
     restarts: int
     error: str
 
 
-class Keeper:
+class Daemons:
     """Keeps daemons below `root`.
 
     Args:
@@ -79,7 +79,7 @@ class Keeper:
     def __init__(
         self,
         root: Path,
-        find: Callable[[], Program],
+        find: Callable[[], ControlProgram],
         *,
         boot_id: str,
         cgroup: Path | None = None,
@@ -149,11 +149,11 @@ class Keeper:
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             return entry.at.sweep_shm() if entry.state is not None else 0
 
-    def reports(self) -> tuple[Report, ...]:
+    def reports(self) -> tuple[DaemonReport, ...]:
         """Tell of every daemon, without waiting for any."""
         return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
 
-    def ask(self, device: SharedDevice, deadline: float) -> tuple[Report, dict[int, str]]:
+    def ask(self, device: SharedDevice, deadline: float) -> tuple[DaemonReport, dict[int, str]]:
         """Tell of one daemon and of its servers (state by pid), as the daemon itself says. Raises: SharingError."""
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             if entry.state is None:
@@ -207,7 +207,7 @@ class Keeper:
         except Exception:
             log.exception("MPS daemon not repaired", extra=fields(file=key))
 
-    def _start_again(self, entry: _Entry, state: State, deadline: float) -> None:
+    def _start_again(self, entry: _Entry, state: DaemonRecord, deadline: float) -> None:
         entry.state = state
         if left := kinship.orphans(entry.at, state, self._around()):
             log.warning(
@@ -233,7 +233,7 @@ class Keeper:
         entry.error = str(error)
         self._retry_later(entry)
 
-    def _look_after(self, entry: _Entry, process: Identity) -> None:
+    def _look_after(self, entry: _Entry, process: ProcessIdentity) -> None:
         """Have the kernel say when a process ends."""
         if entry.watched and entry.watched[0] == process and process.is_alive():
             return
@@ -313,7 +313,7 @@ class Keeper:
             entry.lock.release()
 
     def _around(self, *, must_find: bool = False) -> Surroundings:
-        program: Program | None = None
+        program: ControlProgram | None = None
         try:
             program = self._find()
         except SharingError:
@@ -365,6 +365,6 @@ def _cut(fd: int, most_bytes: int) -> None:
         os.pwrite(fd, kept, 0)
 
 
-def _report(state: State, entry: _Entry) -> Report:
+def _report(state: DaemonRecord, entry: _Entry) -> DaemonReport:
     is_ready = state.was_ready and not entry.error and state.process is not None and state.process.is_alive()
-    return Report(state, entry.at, is_ready, entry.restarts, entry.error)
+    return DaemonReport(state, entry.at, is_ready, entry.restarts, entry.error)

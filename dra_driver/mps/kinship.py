@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.mps import birth, cgroups, peer, processes
-from dra_driver.mps.folder import SHM_MIB, Folder, State
-from dra_driver.mps.launch import Program
-from dra_driver.mps.processes import Identity, Origin
+from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
+from dra_driver.mps.launch import ControlProgram
+from dra_driver.mps.processes import Origin, ProcessIdentity
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Surroundings:
     this process's container is not theirs. `shm_mib` is the most that clients of a device may have in /dev/shm.
     """
 
-    program: Program | None
+    program: ControlProgram | None
     boot_id: str
     cgroup: Path | None = None
     shm_mib: int = SHM_MIB
@@ -37,7 +37,7 @@ class Surroundings:
         return self.cgroup / at.key if self.cgroup else None
 
 
-def running(at: Folder, state: State | None, around: Surroundings) -> Identity | None:
+def running(at: Folder, state: DaemonRecord | None, around: Surroundings) -> ProcessIdentity | None:
     """Return the folder's control daemon, if the recorded process is still that one.
 
     A daemon of 0.1.0 was recorded without its origin, and after a stranger may have been taken for it: it is kept only
@@ -56,12 +56,12 @@ def running(at: Folder, state: State | None, around: Surroundings) -> Identity |
     return None
 
 
-def orphans(at: Folder, state: State, around: Surroundings) -> list[Identity]:
+def orphans(at: Folder, state: DaemonRecord, around: Surroundings) -> list[ProcessIdentity]:
     """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
     return [one for one in _kin(at, state, around) if one != state.process]
 
 
-def _kin(at: Folder, state: State | None, around: Surroundings) -> list[Identity]:
+def _kin(at: Folder, state: DaemonRecord | None, around: Surroundings) -> list[ProcessIdentity]:
     """List what the device's daemons have started: by their cgroup, and by whose children they are."""
     cgroup = around.cgroup_of(at)
     inside = cgroups.members(cgroup) if cgroup else []
@@ -70,20 +70,22 @@ def _kin(at: Folder, state: State | None, around: Surroundings) -> list[Identity
     return [*inside, *(one for one in processes.kin(state.daemons()) if one not in inside)]
 
 
-def all_of(at: Folder, state: State | None, process: Identity | None, around: Surroundings) -> list[Identity]:
+def all_of(
+    at: Folder, state: DaemonRecord | None, process: ProcessIdentity | None, around: Surroundings
+) -> list[ProcessIdentity]:
     """List what is to be ended: the control daemon, and what it has started."""
     alone = [process] if process is not None and process.is_alive() else []
     kin = [*_kin(at, state, around), *(processes.kin(alone) if state is None else ())]
     return [*alone, *(one for one in kin if one not in alone)]
 
 
-def unrecorded(at: Folder, around: Surroundings) -> Identity | None:
+def unrecorded(at: Folder, around: Surroundings) -> ProcessIdentity | None:
     """Return a daemon whose record was lost: it listens there as our user and runs our program in our namespace."""
     found, origin = peer.listener(at.control), origin_of(around.program)
     return found if found is not None and origin is not None and processes.is_genuine(found, origin) else None
 
 
-def origin_of(program: Program | None) -> Origin | None:
+def origin_of(program: ControlProgram | None) -> Origin | None:
     """Return what a daemon of this program has to be, if it is one that we start."""
     found = birth.executable(program) if program else None
     return Origin(processes.namespace_of(), found) if found else None

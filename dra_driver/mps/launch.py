@@ -30,7 +30,7 @@ _WORDS_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ControlProgram:
     """The control program. `argv` begins its command line, as seen below `root` (/: no other root is entered).
 
     `is_private` gives it a mount namespace with the device's own /dev/shm. `library_path` and `path` go before what it
@@ -45,14 +45,14 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramExit:
     """How the program ended: its exit status, None when it did not end in time; and what it said."""
 
     status: int | None
     words: str
 
 
-def find_program(root: Path, *, is_private: bool) -> Program:
+def find_program(root: Path, *, is_private: bool) -> ControlProgram:
     """Find the control program in a driver root.
 
     A root that is a whole system of its own (the host's /, a driver container's) is entered, as root. One with the
@@ -65,11 +65,11 @@ def find_program(root: Path, *, is_private: bool) -> Program:
         if not (path.is_file() and os.access(path, os.X_OK)):
             continue
         if root == _HERE:
-            return Program((str(path),), is_private=is_private)
+            return ControlProgram((str(path),), is_private=is_private)
         if is_private and any(os.path.lexists(root / loader) for loader in _LOADERS):
-            return Program((f"/{path.relative_to(root)}",), root, is_private=True)
+            return ControlProgram((f"/{path.relative_to(root)}",), root, is_private=True)
         libraries = [str(root / name) for name in _LIBRARY_FOLDERS if (root / name).is_dir()]
-        return Program(
+        return ControlProgram(
             (str(path),), is_private=is_private, path=f"{path.parent}:{_PATH}", library_path=":".join(libraries)
         )
     raise SharingError(
@@ -80,13 +80,13 @@ def find_program(root: Path, *, is_private: bool) -> Program:
     )
 
 
-def daemon_environment(program: Program, folder: Folder, uuid: str) -> dict[str, str]:
+def daemon_environment(program: ControlProgram, folder: Folder, uuid: str) -> dict[str, str]:
     """Return the whole environment of a device's daemon."""
     log = {"CUDA_MPS_LOG_DIRECTORY": str(folder.log), "CUDA_VISIBLE_DEVICES": uuid}
     return {**_environment(program, folder), **log}
 
 
-def ask(program: Program, folder: Folder, command: str, *, seconds: float) -> Outcome:
+def ask(program: ControlProgram, folder: Folder, command: str, *, seconds: float) -> ProgramExit:
     """Run the program once more, to give a device's daemon one command. Raises: SharingError."""
     return _run(_Call(program, folder, program.argv, _environment(program, folder), command + "\n", seconds))
 
@@ -95,14 +95,14 @@ def ask(program: Program, folder: Folder, command: str, *, seconds: float) -> Ou
 class _Call:
     """One run of the program."""
 
-    program: Program
+    program: ControlProgram
     folder: Folder
     argv: tuple[str, ...]
     environment: dict[str, str]
     text: str
     seconds: float
 
-    def run(self) -> Outcome:
+    def run(self) -> ProgramExit:
         """Run it in the view of the calling thread. What it says is read within bounds: others may have a say in it."""
         ends = time.monotonic() + self.seconds
         try:
@@ -118,7 +118,7 @@ class _Call:
                     status = None if words is None else process.wait(max(0.0, ends - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     status = None
-                return Outcome(status, (words or b"").decode(errors="replace").strip())
+                return ProgramExit(status, (words or b"").decode(errors="replace").strip())
         except OSError as exc:
             text = f"{self.argv[0]} can't be started: {exc.strerror}"
             raise SharingError("mps-no-program", text, retry=Retry.LATER) from exc
@@ -149,10 +149,10 @@ def _words(fd: int, ends: float) -> bytes | None:
     return None
 
 
-def _run(call: _Call) -> Outcome:
+def _run(call: _Call) -> ProgramExit:
     if not call.program.is_private:
         return call.run()
-    results: list[Outcome | BaseException] = []
+    results: list[ProgramExit | BaseException] = []
 
     def apart() -> None:
         try:
@@ -171,7 +171,7 @@ def _run(call: _Call) -> Outcome:
     return result
 
 
-def _environment(program: Program, folder: Folder) -> dict[str, str]:
+def _environment(program: ControlProgram, folder: Folder) -> dict[str, str]:
     libraries = {"LD_LIBRARY_PATH": program.library_path} if program.library_path else {}
     return {"PATH": program.path, "LC_ALL": "C", "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), **libraries}
 

@@ -24,9 +24,9 @@ from dra_driver.model.names import check_driver_name
 from dra_driver.mps import wire
 from dra_driver.mps.calling import call
 from dra_driver.mps.folder import SHM_MIB
-from dra_driver.mps.keeper import Keeper
-from dra_driver.mps.launch import Program, find_program
-from dra_driver.mps.server import Server
+from dra_driver.mps.keeper import Daemons
+from dra_driver.mps.launch import ControlProgram, find_program
+from dra_driver.mps.server import SupervisorServer
 from dra_driver.mps.simulated.program import simulated_program
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
@@ -112,14 +112,14 @@ def _show(path: Path) -> int:
 
 def _run(values: dict[str, str], root: Path) -> int:
     lock = _lock(root)
-    keeper = Keeper(
+    keeper = Daemons(
         _daemons(root),
         _finder(values),
         boot_id=_boot_id(values["proc_root"]),
         cgroup=Path(values["mps_cgroup"]) if values["mps_cgroup"] else None,
         shm_mib=_shm_mib(values["mps_shared_memory_mib"]),
     )
-    server = Server(root / wire.SOCKET_NAME, keeper)
+    server = SupervisorServer(root / wire.SOCKET_NAME, keeper)
 
     def stop(number: int, _frame: FrameType | None) -> None:
         log.info("stopping", extra=fields(signal=signal.Signals(number).name))
@@ -173,7 +173,7 @@ def _leave(root: Path) -> None:
         root.parent.rmdir()
 
 
-def _finder(values: dict[str, str]) -> Callable[[], Program]:
+def _finder(values: dict[str, str]) -> Callable[[], ControlProgram]:
     if values["hardware"].startswith("simulated:"):
         return simulated_program
     mount = Path(values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]).absolute()

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.mps import processes
-from dra_driver.mps.processes import Identity
+from dra_driver.mps.processes import ProcessIdentity
 
 _SO_PEERPIDFD = 77
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def fault(path: Path, process: Identity) -> str:
+def fault(path: Path, process: ProcessIdentity) -> str:
     """Return why nothing should be said to who listens at `path`; nothing where it is `process`."""
     try:
         pid, uid = _listener(path)
@@ -33,7 +33,7 @@ def fault(path: Path, process: Identity) -> str:
     return f"process {pid} of user {uid} listens at {path}, not the MPS control daemon {process.pid}"
 
 
-def listener(path: Path) -> Identity | None:
+def listener(path: Path) -> ProcessIdentity | None:
     """Return the process of our user that listens at `path`; None where there is none."""
     try:
         pid, uid = _listener(path)

@@ -27,7 +27,7 @@ Inode = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """One process. `start_ticks` is when it began, in clock ticks since boot: pids are used again, pairs are not."""
 
     pid: int
@@ -56,13 +56,13 @@ class _Stat:
     start_ticks: int
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """Return the running process that has this pid; None where there is none, or a zombie."""
     found = _stat(pid)
-    return Identity(pid, found.start_ticks) if found and found.state not in _ENDED else None
+    return ProcessIdentity(pid, found.start_ticks) if found and found.state not in _ENDED else None
 
 
-def is_genuine(identity: Identity, origin: Origin) -> bool:
+def is_genuine(identity: ProcessIdentity, origin: Origin) -> bool:
     """Whether a recorded process still runs, is of our user and PID namespace, and runs the recorded program."""
     return (
         identity.is_alive()
@@ -91,7 +91,7 @@ def executable_of(pid: int | str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def kin(daemons: Iterable[Identity]) -> list[Identity]:
+def kin(daemons: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
     """List the running processes that these daemons have started, also those of a daemon that has ended.
 
     They are in the session that the daemon began, or its children's children. Nobody can enter another's session, and
@@ -112,11 +112,11 @@ def kin(daemons: Iterable[Identity]) -> list[Identity]:
     while more := {pid for pid, stat in running.items() if stat.parent in ours} - ours:
         ours |= more
     here = namespace_of()
-    found = [Identity(pid, running[pid].start_ticks) for pid in sorted(ours) if running[pid].state not in _ENDED]
+    found = [ProcessIdentity(pid, running[pid].start_ticks) for pid in sorted(ours) if running[pid].state not in _ENDED]
     return [one for one in found if known.get(one.pid) != one and namespace_of(one.pid) == here]
 
 
-def open_pidfd(identity: Identity) -> int | None:
+def open_pidfd(identity: ProcessIdentity) -> int | None:
     """Return a descriptor that becomes readable when the process ends; None when it has ended already."""
     try:
         fd = os.pidfd_open(identity.pid)
@@ -130,7 +130,7 @@ def open_pidfd(identity: Identity) -> int | None:
     return fd
 
 
-def wait_gone(identities: Iterable[Identity], seconds: float) -> list[Identity]:
+def wait_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
     """Wait until all have ended; return those that have not in time."""
     ends = time.monotonic() + seconds
     left = []
@@ -149,7 +149,7 @@ def wait_gone(identities: Iterable[Identity], seconds: float) -> list[Identity]:
     return left
 
 
-def send(identity: Identity, number: signal.Signals) -> None:
+def send(identity: ProcessIdentity, number: signal.Signals) -> None:
     """Signal a process; one that has ended is fine."""
     fd = open_pidfd(identity)
     if fd is None:
@@ -162,7 +162,7 @@ def send(identity: Identity, number: signal.Signals) -> None:
         os.close(fd)
 
 
-def end(identities: Iterable[Identity], grace_s: float) -> list[Identity]:
+def end(identities: Iterable[ProcessIdentity], grace_s: float) -> list[ProcessIdentity]:
     """End processes: SIGTERM, after the grace SIGKILL. Return those that stay (stuck in the kernel)."""
     alive = [identity for identity in identities if identity.is_alive()]
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -172,9 +172,9 @@ def end(identities: Iterable[Identity], grace_s: float) -> list[Identity]:
     return alive
 
 
-def end_all(look: Callable[[], list[Identity]], grace_s: float) -> list[Identity]:
+def end_all(look: Callable[[], list[ProcessIdentity]], grace_s: float) -> list[ProcessIdentity]:
     """End all that `look` finds, and what was started meanwhile. Return those that do not end."""
-    left: list[Identity] = []
+    left: list[ProcessIdentity] = []
     for _ in range(_ROUNDS):
         found = look()
         if not found or (left and set(found) <= set(left)):

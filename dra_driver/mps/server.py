@@ -19,8 +19,8 @@ from typing import Any
 from dra_driver import __version__
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.mps import wire
-from dra_driver.mps.keeper import Keeper, Report
-from dra_driver.mps.wire import Request
+from dra_driver.mps.keeper import DaemonReport, Daemons
+from dra_driver.mps.wire import MpsCommand
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ CONNECTIONS = 32  # at a time; more are told to come again
 _BACKLOG = 64
 
 
-class Server:
+class SupervisorServer:
     """Answers at `path`. Raises: NodeError("node.socket"), ("node.socket-in-use")."""
 
-    def __init__(self, path: Path, keeper: Keeper) -> None:
+    def __init__(self, path: Path, keeper: Daemons) -> None:
         self._path, self._keeper = path, keeper
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._socket = _listen(path)
@@ -85,7 +85,7 @@ class Server:
         finally:
             self._free.release()
 
-    def _answer(self, request: Request, began: float) -> dict[str, Any]:
+    def _answer(self, request: MpsCommand, began: float) -> dict[str, Any]:
         keeper, deadline = self._keeper, began + request.deadline_s
         if request.command == "list" or request.device is None:
             daemons = [_report_wire(report) for report in keeper.reports()]
@@ -158,7 +158,7 @@ def _failed(error: DriverError) -> dict[str, Any]:
     return {"version": wire.VERSION, "error": wire.error_wire(error)}
 
 
-def _report_wire(report: Report) -> dict[str, Any]:
+def _report_wire(report: DaemonReport) -> dict[str, Any]:
     state = report.state
     return {
         "device": wire.device_wire(state.device),

@@ -57,7 +57,7 @@ def object_of(line: bytes) -> dict[str, Any]:
     return message
 
 
-class Request:
+class MpsCommand:
     """One checked request. `device` and `settings` are None where the command has none."""
 
     __slots__ = ("command", "deadline_s", "device", "settings")
@@ -68,7 +68,7 @@ class Request:
         self.command, self.device, self.settings, self.deadline_s = command, device, settings, deadline_s
 
 
-def request_of(line: bytes) -> Request:
+def request_of(line: bytes) -> MpsCommand:
     """Check a request. Raises: SharingError("sharing.mps-bad-request") naming what is wrong."""
     message = object_of(line)
     command = message.pop("command", None)
@@ -77,7 +77,7 @@ def request_of(line: bytes) -> Request:
     if wanted is None:
         raise _bad(f"command {_short(command)} is none of {', '.join(_COMMANDS)}")
     _check_fields(str(command), message, wanted)
-    return Request(
+    return MpsCommand(
         str(command),
         device_of(message["device"]) if "device" in wanted else None,
         settings_of(message["settings"]) if "settings" in wanted else None,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.node_claims.claim_results import results
-from dra_driver.plugin.node_identity import Node
+from dra_driver.plugin.node_identity import NodeIdentity
 
 
 class UnknownClaims(Protocol):
@@ -21,12 +21,14 @@ class UnknownClaims(Protocol):
         """Return them. Raises: DriverError when they can't be told."""
 
 
-def allocated_names(claims: UnknownClaims, node: Node, *, is_patient: bool = True) -> frozenset[str]:
+def allocated_names(claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True) -> frozenset[str]:
     """Return their names. Raises: DriverError."""
     return frozenset(name for name, _ in allocated_forms(claims, node, is_patient=is_patient))
 
 
-def allocated_forms(claims: UnknownClaims, node: Node, *, is_patient: bool = True) -> frozenset[tuple[str, bool]]:
+def allocated_forms(
+    claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True
+) -> frozenset[tuple[str, bool]]:
     """Return their names, each with whether it is (also) allocated in shares. Raises: DriverError."""
     found = (result for claim in claims.unknown(is_patient=is_patient) for result in results(claim))
     ours = (r for r in found if (r["driver"], r["pool"]) == (node.driver, node.pool))

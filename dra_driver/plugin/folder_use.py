@@ -27,7 +27,7 @@ _OWN = (
 )
 
 
-class Tenancy:
+class FolderUse:
     """One agent's stay in `folder`."""
 
     def __init__(self, folder: Path) -> None:

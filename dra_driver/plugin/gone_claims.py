@@ -20,8 +20,8 @@ from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeErr
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.kept_back import boot_seconds
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import Record, State
-from dra_driver.plugin.node_identity import Node
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -46,12 +46,12 @@ def nobody_tells(uid: str) -> ClaimWire | None:
     raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
 
 
-class Abandonment:
+class GoneClaims:
     """Judges whether claims are abandoned, and keeps in the ledger since when they are gone."""
 
     def __init__(
         self,
-        node: Node,
+        node: NodeIdentity,
         api: ClaimApi,
         ledger: Ledger,
         hardware: Hardware,
@@ -125,7 +125,7 @@ class Abandonment:
             return True
         self._ledger.complete(
             replace(
-                record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=State.PREPARED
+                record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=ClaimState.PREPARED
             ),
             claim,
         )

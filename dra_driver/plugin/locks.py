@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.005  # the kernel can't wake us at a deadline
 
 
 @dataclass(slots=True)
-class _Local:
+class _LocalLock:
     """This process's half of a lock; dropped when nobody uses the name."""
 
     offset: int  # of the name's byte
@@ -45,7 +45,7 @@ class NodeLocks:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise NodeError("lock-file", f"lock file {path} can't be opened: {exc.strerror}") from exc
-        self._locals: dict[str, _Local] = {}
+        self._locals: dict[str, _LocalLock] = {}
         self._mutex = threading.Lock()
 
     @contextmanager
@@ -72,7 +72,7 @@ class NodeLocks:
         with self._mutex:
             local = self._locals.get(name)
             if local is None:
-                local = self._locals[name] = _Local(_offset(name))
+                local = self._locals[name] = _LocalLock(_offset(name))
             local.users += 1
         if not self._is_taken(local, deadline):
             self._leave(name, local)
@@ -84,7 +84,7 @@ class NodeLocks:
             self._leave(name, local)
             raise
 
-    def _is_taken(self, local: _Local, deadline: Deadline) -> bool:
+    def _is_taken(self, local: _LocalLock, deadline: Deadline) -> bool:
         """Wait for this process's half of a lock. A thread that got it lets those go first that should."""
         if deadline.goes_first:
             with self._mutex:
@@ -113,7 +113,7 @@ class NodeLocks:
         local.lock.release()
         self._leave(name, local)
 
-    def _leave(self, name: str, local: _Local) -> None:
+    def _leave(self, name: str, local: _LocalLock) -> None:
         with self._mutex:
             local.users -= 1
             if not local.users:

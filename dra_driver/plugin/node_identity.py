@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeIdentity:
     """The driver's name, the pool of this node, the boot that we run in."""
 
     driver: str
@@ -21,7 +21,7 @@ class Node:
     boot_id: str
 
 
-def this_node(node: str, driver: str, proc_root: str | Path) -> Node:
+def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
     """Describe this node; the boot id says whether effects of prepared claims can still be there."""
     path = Path(proc_root) / "sys/kernel/random/boot_id"
     try:
@@ -29,4 +29,4 @@ def this_node(node: str, driver: str, proc_root: str | Path) -> Node:
     except OSError as exc:
         boot_id = ""
         log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=str(path), err=str(exc)))
-    return Node(driver, pool_name(node, driver), boot_id)
+    return NodeIdentity(driver, pool_name(node, driver), boot_id)

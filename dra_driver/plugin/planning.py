@@ -17,8 +17,8 @@ from dra_driver.model.edits import Edits
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gone_claims import ClaimApi
-from dra_driver.plugin.node_identity import Node
-from dra_driver.plugin.waiting import Waiting
+from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.plugin.waiting import InterruptiblePause
 
 POLL_SECONDS = 0.1  # how often the inventory is looked at again
 LATE_SECONDS = 6.0  # a device that appears is in the inventory within 5 s, a permission reaches the API server sooner
@@ -31,13 +31,13 @@ class Planner:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeIdentity,
         names: CdiNames,
         *,
         api: ClaimApi,
         hardware: Hardware,
         inventory: Callable[[], Inventory],
-        waiting: Waiting,
+        waiting: InterruptiblePause,
         mig_on: Callable[[], Collection[str]],
     ) -> None:
         self._node, self._names, self._api = node, names, api

@@ -25,26 +25,26 @@ from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.deadline import BUDGET_SECONDS, HOLDER_SECONDS, Deadline
-from dra_driver.plugin.effects.late_pods import Joiners
+from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
-from dra_driver.plugin.effects.sharing.holders import Sharer
+from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import DriverCdiNames, Effects, carried_over, is_only_file
-from dra_driver.plugin.gone_claims import Abandonment, ClaimApi
+from dra_driver.plugin.gone_claims import ClaimApi, GoneClaims
 from dra_driver.plugin.guard import Guard
-from dra_driver.plugin.ledger.conflicts import Rival, by_holder
+from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
-from dra_driver.plugin.ledger.record import UNFINISHED, Record, State, owned, record_of_plan
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, owned, record_of_plan
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.partitioner import Partitioner
 from dra_driver.plugin.neighbours.leftovers import remove_leftover
-from dra_driver.plugin.node_identity import Node
+from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.planning import Planner
 from dra_driver.plugin.recovery import made_partitions
 from dra_driver.plugin.running_pods import PROC
 from dra_driver.plugin.separation import require_separation
-from dra_driver.plugin.waiting import Looks, Waiting
+from dra_driver.plugin.waiting import InterruptiblePause, Looks
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Preparer:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeIdentity,
         *,
         api: ClaimApi,
         ledger: Ledger,
@@ -69,7 +69,7 @@ class Preparer:
         locks: NodeLocks,
         hardware: Hardware,
         inventory: Callable[[], Inventory],
-        abandonment: Abandonment | None = None,
+        abandonment: GoneClaims | None = None,
         pods_dir: Path = PODS_DIR,
         proc: Path = PROC,
         mode_changed: Callable[[], None] = lambda: None,
@@ -79,10 +79,10 @@ class Preparer:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
         self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
-        self._sharer = Sharer(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
+        self._sharer = SharingHolders(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
         pods = PodCgroups(cgroups)
         self._limiter = MemoryLimiter(hardware, ledger, locks, pods)
-        self._joiners = Joiners(ledger, api, pods, add=self._limit_more)
+        self._joiners = LatePods(ledger, api, pods, add=self._limit_more)
         self._effects = Effects(
             store,
             hardware,
@@ -92,7 +92,7 @@ class Preparer:
             ledger=ledger,
         )
         self._inventory = inventory
-        self._waiting, self._looks = Waiting(ledger.version), Looks(HOLDER_LOOK_SECONDS)
+        self._waiting, self._looks = InterruptiblePause(ledger.version), Looks(HOLDER_LOOK_SECONDS)
         self._planner = Planner(
             node,
             self._names,
@@ -103,7 +103,7 @@ class Preparer:
             mig_on=lambda: ledger.modes(node.boot_id),
         )
         self._guard = Guard(ledger, node.boot_id, pods_dir, freed=self._waiting.wake, proc=proc)
-        self._abandonment = abandonment or Abandonment(node, api, ledger, hardware, inventory)
+        self._abandonment = abandonment or GoneClaims(node, api, ledger, hardware, inventory)
 
     # The kubelet's two calls
 
@@ -156,12 +156,12 @@ class Preparer:
             return 0
         changed = 0
         for stale in self.ledger.records():
-            if stale.state != State.PREPARED or stale.boot_id != self._node.boot_id:
+            if stale.state != ClaimState.PREPARED or stale.boot_id != self._node.boot_id:
                 continue
             try:
                 with self._locks.hold([_claim_lock(stale.uid)], Deadline.after(BUDGET_SECONDS)):
                     record = self.ledger.get(stale.uid)
-                    if record is not None and record.state == State.PREPARED:
+                    if record is not None and record.state == ClaimState.PREPARED:
                         plan = self._planner.plan(record.claim())
                         self.ledger.hold(record.uid, plan.occupied)
                         changed += self._effects.refresh(plan.steps, carried_over(_planned(plan), record.steps))
@@ -228,7 +228,7 @@ class Preparer:
 
     # Effects
 
-    def _try(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
+    def _try(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
         """Prepare, unless other claims hold a device: those are given back, and nothing is changed."""
         claim = plan.claim
         with self._locks.hold([_claim_lock(claim.uid)], deadline):
@@ -247,13 +247,13 @@ class Preparer:
         claim = plan.claim
         if record.state in UNFINISHED:
             return False
-        is_recovered = record.state == State.RECOVERED and record.claim().is_of_same_devices(claim)
+        is_recovered = record.state == ClaimState.RECOVERED and record.claim().is_of_same_devices(claim)
         if not is_recovered and not record.claim().is_same_allocation(claim):
             return False
         steps = carried_over(_planned(plan), record.steps)
         is_rebuilt = self._effects.apply(record.uid, plan.steps, steps, deadline)
         if is_recovered:
-            new = replace(record_of_plan(plan, self._node.boot_id, steps), state=State.PREPARED)
+            new = replace(record_of_plan(plan, self._node.boot_id, steps), state=ClaimState.PREPARED)
             self.ledger.complete(new, claim, plan.occupied)
             return True
         self.ledger.hold(record.uid, plan.occupied)
@@ -268,7 +268,7 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
         return True
 
-    def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Rival, ...]:
+    def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
         steps = list(self._effects.look(plan.steps))
         intent = record_of_plan(plan, self._node.boot_id, steps)
         rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not is_only_file(steps))
@@ -307,7 +307,7 @@ class Preparer:
             return
         if record.state not in UNFINISHED and not is_only_file(record.steps):
             with as_far_as_there_is_room("mark a claim"):
-                self.ledger.set_state(record.uid, State.UNPREPARING)
+                self.ledger.set_state(record.uid, ClaimState.UNPREPARING)
         self._effects.undo(record.uid, record.steps, deadline)
         pods = self._guard.pods_left(record)
         self.ledger.forget(record, pods)
@@ -317,7 +317,9 @@ class Preparer:
 
     # Waiting
 
-    def _await_release(self, plan: PreparePlan, rivals: tuple[Rival, ...], patience: Deadline, started: float) -> None:
+    def _await_release(
+        self, plan: PreparePlan, rivals: tuple[Conflict, ...], patience: Deadline, started: float
+    ) -> None:
         """Wait until no other claim holds the devices, evicting holders that are gone for good.
 
         Raises: ClaimError("claim.device-in-use") naming device and holder when patience ends.
@@ -335,7 +337,7 @@ class Preparer:
             self._waiting.await_change(min(HOLDER_LOOK_SECONDS, patience.remaining()), seen)
             rivals = self.ledger.rivals(plan.claim, plan.occupied, boot_id=self._node.boot_id)
 
-    def _look_at_holders(self, rivals: tuple[Rival, ...]) -> None:
+    def _look_at_holders(self, rivals: tuple[Conflict, ...]) -> None:
         """Undo holders that are half-done with nobody at work on them, or gone for good."""
         if any(rival.pods for rival in rivals):
             self._guard.watch()  # the agent that kept the device back may be gone
@@ -353,7 +355,7 @@ def _planned(plan: PreparePlan) -> tuple[Wire, ...]:
     return tuple(step.record() for step in plan.steps)
 
 
-def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:
+def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
     held = "; ".join(_holder(device, rival) for device, rival in by_holder(rivals))
     return ClaimError(
         "device-in-use",
@@ -363,7 +365,7 @@ def _in_use(rivals: tuple[Rival, ...], waited_s: float) -> ClaimError:
     )
 
 
-def _holder(device: str, rival: Rival) -> str:
+def _holder(device: str, rival: Conflict) -> str:
     claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
     if rival.pods:
         return f"{device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"

@@ -21,7 +21,7 @@ from dra_driver.claims.plan import CdiFileStep, MigPartitionStep
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.effects.sharing.holders import EFFECT_ENV, step_of_env
 from dra_driver.plugin.effects.steps import OWNER_ENV
-from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.ledger.record import ClaimState, Record
 from dra_driver.plugin.mig.partitioner import US
 from dra_driver.telemetry.logs import fields
 
@@ -63,7 +63,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
             uid=uid,
             namespace="",
             name="",
-            state=State.RECOVERED,
+            state=ClaimState.RECOVERED,
             boot_id="",
             allocation=claim.record(),
             steps=(

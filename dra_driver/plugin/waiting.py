@@ -20,7 +20,7 @@ APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # between two that wake; for all
 POLL_SECONDS = 0.1  # how often the ledger is looked at while somebody sleeps
 
 
-class Waiting:
+class InterruptiblePause:
     """One per agent. `version` is another one after each change of the ledger. `is_over` once the agent ends."""
 
     def __init__(self, version: Callable[[], object]) -> None:

@@ -24,7 +24,7 @@ from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.syntax.depth import needs_room, room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
-from dra_driver.selectors.syntax.source import Fault, Source
+from dra_driver.selectors.syntax.source import Source, SyntaxFault
 from dra_driver.selectors.values.equality import Work
 from dra_driver.selectors.values.patience import QUICK_COST, ask, held
 from dra_driver.selectors.values.values import CelAbort, CelError
@@ -254,7 +254,7 @@ def _checked(expression: str, declarations: Declarations) -> Node:
     return root
 
 
-def _validated(root: Node) -> list[Fault]:
+def _validated(root: Node) -> list[SyntaxFault]:
     try:
         return validate(root)
     except CompilerPanic as panic:
@@ -265,7 +265,7 @@ def _validated(root: Node) -> list[Fault]:
         raise SelectorCompileError(CompileErrorKind.PANIC, text) from panic
 
 
-def _refused(expression: str, faults: list[Fault]) -> SelectorCompileError:
+def _refused(expression: str, faults: list[SyntaxFault]) -> SelectorCompileError:
     report, position = Source(expression).report(faults)
     grammar = any(fault.message.startswith("Syntax error") for fault in faults)
     kind = CompileErrorKind.SYNTAX if grammar else CompileErrorKind.TYPE

@@ -34,7 +34,7 @@ class Shape:
     count: int
 
 
-class Fleet:
+class PublishedFleet:
     """What is published now. Any thread may read; `version` changes with every change."""
 
     def __init__(self, driver: str = "") -> None:

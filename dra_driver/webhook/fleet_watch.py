@@ -1,6 +1,6 @@
 """FleetWatch: keeps a fleet up to date by two watches, whose lists are read in small pages.
 
-In: the API server's ResourceSlices and DeviceClasses. Out: a `Fleet` that knows of them. Never more than one page of
+In: the API server's ResourceSlices and DeviceClasses. Out: a `PublishedFleet` that knows of them. Never more than one page of
 slices is in memory, at the start and whenever the server has forgotten the history.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.watch import Changed, Deleted, Listed, Watch
 from dra_driver.model.wire import Wire
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 
 SLICES_A_PAGE = 25  # of up to 128 devices: as wire objects these take some 15 MiB
 CLASSES_A_PAGE = 50
@@ -22,7 +22,7 @@ _SLICES, _CLASSES = "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k
 class FleetWatch:
     """Keeps a fleet up to date, in two threads."""
 
-    def __init__(self, api: KubeApi, fleet: Fleet) -> None:
+    def __init__(self, api: KubeApi, fleet: PublishedFleet) -> None:
         slices = Watch(api, _SLICES, page_size=SLICES_A_PAGE)
         classes = Watch(api, _CLASSES, page_size=CLASSES_A_PAGE)
         self._watches = (slices, classes)

@@ -33,7 +33,7 @@ _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
-class Source(Protocol):
+class CertificateSource(Protocol):
     """Where certificates come from."""
 
     def current(self) -> Pair:
@@ -94,10 +94,12 @@ class Mounted:
             raise NodeError("certificate", f"no certificate in {self._folder}: {error}") from error
 
 
-class Identity:
+class ServingIdentity:
     """The TLS context, kept at what `source` says."""
 
-    def __init__(self, source: Source, *, look_s: float = LOOK_SECONDS, retry_s: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self, source: CertificateSource, *, look_s: float = LOOK_SECONDS, retry_s: float = RETRY_SECONDS
+    ) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._source, self._look_s, self._retry_s = source, look_s, retry_s

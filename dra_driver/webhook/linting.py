@@ -18,10 +18,10 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.library.regex import compile_pattern
-from dra_driver.selectors.lint.findings import Finding, Subject, outcomes
+from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint
 from dra_driver.selectors.values.patience import OutOfPatienceError, patience
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.objects import SelectorText
 from dra_driver.webhook.patience import CallerGoneError, Patience
 from dra_driver.webhook.shapes import is_identity
@@ -63,7 +63,7 @@ class _Reaching:
 class FleetLinter:
     """Lints on a fleet. Any thread may ask."""
 
-    def __init__(self, fleet: Fleet, driver: str, *, kubernetes: str) -> None:
+    def __init__(self, fleet: PublishedFleet, driver: str, *, kubernetes: str) -> None:
         self._fleet, self._driver = fleet, driver
         self._engine = KubernetesEngine(kubernetes)
         self._turn = threading.Lock()  # held by the review that is worked on
@@ -129,11 +129,11 @@ class FleetLinter:
                 self._version = self._fleet.version
             return self._known.get(key)
 
-    def _lint(self, kind: str, text: SelectorText) -> list[Finding]:
+    def _lint(self, kind: str, text: SelectorText) -> list[LintFinding]:
         try:
             selector = self._engine.compile(text.expression)
             reaching = self._devices_of("" if kind == "DeviceClass" else text.class_name)
-            subject = Subject(
+            subject = LintSubject(
                 selector, self._engine, reaching.views, reaching.counts,
                 in_class=kind == "DeviceClass", is_first=text.is_first, is_last=text.is_last,
             )  # fmt: skip
@@ -186,7 +186,7 @@ def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
         return False
 
 
-def _spared(selector: KubernetesSelector, found: list[Finding], reaching: _Reaching) -> frozenset[str]:
+def _spared(selector: KubernetesSelector, found: list[LintFinding], reaching: _Reaching) -> frozenset[str]:
     """Return the rules that must not be applied: what they say holds of the shapes, but maybe not of the devices."""
     spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
     if not reaching.is_whole:

@@ -18,9 +18,9 @@ from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
-from dra_driver.webhook.identity import Identity, Mounted, SelfMade, Source
+from dra_driver.webhook.identity import CertificateSource, Mounted, SelfMade, ServingIdentity
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.review import allow_unread, judge_configs, judge_selectors, refuse_unread
 from dra_driver.webhook.server import Judge, ReviewServer
@@ -60,10 +60,10 @@ class Webhook:
 
     def __init__(self, settings: Settings) -> None:
         api = KubeApi(load(settings.kubeconfig))
-        self._fleet = Fleet(settings.driver)
+        self._fleet = PublishedFleet(settings.driver)
         self._watch = FleetWatch(api, self._fleet)
         linter = FleetLinter(self._fleet, settings.driver, kubernetes=_engine_version(api))
-        self.identity = Identity(_source(api, settings))
+        self.identity = ServingIdentity(_source(api, settings))
         registry = CollectorRegistry()
         reviews = Counter(
             "dra_driver_webhook_reviews", "Reviews by path and outcome", ["path", "outcome"], registry=registry
@@ -126,7 +126,7 @@ def judges(driver: str, linter: FleetLinter) -> dict[str, Judge]:
     }
 
 
-def _source(api: KubeApi, settings: Settings) -> Source:
+def _source(api: KubeApi, settings: Settings) -> CertificateSource:
     if settings.tls_dir is not None:
         return Mounted(settings.tls_dir)
     return SelfMade(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from dra_driver.claims.config import Fault, validate
+from dra_driver.claims.config import ConfigFault, validate
 from dra_driver.model.errors import InputError
 from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire
@@ -60,7 +60,7 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
 
 def refuse_unread(uid: str) -> Wire:
     """Refuse an object that holds too much to be read. Whoever could hide a config like that would."""
-    status = refusal("object", "the webhook", "", (Fault("object", "holds more values than any that is valid"),))
+    status = refusal("object", "the webhook", "", (ConfigFault("object", "holds more values than any that is valid"),))
     return _answer(uid, allowed=False, status=status)
 
 
@@ -69,22 +69,22 @@ def allow_unread(uid: str) -> Wire:
     return _answer(uid, warnings=["the object holds more values than any that is valid: its selectors are not judged"])
 
 
-def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[Fault]:
+def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[ConfigFault]:
     """Return the faults of configs, one after the other: whoever has heard enough need not hear them all."""
     # What is stored already must not hold up another change of its object.
     before = islice(opaque_configs(kind, request.get("oldObject")), _MOST_CONFIGS)
     stored = [one.parameters for one in before if one.driver == driver]
     for index, config in enumerate(opaque_configs(kind, request.get("object"))):
         if index == _MOST_CONFIGS:
-            yield Fault(config.path, f"must be one of at most {_MOST_CONFIGS} configs")
+            yield ConfigFault(config.path, f"must be one of at most {_MOST_CONFIGS} configs")
             return
         if config.driver == driver and config.parameters not in stored:
             yield from _faults_of(config)
 
 
-def _faults_of(config: OpaqueConfig) -> list[Fault]:
+def _faults_of(config: OpaqueConfig) -> list[ConfigFault]:
     if _least_bytes(config.parameters) > OPAQUE_PARAMETERS_BYTES:
-        return [Fault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]
+        return [ConfigFault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]
     return validate(config.parameters, config.path)
 
 

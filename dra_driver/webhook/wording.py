@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dra_driver.claims.config import Fault
+from dra_driver.claims.config import ConfigFault
 from dra_driver.model.wire import Wire
-from dra_driver.selectors.lint.findings import Finding
+from dra_driver.selectors.lint.findings import LintFinding
 
 MOST_WARNINGS = 10
 # The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.
@@ -32,7 +32,7 @@ class Said:
     rule: str
 
 
-def said_of(finding: Finding) -> Said:
+def said_of(finding: LintFinding) -> Said:
     """Return what to say of a finding. What is too long to be passed on is not kept."""
     fix = finding.fix if finding.fix and finding.is_safe else ""
     better = fix if len(fix) < WARNING_CHARACTERS else ""
@@ -52,7 +52,7 @@ def warnings_of(path: str, said: Said) -> Iterator[str]:
         yield shortened(rest, WARNING_CHARACTERS)
 
 
-def refusal(kind: str, driver: str, name: str, faults: Iterable[Fault]) -> Wire:
+def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) -> Wire:
     """Return the status of a refusal. Of faults beyond the most that are told none is looked for."""
     told: list[tuple[str, str]] = []
     room, is_more = _FAULT_BYTES, False

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.yamltext.written import Mapping, Node, Sequence, Verbatim, is_ambiguous
+from dra_driver.yamltext.written import Mapping, Sequence, Verbatim, YamlNode, is_ambiguous
 
 WIDTH = 4096  # never fold: a folded selector is hard to search for
 
@@ -26,7 +26,7 @@ class Manner:
     newline: str = "\n"
 
 
-def manner_of(text: str, roots: list[Node]) -> Manner:
+def manner_of(text: str, roots: list[YamlNode]) -> Manner:
     """See how documents are written: the first nested mapping's indentation, and where most dashes stand."""
     newline = "\r\n" if "\r\n" in text else "\n"
     steps: list[int] = []
@@ -44,7 +44,7 @@ def _most(found: list[int]) -> int:
     return max(sorted(set(found)), key=found.count) if found else 0
 
 
-def _measure(root: Node, text: str, steps: list[int], dashes: list[int]) -> None:
+def _measure(root: YamlNode, text: str, steps: list[int], dashes: list[int]) -> None:
     """Note how far nested block mappings and dashes stand from their keys."""
     stack = [root]
     while stack:

@@ -16,10 +16,10 @@ from dra_driver.yamltext.rendering import Manner, block, column, dash_before, fl
 from dra_driver.yamltext.written import (
     Alias,
     Mapping,
-    Node,
     Origins,
     Scalar,
     Sequence,
+    YamlNode,
     is_merge,
     key_of,
     merge_sources,
@@ -40,7 +40,7 @@ class Rewriter:
         self._edits: list[Edit] = []
         self._rank = 0
 
-    def edits(self, root: Node, new: Any) -> list[Edit]:
+    def edits(self, root: YamlNode, new: Any) -> list[Edit]:
         """Give the edits that make the document hold `new`."""
         self._note(root, new)
         self._visit(root, new, is_flow=False)
@@ -48,7 +48,7 @@ class Rewriter:
 
     # What anchored nodes will hold: what stands for them elsewhere follows or is written out.
 
-    def _note(self, node: Node, new: Any) -> None:
+    def _note(self, node: YamlNode, new: Any) -> None:
         if node.anchor:
             self._finals[id(node)] = new
         if isinstance(node, Mapping) and isinstance(new, dict):
@@ -60,7 +60,7 @@ class Rewriter:
                 if item is not None and value is not _GONE:
                     self._note(item, value)
 
-    def _aligned(self, node: Sequence, new: list[Any]) -> Iterator[tuple[Node | None, Any]]:
+    def _aligned(self, node: Sequence, new: list[Any]) -> Iterator[tuple[YamlNode | None, Any]]:
         """Pair old items with new ones, in the new order; what is gone comes with `_GONE`, what is new with None."""
         sources = [self._source(node, one, new, position) for position, one in enumerate(new)]
         kept = {id(source) for source in sources if source is not None}
@@ -75,7 +75,7 @@ class Rewriter:
             yield source, value
         yield from ((item, _GONE) for item in waiting if id(item) not in kept)
 
-    def _source(self, node: Sequence, value: Any, new: list[Any], position: int) -> Node | None:
+    def _source(self, node: Sequence, value: Any, new: list[Any], position: int) -> YamlNode | None:
         if isinstance(value, dict | list):
             found = self._origins.nodes.get(id(value))
             return found if any(found is item for item in node.items) else None
@@ -83,7 +83,7 @@ class Rewriter:
             return node.items[position]
         return None
 
-    def _visit(self, node: Node, new: Any, *, is_flow: bool) -> None:
+    def _visit(self, node: YamlNode, new: Any, *, is_flow: bool) -> None:
         if isinstance(node, Alias):
             if not is_same(self._finals.get(id(node.target), _GONE), new):
                 self._replace(node, new, is_flow=is_flow)
@@ -162,9 +162,9 @@ class Rewriter:
         is_plain = all(isinstance(value, Scalar) for _, value in gone)
         return is_plain and len(values) == len(gone) and not any(isinstance(value, dict | list) for value in values)
 
-    def _rename(self, pairs: Any, gone: list[Any], added: list[Any]) -> list[Node]:
+    def _rename(self, pairs: Any, gone: list[Any], added: list[Any]) -> list[YamlNode]:
         """Write a scalar that comes in the place of another over it, so that its comment stays beside it."""
-        renamed: list[Node] = []
+        renamed: list[YamlNode] = []
         keys = [key_of(key) for key, _ in pairs]
         for before, values in added:
             position = keys.index(before) + 1 if before is not None else 0
@@ -194,7 +194,7 @@ class Rewriter:
         lead = "" if self._text[:at].endswith("\n") else line_break
         self._add(at, at, f"{lead}{' ' * indent}{written}{'' if lead else line_break}")
 
-    def _shares_line(self, key: Node) -> bool:
+    def _shares_line(self, key: YamlNode) -> bool:
         """Tell whether something stands before a key on its line: the dash of an item."""
         return bool(self._text[self._text.rfind("\n", 0, key.start) + 1 : key.start].strip())
 
@@ -231,7 +231,7 @@ class Rewriter:
             self._flow_items(node, rows)
             return
         dash = column(self._text, dash_before(self._text, node.items[0].start))
-        last: Node | None = None
+        last: YamlNode | None = None
         waiting: list[Any] = []
         for item, value in rows:
             if item is None:
@@ -248,14 +248,14 @@ class Rewriter:
         if waiting:
             self._insert_items(waiting, dash, after=last, before=None)
 
-    def _take_item(self, item: Node) -> None:
+    def _take_item(self, item: YamlNode) -> None:
         at = dash_before(self._text, item.start)
         if self._text[self._text.rfind("\n", 0, at) + 1 : at].strip():  # the first item of an item
             self._add(item.start, item.end, "null")
         else:
             self._take_lines(at, item.end)
 
-    def _insert_items(self, values: list[Any], dash: int, *, after: Node | None, before: Node | None) -> None:
+    def _insert_items(self, values: list[Any], dash: int, *, after: YamlNode | None, before: YamlNode | None) -> None:
         pad, line_break = " " * dash, self._manner.newline
         rows = [f"{pad}- {block(value, self._manner, dash + 2)}" for value in values]
         if after is None and before is not None:
@@ -286,7 +286,7 @@ class Rewriter:
     def _flow_key(self, key: str) -> str:
         return flow(key, self._manner, 0, is_wide=False)
 
-    def _flow_items(self, node: Sequence, rows: list[tuple[Node | None, Any]]) -> None:
+    def _flow_items(self, node: Sequence, rows: list[tuple[YamlNode | None, Any]]) -> None:
         spans = [(item.start, item.end) for item in node.items]
         kept = [False] * len(spans)
         inserted: dict[int, list[str]] = {}
@@ -302,7 +302,7 @@ class Rewriter:
                 self._visit(item, value, is_flow=True)
         self._flow_edits(node, spans, kept, inserted, is_wide=is_wide)
 
-    def _flow_place(self, node: Node, spans: list[tuple[int, int]]) -> tuple[int, bool]:
+    def _flow_place(self, node: YamlNode, spans: list[tuple[int, int]]) -> tuple[int, bool]:
         """Give the column that the entries of braces stand in, and whether each has its own line."""
         if spans and "\n" in self._text[node.start : spans[0][0]]:
             return column(self._text, spans[0][0]), True
@@ -356,7 +356,7 @@ class Rewriter:
                 notes = "".join(f" {one}{self._manner.newline}" for one in comments_in(self._text, start, end))
             self._add(start, end, notes)
 
-    def _replace(self, node: Node, new: Any, *, is_flow: bool) -> None:
+    def _replace(self, node: YamlNode, new: Any, *, is_flow: bool) -> None:
         """Write another value into a place."""
         is_block = isinstance(node, Mapping | Sequence) and not node.is_flow
         is_nested = isinstance(new, dict | list) and bool(new) and not is_flow and not self._manner.is_json
@@ -375,7 +375,7 @@ class Rewriter:
             blank = " " if node.start == node.end and not before.endswith(" ") else ""
             self._add(node.start, node.end, blank + self._inline(node, new))
 
-    def _replace_block(self, node: Node, new: Any, *, is_nested: bool) -> None:
+    def _replace_block(self, node: YamlNode, new: Any, *, is_nested: bool) -> None:
         """Write another value where a block begins; the block's comments stay above it."""
         indent = column(self._text, node.start)
         pad = self._manner.newline + " " * indent
@@ -384,7 +384,7 @@ class Rewriter:
         written = block(new, self._manner, indent) if is_nested else f"  {self._inline(node, new)}"
         self._add(node.start, node.end, f"{notes}{written}{tail}")
 
-    def _inline(self, node: Node, new: Any) -> str:
+    def _inline(self, node: YamlNode, new: Any) -> str:
         if isinstance(new, dict | list):
             return flow(new, self._manner, 0, is_wide=False)
         return scalar(new, self._manner, node.style if isinstance(node, Scalar) else None)

@@ -32,7 +32,7 @@ class Verbatim(str):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """A value in the text: `text[start:end]`. `anchor` is its name for aliases."""
 
     start: int
@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Scalar(Node):
+class Scalar(YamlNode):
     """A text, number, bool or null. `style` is None for a plain one."""
 
     text: str = ""
@@ -49,30 +49,30 @@ class Scalar(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Alias(Node):
+class Alias(YamlNode):
     """A name that stands for another node."""
 
-    target: Node = field(default_factory=lambda: Node(0, 0))
+    target: YamlNode = field(default_factory=lambda: YamlNode(0, 0))
 
 
 @dataclass(slots=True, eq=False)
-class Sequence(Node):
+class Sequence(YamlNode):
     """A list; `is_flow` for one in brackets, whose bracket opens before `inner`."""
 
     is_flow: bool = False
     inner: int = 0
-    items: list[Node] = field(default_factory=list)
+    items: list[YamlNode] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class Mapping(Node):
+class Mapping(YamlNode):
     """A mapping; `is_flow` for one in braces, whose brace opens before `inner`."""
 
     is_flow: bool = False
     inner: int = 0
-    pairs: list[tuple[Node, Node]] = field(default_factory=list)
+    pairs: list[tuple[YamlNode, YamlNode]] = field(default_factory=list)
 
-    def own(self) -> dict[str, tuple[Node, Node]]:
+    def own(self) -> dict[str, tuple[YamlNode, YamlNode]]:
         """Give the pairs by key, the merge key left out."""
         return {key_of(key): (key, value) for key, value in self.pairs if not is_merge(key)}
 
@@ -81,7 +81,7 @@ class Mapping(Node):
 class DocumentText:
     """One document: its root, and where its text begins and ends in the whole."""
 
-    root: Node
+    root: YamlNode
     start: int
     end: int
 
@@ -92,7 +92,7 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
     try:
-        return list(_Reader(iter(YAML(pure=True).parse(text)), origin).documents())
+        return list(_NodeBuilder(iter(YAML(pure=True).parse(text)), origin).documents())
     except YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -100,13 +100,13 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
         raise InputError("not-yaml", f"{origin}{where} is neither YAML nor JSON: {reason}") from fault
 
 
-class _Reader:
+class _NodeBuilder:
     """Builds nodes from a parser's events."""
 
     def __init__(self, events: Iterator[Any], origin: str) -> None:
         self._events = events
         self._origin = origin
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
 
     def documents(self) -> Iterator[DocumentText]:
         start = 0
@@ -120,12 +120,12 @@ class _Reader:
                 if not (isinstance(root, Scalar) and root.text == "" and root.style is None):
                     yield DocumentText(root, start, end)
 
-    def _node(self, event: Any, level: int) -> Node:
+    def _node(self, event: Any, level: int) -> YamlNode:
         if level > NESTING_MAX:
             raise InputError("not-yaml", f"{self._origin} is nested more than {NESTING_MAX} levels deep")
         kind = type(event).__name__
         start, end = event.start_mark.index, event.end_mark.index
-        made: Node
+        made: YamlNode
         if kind == "AliasEvent":
             if event.anchor not in self._anchors:
                 raise InputError("not-yaml", f"{self._origin}: alias *{event.anchor} has no anchor before it")
@@ -168,17 +168,17 @@ class _Reader:
         return made
 
 
-def is_merge(key: Node) -> bool:
+def is_merge(key: YamlNode) -> bool:
     """Tell whether a key is the merge key."""
     return isinstance(key, Scalar) and key.style is None and key.text == MERGE
 
 
-def key_of(key: Node) -> str:
+def key_of(key: YamlNode) -> str:
     """Give a key's text."""
     return key.text if isinstance(key, Scalar) else "?"
 
 
-def scalar_value(node: Node) -> Any:
+def scalar_value(node: YamlNode) -> Any:
     """Give a scalar's value; the text of one that readers don't agree on."""
     if not isinstance(node, Scalar):
         return Verbatim("?")
@@ -208,17 +208,17 @@ def is_ambiguous(text: str) -> bool:
 class Origins:
     """Which node each mapping and list of a value came from, by identity; and how many values were made."""
 
-    nodes: dict[int, Node] = field(default_factory=dict)
+    nodes: dict[int, YamlNode] = field(default_factory=dict)
     count: int = 0
     kept: list[Any] = field(default_factory=list)  # what is noted must not be freed: its id would be used again
 
 
-def value_of(node: Node, origins: Origins | None = None) -> Any:
+def value_of(node: YamlNode, origins: Origins | None = None) -> Any:
     """Give the plain value of a node, a new one for each alias. Raises: InputError("input.not-yaml")."""
     return _value(node, node, origins if origins is not None else Origins(), ())
 
 
-def _value(node: Node, place: Node, origins: Origins, within: tuple[int, ...]) -> Any:
+def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int, ...]) -> Any:
     origins.count += 1
     if origins.count > VALUES_MAX:
         raise InputError("not-yaml", "aliases make more values than any manifest has")
@@ -251,9 +251,9 @@ def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[st
     return made
 
 
-def merge_sources(node: Mapping) -> list[Node]:
+def merge_sources(node: Mapping) -> list[YamlNode]:
     """Give the nodes that the merge key names."""
-    found: list[Node] = []
+    found: list[YamlNode] = []
     for key, value in node.pairs:
         if is_merge(key):
             found += value.items if isinstance(value, Sequence) else [value]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dra_driver.agent.sharing_rules import SETTLE_SECONDS, Sharing
+from dra_driver.agent.sharing_rules import SETTLE_SECONDS, CurrentSharingRules
 from dra_driver.inventory.mig.partitions import Ownership
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED
 from dra_driver.model.errors import ApiError, InputError, NodeError
@@ -41,7 +41,7 @@ class World:
 
     def sharing(self, text=FOUR):
         self.write(text)
-        return Sharing(self.path, "node", api=self.node, allocated=self.look, clock=lambda: self.now)
+        return CurrentSharingRules(self.path, "node", api=self.node, allocated=self.look, clock=lambda: self.now)
 
     def look(self):
         self.looks += 1
@@ -56,7 +56,7 @@ def world(tmp_path):
 
 
 def test_without_a_file_nothing_is_shared_and_nobody_is_asked(world):
-    sharing = Sharing(None, "node", api=world.node, allocated=world.look)
+    sharing = CurrentSharingRules(None, "node", api=world.node, allocated=world.look)
     assert sharing.look() is NOTHING_SHARED
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert (sharing.fingerprint(), world.looks, world.node.asked) == (None, 0, 0)

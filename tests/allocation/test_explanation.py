@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.allocation import Allocator, Features
-from dra_driver.allocation.explanation import Explanation, explain
+from dra_driver.allocation.explanation import AllocationExplanation, explain
 from tests.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
@@ -29,7 +29,7 @@ def explained(
     features: dict[str, bool] = ALL_FEATURES,
     pod: Any = None,
     newer: bool = False,
-) -> Explanation:
+) -> AllocationExplanation:
     state: Any = {"slices": slices, "classes": [device_class()], "allocated": held or []}
     on = Features.from_names(features)
     later = Allocator(**state, kubernetes="1.36", features=on) if newer else None

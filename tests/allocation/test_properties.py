@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.allocation import Allocator, Features, Outcome
+from dra_driver.allocation import Allocator, Features, NodeOutcome
 from dra_driver.allocation import search as search_room
 from tests.support.allocation_worlds import (
     ALL_FEATURES,
@@ -93,13 +93,13 @@ def allocator_for(world: Wire, names: list[str]) -> Allocator:
     )
 
 
-def outcomes(world: Wire, names: list[str] | None = None) -> dict[str, Outcome]:
+def outcomes(world: Wire, names: list[str] | None = None) -> dict[str, NodeOutcome]:
     names = names if names is not None else world["names"]
     pod = allocator_for(world, names).for_claims(world["claims"])
     return {name: pod.allocate(node(name)) for name in names}
 
 
-def placed(world: Wire, outcome: Outcome) -> list[tuple[Wire, Wire]]:
+def placed(world: Wire, outcome: NodeOutcome) -> list[tuple[Wire, Wire]]:
     """Give (device, result) for all results."""
     by_id = {
         (one["spec"]["pool"]["name"], d["name"]): d
@@ -169,7 +169,7 @@ def test_constraints_hold(world: Wire) -> None:
     for outcome in outcomes(world).values():
         for number, result in enumerate(outcome.results or []):
             if world["claims"][number]["spec"]["devices"]["constraints"]:
-                only = Outcome(outcome.category, [result])
+                only = NodeOutcome(outcome.category, [result])
                 assert len({d["attributes"]["index"]["int"] for d, _ in placed(world, only)}) <= 1
 
 
@@ -216,5 +216,5 @@ def test_memory_of_failed_states_changes_no_outcome(world: Wire) -> None:
     assert verdicts(bounded) == verdicts(plain)
 
 
-def verdicts(found: dict[str, Outcome]) -> list[Any]:
+def verdicts(found: dict[str, NodeOutcome]) -> list[Any]:
     return [(outcome.category, outcome.results, outcome.error) for outcome in found.values()]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.timeline import Event, Job, Timeline
+from dra_driver.allocation.timeline import Job, Timeline, TimelineEvent
 from dra_driver.allocation.usage import usage_of
 from dra_driver.model.errors import InputError
 from tests.support.allocation_worlds import (
@@ -25,8 +25,8 @@ def two_nodes() -> Timeline:
     return Timeline(nodes=[node("a"), node("b")], slices=slices, classes=[device_class()], kubernetes="1.36")
 
 
-def arrive(name: str, count: int = 1) -> Event:
-    return Event("arrive", name, jobs=(Job(name, (claim(request(count=count), name=name),)),))
+def arrive(name: str, count: int = 1) -> TimelineEvent:
+    return TimelineEvent("arrive", name, jobs=(Job(name, (claim(request(count=count), name=name),)),))
 
 
 def places(timeline: Timeline) -> dict[str, str]:
@@ -40,7 +40,7 @@ def test_who_does_not_fit_waits_until_somebody_leaves() -> None:
     moment = here.happen(arrive("three", 2))
     assert [waiting.job for waiting in moment.waiting] == ["three"]
     assert "held by default/one" in moment.waiting[0].reason or "held by default/two" in moment.waiting[0].reason
-    moment = here.happen(Event("leave", "two"))
+    moment = here.happen(TimelineEvent("leave", "two"))
     assert [(one.job, one.node) for one in moment.placed] == [("three", "b")]
     assert not moment.waiting
 
@@ -48,10 +48,10 @@ def test_who_does_not_fit_waits_until_somebody_leaves() -> None:
 def test_a_drained_node_sends_its_jobs_elsewhere() -> None:
     here = two_nodes()
     here.happen(arrive("one"))
-    moment = here.happen(Event("drain", "a"))
+    moment = here.happen(TimelineEvent("drain", "a"))
     assert moment.evicted == ("one",)
     assert places(here) == {"one": "b"}
-    here.happen(Event("undrain", "a"))
+    here.happen(TimelineEvent("undrain", "a"))
     here.happen(arrive("two"))
     assert places(here)["two"] == "a"
 
@@ -59,25 +59,31 @@ def test_a_drained_node_sends_its_jobs_elsewhere() -> None:
 def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
     here = two_nodes()
     here.happen(arrive("one"))
-    moment = here.happen(Event("lose", "a/gpu-0"))
+    moment = here.happen(TimelineEvent("lose", "a/gpu-0"))
     assert moment.evicted == ("one",)
     assert moment.usage.units == 3
-    assert here.happen(Event("restore", "a/gpu-0")).usage.units == 4
+    assert here.happen(TimelineEvent("restore", "a/gpu-0")).usage.units == 4
 
 
 def test_another_geometry_evicts_who_held_what_is_gone() -> None:
     here = two_nodes()
     here.happen(arrive("one"))
-    moment = here.happen(Event("replace", "a", slices=tuple(partitioned("a", 1, 2))))
+    moment = here.happen(TimelineEvent("replace", "a", slices=tuple(partitioned("a", 1, 2))))
     assert moment.evicted == ()  # gpu-0 is still there
-    moment = here.happen(Event("replace", "a", slices=(pool("a", [gpu("other")]),)))
+    moment = here.happen(TimelineEvent("replace", "a", slices=(pool("a", [gpu("other")]),)))
     assert moment.evicted == ("one",)
 
 
 @pytest.mark.parametrize(
-    "event", [Event("leave", "x"), Event("drain", "x"), Event("lose", "a/x"), Event("explode", "a")]
+    "event",
+    [
+        TimelineEvent("leave", "x"),
+        TimelineEvent("drain", "x"),
+        TimelineEvent("lose", "a/x"),
+        TimelineEvent("explode", "a"),
+    ],
 )
-def test_an_event_about_nothing_is_refused(event: Event) -> None:
+def test_an_event_about_nothing_is_refused(event: TimelineEvent) -> None:
     with pytest.raises(InputError):
         two_nodes().happen(event)
 
@@ -97,5 +103,5 @@ def test_what_is_free_on_many_nodes_is_scattered() -> None:
 def test_an_impossible_wish_says_so() -> None:
     here = two_nodes()
     wish = claim(request(selectors=[f"{attribute('index')} == 7"]), name="odd")
-    moment = here.happen(Event("arrive", "odd", jobs=(Job("odd", (wish,)),)))
+    moment = here.happen(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
     assert moment.waiting[0].reason.startswith("scheduling is blocked")

@@ -7,7 +7,7 @@ from dra_driver.controller.validity import find_faults
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import ShareMode
-from dra_driver.inventory.sharing.rules import Portion, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
 from tests.controller.test_counters import cuttable
 from tests.controller.test_publisher import Cluster
 from tests.support.facts import facts
@@ -18,12 +18,12 @@ NAMES = ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
 REPLICAS = sorted(f"{name}-share-{index}" for name in NAMES for index in range(3))
 
 
-def inventory(rule: Rule):
+def inventory(rule: SharingRule):
     return build_inventory(facts(cuttable(1), cuttable(2)), sharing=SharingRules((rule,), "node"))
 
 
-BY_REPLICAS = inventory(Rule("three", mode=ShareMode.REPLICAS, replicas=3))
-BY_MEMORY = inventory(Rule("memory", mode=ShareMode.MEMORY, portion=Portion(1 << 30, 1 << 30, 1 << 30)))
+BY_REPLICAS = inventory(SharingRule("three", mode=ShareMode.REPLICAS, replicas=3))
+BY_MEMORY = inventory(SharingRule("memory", mode=ShareMode.MEMORY, portion=Portion(1 << 30, 1 << 30, 1 << 30)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.controller.publisher import Publisher
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
@@ -80,7 +80,7 @@ class World:
 
     def _try(self, method: str, stored: dict) -> None:
         body = stored if method == "PUT" else None
-        with contextlib.suppress(Refusal):  # the publisher was faster
+        with contextlib.suppress(ApiRefusal):  # the publisher was faster
             self.server.request(method, f"{SLICES}/{stored['metadata']['name']}", body=body)
 
 

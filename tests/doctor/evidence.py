@@ -17,7 +17,7 @@ from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.wire import device_wire
 from dra_driver.kube.api import ServerVersion
-from dra_driver.plugin.kubelet.same_name_drivers import Plugin
+from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -104,7 +104,7 @@ def node(**changes: Any) -> NodeEvidence:
     folders = NodeFolders(
         Path("/var/run/cdi"), Path("/k/plugins_registry"), Path("/k/plugins"), Path("/k/device-plugins")
     )
-    plugin = Plugin("DRAPlugin", DRIVER, f"/k/plugins/{DRIVER}/dra.sock", is_marked=True)
+    plugin = RegisteredPlugin("DRAPlugin", DRIVER, f"/k/plugins/{DRIVER}/dra.sock", is_marked=True)
     healthy = NodeEvidence(
         node="n1",
         driver=DRIVER,

@@ -16,7 +16,7 @@ from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
-from dra_driver.plugin.kubelet.same_name_drivers import Plugin
+from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from tests.doctor import evidence as e
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -26,7 +26,7 @@ ADMIN = {
         "devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}]}
     }
 }
-FOREIGN = Plugin("DRAPlugin", e.DRIVER, "/elsewhere/dra.sock", is_marked=False)
+FOREIGN = RegisteredPlugin("DRAPlugin", e.DRIVER, "/elsewhere/dra.sock", is_marked=False)
 
 
 def found(cluster=None, node=None):
@@ -254,7 +254,7 @@ def test_a_pod_that_was_just_scheduled_is_left_in_peace():
 
 
 def test_two_instances_of_ours_during_an_upgrade_are_no_second_driver():
-    other = Plugin("DRAPlugin", e.DRIVER, f"/k/plugins/{e.DRIVER}/dra-2.sock", is_marked=True)
+    other = RegisteredPlugin("DRAPlugin", e.DRIVER, f"/k/plugins/{e.DRIVER}/dra-2.sock", is_marked=True)
     assert not found(None, e.node(sockets=(*(e.node().sockets or ()), PluginSocket("/k/2.sock", other))))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.embedded.api import kinds
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.errors import UsageError
 from tests.support.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
 
@@ -287,6 +287,6 @@ def test_objects_can_be_used_without_http():
     assert len(api.items(kinds.SLICES)) == 1
     assert len(api.request("GET", SLICES)["items"]) == 1
     api.delete(kinds.SLICES, "s")
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiRefusal) as caught:
         api.get(kinds.SLICES, "s")
     assert (caught.value.status, caught.value.code) == (404, "api.not-found")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from tests.support.api_cases import (
     CLASSES,
     OPAQUE,
@@ -27,7 +27,7 @@ def server():
 
 
 def causes(server, method, path, body, **more):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiRefusal) as caught:
         server.request(method, path, body=body, **more)
     assert caught.value.status == 422, caught.value.message
     return [cause["field"] for cause in caught.value.wire()["details"]["causes"]]

@@ -18,7 +18,7 @@ from dra_driver.embedded.examples.reading import (
     load_example,
     load_examples,
 )
-from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, Held, PodReport
+from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError
@@ -157,7 +157,7 @@ def report():
     ]
     other = {"name": "h", "attributes": {"type": {"string": "gpu"}, "ok": {"bool": False}}}
     made.claims = [
-        ClaimReport("p/c", "p-c-x", "u", (Held(CHOICE, GPU), Held(CHOICE, other))),
+        ClaimReport("p/c", "p-c-x", "u", (HeldDevice(CHOICE, GPU), HeldDevice(CHOICE, other))),
         ClaimReport("q/c", "q-c-x", "v", (), "nothing fits"),
     ]
     return made

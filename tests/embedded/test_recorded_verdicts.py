@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from tests.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
 from tests.support.embedded_client import CLAIMS, claim_wire
 
@@ -24,7 +24,7 @@ def server_of(setting):
 def answer_of(server, method, path, body):
     try:
         answer = json.loads(json.dumps(server.request(method, path, body=body)))
-    except Refusal as refusal:
+    except ApiRefusal as refusal:
         return verdict(refusal.status, refusal.wire())
     return verdict(201 if method == "POST" else 200, answer)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from tests.support.api_cases import ALL_GATES, CONSUMES, COUNTERS, FULL, TAINT, one
 from tests.support.embedded_client import SLICES, slice_wire
 
@@ -22,7 +22,7 @@ def create(api, **spec):
 
 def fields(api, **spec):
     """The fields of the causes with which a slice is refused."""
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiRefusal) as caught:
         create(api, **spec)
     assert caught.value.status == 422, caught.value.message
     assert caught.value.reason == "Invalid"
@@ -37,7 +37,7 @@ def test_the_driver_the_pool_name_and_the_node_never_change():
     api = server()
     create(api)
     for spec in ({"driver": "other"}, {"node": "n2"}, {"nodeName": None, "allNodes": True}):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(ApiRefusal) as caught:
             api.request("PUT", f"{SLICES}/s", body=slice_wire(**spec))
         assert caught.value.status == 422
     assert api.request("PUT", f"{SLICES}/s", body=slice_wire(devices=one()))["metadata"]["generation"] == 2

@@ -5,7 +5,16 @@ import pytest
 
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
-from dra_driver.inventory.attributes import ATTRIBUTES, CAPACITIES, ROWS, Kind, Owner, family, label_product, names_of
+from dra_driver.inventory.attributes import (
+    ATTRIBUTES,
+    CAPACITIES,
+    ROWS,
+    Owner,
+    ValueKind,
+    family,
+    label_product,
+    names_of,
+)
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import DeviceType
 from dra_driver.model import limits
@@ -53,7 +62,9 @@ OURS_BY_RANK = [
 
 def kinds(device_type: DeviceType, owners: set[Owner]) -> dict[str, str]:
     return {
-        row.name: row.kind.value for row in ROWS[device_type] if row.owner in owners and row.kind is not Kind.QUANTITY
+        row.name: row.kind.value
+        for row in ROWS[device_type]
+        if row.owner in owners and row.kind is not ValueKind.QUANTITY
     }
 
 
@@ -63,7 +74,7 @@ def test_whole_gpus_carry_every_name_of_nvidias_driver_with_its_kind():
 
 def test_partitions_carry_every_name_of_nvidias_driver_with_its_kind():
     assert kinds(DeviceType.MIG, {Owner.NVIDIA, Owner.KUBERNETES}) == NVIDIA_MIG
-    assert {row.name for row in ROWS[DeviceType.MIG] if row.kind is Kind.QUANTITY} == NVIDIA_MIG_CAPACITIES
+    assert {row.name for row in ROWS[DeviceType.MIG] if row.kind is ValueKind.QUANTITY} == NVIDIA_MIG_CAPACITIES
 
 
 def test_ours_follow_by_rank_on_whole_gpus():

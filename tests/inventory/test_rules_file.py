@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.claims.node_settings import read_sharing_config
 from dra_driver.inventory.device import DeviceType, ShareMode
-from dra_driver.inventory.sharing.rules import Match, Portion, Rule
+from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule
 from dra_driver.model.errors import InputError
 from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
 
@@ -61,7 +61,9 @@ def faults_of(read):
 def test_every_field_is_read(read):
     first, second, third, fourth = read(RULES).rules
     match = Match(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
-    assert first == Rule("notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT), True)
+    assert first == SharingRule(
+        "notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT), True
+    )
     assert not second.is_hard
     assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
     assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)

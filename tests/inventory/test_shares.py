@@ -13,7 +13,7 @@ from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.sharing.rules import Match, Portion, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
@@ -23,11 +23,11 @@ MIB = 1 << 20
 NAME = "gpu-0000-65-00-0"
 PART = f"{NAME}-mig-1g10gb-19-2"
 CUT = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
-REPLICAS = Rule("four", mode=ShareMode.REPLICAS, replicas=4)
-MEMORY = Rule("memory", mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30, 1 << 30))
+REPLICAS = SharingRule("four", mode=ShareMode.REPLICAS, replicas=4)
+MEMORY = SharingRule("memory", mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30, 1 << 30))
 
 
-def shared(*rules: Rule, gpu=FULL_GPU, held=(), in_shares=(), **policy):
+def shared(*rules: SharingRule, gpu=FULL_GPU, held=(), in_shares=(), **policy):
     forms = frozenset([*((name, False) for name in held), *((name, True) for name in in_shares)])
     ownership = Ownership(held=frozenset([*held, *in_shares]), forms=forms)
     return build_inventory(facts(gpu), MigPolicy(ownership=ownership, **policy), SharingRules(rules, "node"))
@@ -95,7 +95,7 @@ def test_what_the_scheduler_rounds_a_memory_share_to_is_on_a_step_and_never_more
 
 @given(st.integers(1, 100), st.integers(1, 100), st.integers(0, 100))
 def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
-    inventory = shared(Rule("c", mode=ShareMode.COMPUTE, portion=Portion(least, least, step)))
+    inventory = shared(SharingRule("c", mode=ShareMode.COMPUTE, portion=Portion(least, least, step)))
     (device,) = inventory.devices
     if device.type is DeviceType.GPU:
         assert least + step > 100
@@ -108,7 +108,9 @@ def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
     assert fit(device, {}) == 100 // least
 
 
-@pytest.mark.parametrize("rule", [REPLICAS, MEMORY, Rule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5))])
+@pytest.mark.parametrize(
+    "rule", [REPLICAS, MEMORY, SharingRule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5))]
+)
 @pytest.mark.parametrize("gpu", [FULL_GPU, CUT])
 def test_a_shared_device_is_one_that_the_api_takes_and_every_capacity_has_a_default(rule, gpu):
     if gpu is CUT and rule.mode is ShareMode.MEMORY:
@@ -142,11 +144,11 @@ def test_seven_partitions_of_four_replicas_are_twenty_eight_tenants():
 
 def test_nothing_configured_is_as_before():
     assert shared() == build_inventory(facts(FULL_GPU))
-    assert shared(Rule("whole")) == shared()
+    assert shared(SharingRule("whole")) == shared()
 
 
 def test_the_first_rule_that_matches_wins():
-    whole = Rule("one stays whole", Match(devices=(NAME,)))
+    whole = SharingRule("one stays whole", Match(devices=(NAME,)))
     assert shared(whole, REPLICAS) == shared()
     assert shared(REPLICAS, whole).devices[0].type is DeviceType.GPU_SHARE
 
@@ -280,7 +282,7 @@ def cuttable():
 # Settings
 
 
-def settings_of(rule: Rule, gpu=FULL_GPU):
+def settings_of(rule: SharingRule, gpu=FULL_GPU):
     inventory = shared(rule, gpu=gpu)
     (device,) = inventory.devices
     return device.share.settings, [d.share and d.share.settings for d in inventory.instead[device.name]]
@@ -296,7 +298,7 @@ def test_an_mps_daemon_gives_each_replica_its_part_unless_told_otherwise():
 
 def test_the_largest_share_is_the_ceiling_of_the_daemon():
     assert settings_of(replace(MEMORY, settings=MpsSettings()))[0] == MpsSettings(pinned_memory_limit=79 << 30)
-    compute = Rule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5, 50), settings=MpsSettings())
+    compute = SharingRule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5, 50), settings=MpsSettings())
     assert settings_of(compute)[0] == MpsSettings(active_thread_percentage=50)
 
 

@@ -7,7 +7,7 @@ import pytest
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import DeviceType, Inventory, ShareMode
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.sharing.rules import Match, Portion, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import gpu_name
 from dra_driver.model.sharing import MpsSettings, Tenants
 from tests.support.facts import FULL_GPU, PARTITION, facts
@@ -16,7 +16,7 @@ GPUS = tuple(
     replace(FULL_GPU, uuid=f"GPU-{index}", pci_address=f"0000:0{index}:00.0", minor=index) for index in range(4)
 )
 NAMES = tuple(gpu_name(gpu.pci_address) for gpu in GPUS)
-RULE = Rule(
+RULE = SharingRule(
     "teams",
     Match(types=(DeviceType.GPU,)),
     ShareMode.REPLICAS,
@@ -26,7 +26,7 @@ RULE = Rule(
 )
 
 
-def inventory(*rules: Rule, gpus=GPUS, tenants=(), in_shares=()) -> Inventory:
+def inventory(*rules: SharingRule, gpus=GPUS, tenants=(), in_shares=()) -> Inventory:
     ownership = Ownership(
         held=frozenset(in_shares), forms=frozenset((name, True) for name in in_shares), tenants=frozenset(tenants)
     )
@@ -50,7 +50,7 @@ def test_devices_are_dealt_to_the_namespaces_in_turn_and_say_so_in_every_form():
 
 def test_each_rule_deals_anew_and_other_shares_are_for_everybody():
     first = replace(RULE, match=Match(devices=(NAMES[0],)), namespaces=("team-c",))
-    plain = Rule("plain", Match(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
+    plain = SharingRule("plain", Match(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
     found = inventory(first, plain, RULE)
     assert offered(found) == dict(zip(NAMES, ("team-c", "", "team-a", "team-b"), strict=True))
     assert "tenant" not in found.by_name[NAMES[1]].attributes

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cli.inputs.devices import fleet_of_profile
-from dra_driver.migrate.labels import Rule, Unsaid, expressed, refined
+from dra_driver.migrate.labels import LabelRequirement, Unsaid, expressed, refined
 from dra_driver.migrate.node_rules import absorb
-from dra_driver.migrate.report import Report, Subject
-from dra_driver.migrate.resources import Kind
+from dra_driver.migrate.report import FileReport, ReportSubject
+from dra_driver.migrate.resources import DeviceKind
 from dra_driver.model.quantity import Quantity
 from dra_driver.selectors import compile_selector
 
 PROFILES = ("dgx-h100", "dgx-a100", "hgx-h200", "gb200-tray", "l40s", "t4")
-GPU, PART = Kind(), Kind(is_partition=True)
+GPU, PART = DeviceKind(), DeviceKind(is_partition=True)
 
 
 def labels_of(wire):
@@ -87,8 +87,10 @@ def rules(draw):
     value = st.sampled_from([*known, *near, "none-of-them"])
     operator = draw(st.sampled_from(["In", "NotIn", "Exists", "Gt", "Lt"]))
     if operator in {"Gt", "Lt"}:
-        return Rule(label, operator, (draw(st.sampled_from(near or ["1"])),))
-    return Rule(label, operator, () if operator == "Exists" else tuple(draw(st.lists(value, min_size=1, max_size=3))))
+        return LabelRequirement(label, operator, (draw(st.sampled_from(near or ["1"])),))
+    return LabelRequirement(
+        label, operator, () if operator == "Exists" else tuple(draw(st.lists(value, min_size=1, max_size=3)))
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,7 +112,7 @@ def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(term
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}
     spec = {"affinity": {"nodeAffinity": required}}
-    rows = absorb(spec, [GPU], Subject("Pod p", Report()))
+    rows = absorb(spec, [GPU], ReportSubject("Pod p", FileReport()))
     if "affinity" not in spec:
         for wire, labels in gpus():
             wanted = any(all(matches(rule, labels) for rule in term) for term in terms)
@@ -139,7 +141,7 @@ def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_pa
     ],
 )
 def test_what_devices_do_not_say_is_kept_with_a_reason(label, why):
-    said = expressed(Rule(f"nvidia.com/{label}", "In", ("8",)), GPU)
+    said = expressed(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
     assert isinstance(said, Unsaid)
     assert said.code == why
     assert said.why
@@ -147,12 +149,14 @@ def test_what_devices_do_not_say_is_kept_with_a_reason(label, why):
 
 def test_a_product_label_tells_partitions_and_shares():
     def product(value):
-        return [Rule("nvidia.com/gpu.product", "In", (value,))]
+        return [LabelRequirement("nvidia.com/gpu.product", "In", (value,))]
 
     assert refined(GPU, product("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb")) == PART
-    assert refined(GPU, product("NVIDIA-A10-SHARED")) == Kind(is_share=True)
+    assert refined(GPU, product("NVIDIA-A10-SHARED")) == DeviceKind(is_share=True)
     assert refined(GPU, product("NVIDIA-A10")) == GPU
-    assert refined(GPU, [Rule("nvidia.com/gpu.sharing-strategy", "In", ("mps",))]) == Kind(is_share=True)
+    assert refined(GPU, [LabelRequirement("nvidia.com/gpu.sharing-strategy", "In", ("mps",))]) == DeviceKind(
+        is_share=True
+    )
 
 
 def test_a_partition_is_chosen_by_product_and_profile():
@@ -167,26 +171,28 @@ def test_a_partition_is_chosen_by_product_and_profile():
         ("NVIDIA-H100-80GB-HBM3-MIG-2g.20gb", False),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.10gb", False),
     ):
-        said = expressed(Rule("nvidia.com/gpu.product", "In", (value,)), PART)
+        said = expressed(LabelRequirement("nvidia.com/gpu.product", "In", (value,)), PART)
         assert holds(said, part) is wanted
-        assert holds(expressed(Rule("nvidia.com/gpu.product", "NotIn", (value,)), PART), part) is not wanted
+        assert holds(expressed(LabelRequirement("nvidia.com/gpu.product", "NotIn", (value,)), PART), part) is not wanted
 
 
 def test_labels_of_a_profile_are_about_partitions_of_that_profile():
-    part = Kind(is_partition=True, profile="1g.10gb")
-    assert expressed(Rule("nvidia.com/mig-1g.10gb.count", "Exists"), part) == ""
-    assert expressed(Rule("nvidia.com/mig-1g.10gb.count", "Gt", ("0",)), part) == ""
-    assert isinstance(expressed(Rule("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), Unsaid)
-    assert "multiprocessors" in expressed(Rule("nvidia.com/mig-1g.10gb.multiprocessors", "Gt", ("10",)), part)
-    assert isinstance(expressed(Rule("nvidia.com/mig-2g.20gb.count", "Exists"), part), Unsaid)
-    assert isinstance(expressed(Rule("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), Unsaid)
+    part = DeviceKind(is_partition=True, profile="1g.10gb")
+    assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), part) == ""
+    assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("0",)), part) == ""
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), Unsaid)
+    assert "multiprocessors" in expressed(
+        LabelRequirement("nvidia.com/mig-1g.10gb.multiprocessors", "Gt", ("10",)), part
+    )
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-2g.20gb.count", "Exists"), part), Unsaid)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), Unsaid)
 
 
 def test_driver_versions_lose_their_leading_zeros():
-    said = expressed(Rule("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
+    said = expressed(LabelRequirement("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
     assert 'semver("535.54.3")' in said
 
 
 @pytest.mark.parametrize("rule", [("In", ()), ("Gt", ("a",)), ("Gt", ("1", "2")), ("Exists", ("1",)), ("Like", ("1",))])
 def test_a_rule_that_matches_no_node_stays_where_it_is(rule):
-    assert isinstance(expressed(Rule("nvidia.com/gpu.memory", *rule), GPU), Unsaid)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), Unsaid)

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate import Source, TemplateNames, migrate
-from dra_driver.migrate.resources import Kind
+from dra_driver.migrate import SourceText, TemplateNames, migrate
+from dra_driver.migrate.resources import DeviceKind
 from dra_driver.model.errors import InputError
 
 
@@ -29,7 +29,7 @@ def gpus(name, count, resource="nvidia.com/gpu"):
 
 def run(*wires, **options):
     text = "---\n".join(yaml.safe_dump(wire, sort_keys=False) for wire in wires)
-    (done,) = migrate([Source("test.yaml", text)], **options)
+    (done,) = migrate([SourceText("test.yaml", text)], **options)
     return list(yaml.safe_load_all(done.new)), done
 
 
@@ -68,7 +68,7 @@ def test_requests_alone_are_taken_and_said():
 def test_a_fault_in_one_file_gives_out_nothing():
     good = yaml.safe_dump(pod([gpus("c", 1)]))
     with pytest.raises(InputError):
-        migrate([Source("good.yaml", good), Source("bad.yaml", good.replace("gpu: 1", "gpu: one"))])
+        migrate([SourceText("good.yaml", good), SourceText("bad.yaml", good.replace("gpu: 1", "gpu: one"))])
 
 
 def test_resources_of_an_ephemeral_container_are_said_and_left():
@@ -143,7 +143,7 @@ def test_a_toleration_is_added_once_and_only_where_none_tolerates():
 def test_shared_resources_become_shares():
     found, _ = run(pod([gpus("c", 1, "nvidia.com/mig-1g.10gb.shared"), gpus("d", 2, "nvidia.com/gpu.shared")]))
     assert requests(found[0]) == {"c": ("mig-share.nvidia.com", 1), "d": ("gpu-share.nvidia.com", 2)}
-    found, _ = run(pod([gpus("c", 1)]), known={"nvidia.com/gpu": Kind(is_share=True)})
+    found, _ = run(pod([gpus("c", 1)]), known={"nvidia.com/gpu": DeviceKind(is_share=True)})
     assert requests(found[0]) == {"gpu": ("gpu-share.nvidia.com", 1)}
 
 
@@ -213,7 +213,7 @@ def held_by(container, rows):
 )
 def test_a_template_of_helm_is_refused_with_what_to_do(text):
     with pytest.raises(InputError, match="template of Helm") as caught:
-        migrate([Source("chart/templates/a.yaml", f"apiVersion: v1\nkind: Pod\n{text}")])
+        migrate([SourceText("chart/templates/a.yaml", f"apiVersion: v1\nkind: Pod\n{text}")])
     assert caught.value.code == "input.template"
     assert "helm template" in caught.value.hint
 
@@ -228,7 +228,7 @@ def test_a_template_of_helm_is_refused_with_what_to_do(text):
     ],
 )
 def test_braces_of_others_are_no_template_of_helm(text):
-    (done,) = migrate([Source("a.yaml", f"apiVersion: v1\nkind: ConfigMap\n{text}")])
+    (done,) = migrate([SourceText("a.yaml", f"apiVersion: v1\nkind: ConfigMap\n{text}")])
     assert done.new == done.old
 
 
@@ -321,7 +321,7 @@ def test_a_configmap_of_somebody_else_is_left_alone():
 
 @pytest.mark.parametrize("text", ["", "---\n", "# nothing\n", "---\n---\n# end\n"])
 def test_a_file_without_objects_stays(text):
-    (done,) = migrate([Source("empty.yaml", text)])
+    (done,) = migrate([SourceText("empty.yaml", text)])
     assert done.new == text
 
 
@@ -338,10 +338,10 @@ def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
 
 def test_an_object_of_json_is_put_into_a_list_and_that_is_said():
     text = json.dumps(pod([gpus("c", 1)]), indent=2)
-    (done,) = migrate([Source("p.json", text)])
+    (done,) = migrate([SourceText("p.json", text)])
     assert [one["kind"] for one in json.loads(done.new)["items"]] == ["ResourceClaimTemplate", "Pod"]
     assert "list" in {row.code for row in done.changes}
-    (again,) = migrate([Source("p.json", done.new)])
+    (again,) = migrate([SourceText("p.json", done.new)])
     assert again.new == again.old
 
 

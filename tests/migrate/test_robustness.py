@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate import Source, migrate
+from dra_driver.migrate import SourceText, migrate
 from dra_driver.model.errors import InputError
 from tests.support.migrate_shapes import SHAPES
 
@@ -54,8 +54,8 @@ def test_a_manifest_with_odd_values_is_migrated_or_refused_by_name(data):
     text = "---\n".join(yaml.safe_dump(one, sort_keys=False, default_flow_style=style) for one in documents)
     fault = None
     try:
-        (once,) = migrate([Source("odd.yaml", text)])
-        (twice,) = migrate([Source("odd.yaml", once.new)])
+        (once,) = migrate([SourceText("odd.yaml", text)])
+        (twice,) = migrate([SourceText("odd.yaml", once.new)])
     except InputError as refused:
         fault = refused
     if fault is not None:

@@ -11,7 +11,7 @@ import yaml
 from dra_driver.cli.inputs.classes import Classes
 from dra_driver.cli.inputs.documents import parse_documents
 from dra_driver.cli.inputs.selectors import queries_of
-from dra_driver.migrate import Source, migrate
+from dra_driver.migrate import SourceText, migrate
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from tests.support.migrate_shapes import SHAPES, expected, migrated
 
@@ -48,7 +48,7 @@ def test_what_is_lost_is_said_and_nothing_else(shape):
 
 @by_name
 def test_a_second_run_changes_nothing(shape):
-    (again,) = migrate([Source(shape.name, migrated(shape).new)])
+    (again,) = migrate([SourceText(shape.name, migrated(shape).new)])
     assert (again.new, again.changes) == (again.old, ())
 
 

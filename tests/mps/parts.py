@@ -20,7 +20,7 @@ from dra_driver.mps import mounts, processes
 from dra_driver.mps.calling import call
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import Folder, key_of
-from dra_driver.mps.keeper import Keeper
+from dra_driver.mps.keeper import Daemons
 from dra_driver.mps.launch import find_program
 from tests.support.fake_mps import FakeMps
 from tests.support.waiting import until
@@ -105,7 +105,7 @@ class Rig:
         self.folder, self.root = folder, folder / "d"
         self.root.mkdir(exist_ok=True)
         self.fake = FakeMps(folder / "driver") if not (folder / "driver").exists() else None
-        self.keeper = Keeper(
+        self.keeper = Daemons(
             self.root,
             lambda: find_program(folder / "driver", is_private=False),
             boot_id=boot_id,

@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.model.errors import DriverError, Retry
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.mps.keeper import Keeper, bound_logs
+from dra_driver.mps.keeper import Daemons, bound_logs
 from dra_driver.mps.launch import find_program
 from tests.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
@@ -205,7 +205,7 @@ def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: 
 
 def test_without_the_program_the_driver_root_is_named(folder: Path):
     (folder / "d").mkdir()
-    keeper = Keeper(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
+    keeper = Daemons(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
     with pytest.raises(DriverError, match=str(folder / "none")) as failed:
         keeper.start(device(), SETTINGS, time.monotonic() + 1)
     assert code_of(failed) == "sharing.mps-no-program"
@@ -216,7 +216,7 @@ def test_a_path_that_no_socket_takes_is_refused_before_anything_is_made(folder: 
     deep = folder / ("x" * 80)
     deep.mkdir()
     FakeMps(folder / "driver")
-    keeper = Keeper(deep, lambda: find_program(folder / "driver", is_private=False), boot_id="b")
+    keeper = Daemons(deep, lambda: find_program(folder / "driver", is_private=False), boot_id="b")
     with pytest.raises(DriverError) as failed:
         keeper.start(device(), SETTINGS, time.monotonic() + 1)
     assert code_of(failed) == "sharing.mps-path-too-long"

@@ -20,7 +20,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.mps import client_files, processes
 from dra_driver.mps.birth import newborn
 from dra_driver.mps.folder import Folder, key_of
-from dra_driver.mps.launch import Program
+from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin
 from tests.mps.parts import (
     SETTINGS,
@@ -319,7 +319,7 @@ def test_a_gate_that_closes_ends_what_waits_behind_it(folder: Path):
     at = Folder(folder, "key")
     at.path.mkdir()
     at.log.mkdir()
-    program = Program((sys.executable, "-c", "raise SystemExit('it began')"))
+    program = ControlProgram((sys.executable, "-c", "raise SystemExit('it began')"))
     with newborn(program, at, [], uuid=device().uuid, cgroup=None) as new:
         identity = new.identity
         assert identity.is_alive()

@@ -223,8 +223,8 @@ def test_an_identity_is_of_one_process_only():
     mine = processes.identify(os.getpid())
     assert mine is not None
     assert mine.is_alive()
-    assert not processes.Identity(mine.pid, mine.start_ticks + 1).is_alive()
-    assert processes.open_pidfd(processes.Identity(mine.pid, mine.start_ticks + 1)) is None
+    assert not processes.ProcessIdentity(mine.pid, mine.start_ticks + 1).is_alive()
+    assert processes.open_pidfd(processes.ProcessIdentity(mine.pid, mine.start_ticks + 1)) is None
 
 
 def test_keys_of_devices_are_short_and_differ():

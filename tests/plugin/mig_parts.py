@@ -12,7 +12,7 @@ from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.mig.partition_owners import Owners
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from tests.plugin.parts import Rig
 
 WHOLE = "gpu-0000-01-00-0"
@@ -48,7 +48,7 @@ class MigRig(Rig):
             str(self.root / "profile.yaml"), Roots(proc=str(self.proc)), node_name="n1", state_dir=self.data
         )
         preparer = super().restart()
-        self.owners = Owners(self.hardware, self.ledger, self.locks, self.boot_id)
+        self.owners = PartitionOwners(self.hardware, self.ledger, self.locks, self.boot_id)
         self.look()
         return preparer
 

@@ -19,10 +19,10 @@ from dra_driver.inventory.device import Device, DeviceType, Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import Abandonment
+from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.node_identity import Node
+from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 
@@ -158,7 +158,7 @@ class Rig:
         )
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
-        node = Node(DRIVER, POOL, self.boot_id)
+        node = NodeIdentity(DRIVER, POOL, self.boot_id)
         self.preparer = Preparer(
             node,
             api=self.api,
@@ -171,7 +171,7 @@ class Rig:
             proc=self.root / "proc",
             supervisor=self.supervisor,
             cgroups=self.root / "cgroup",
-            abandonment=Abandonment(
+            abandonment=GoneClaims(
                 node,
                 self.api,
                 self.ledger,

@@ -5,7 +5,7 @@ import pytest
 from dra_driver.inventory.mig.geometry import wanted_of
 from dra_driver.inventory.mig.geometry_rules import read_rules
 from dra_driver.model.errors import HardwareError, NodeError
-from dra_driver.plugin.mig.declared_mig import Geometer
+from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
 from tests.plugin.mig_parts import MigRig, small
@@ -32,11 +32,11 @@ def rig(tmp_path):
     rig.close()
 
 
-def geometer(rig, declared, config=None) -> Geometer:
+def geometer(rig, declared, config=None) -> DeclaredMig:
     def changed():
         rig.changes += 1
 
-    return Geometer(
+    return DeclaredMig(
         GeometrySource(
             read_rules(declared, has_file=config is not None), "n1", api=rig.labels, kubelet=rig.labels, file=config
         ),

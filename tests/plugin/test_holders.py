@@ -7,7 +7,7 @@ import pytest
 from dra_driver.model.errors import ApiError, ClaimError, Retry
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
 from dra_driver.plugin.gone_claims import GONE_SECONDS
-from dra_driver.plugin.ledger.record import State
+from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.reaper import Reaper
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
@@ -157,7 +157,7 @@ def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> No
 
 
 def test_a_half_done_holder_that_nobody_works_on_is_undone_at_once(held: Rig) -> None:
-    held.ledger.set_state("old", State.UNPREPARING)
+    held.ledger.set_state("old", ClaimState.UNPREPARING)
     assert held.prepare("new")[0].device == "gpu-0"
     assert held.states() == {"new": "prepared"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dra_driver.model.errors import ClaimError, PrepareError, Retry
-from dra_driver.plugin.ledger.record import State
+from dra_driver.plugin.ledger.record import ClaimState
 from tests.plugin.parts import Rig, claim_wire, inventory, result
 
 DEVICES = ["gpu-0", "gpu-1", "gpu-2", "mig-0"]
@@ -92,7 +92,7 @@ class Kubelet(RuleBasedStateMachine):
     @rule(uid=UIDS)
     def crash_while_unpreparing(self, uid: str) -> None:
         if uid in self.prepared:
-            self.rig.ledger.set_state(uid, State.UNPREPARING)
+            self.rig.ledger.set_state(uid, ClaimState.UNPREPARING)
             del self.prepared[uid]
             self.restart()
 

@@ -16,7 +16,7 @@ from dra_driver.plugin.effects.steps import is_only_file
 from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.ledger.ledger import Ledger, has_claims
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
-from dra_driver.plugin.ledger.record import State
+from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.reaper import Reaper
 from tests.plugin.parts import DRIVER, Rig, claim_wire, result
 
@@ -372,4 +372,4 @@ def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:
 
 
 def test_states_are_written_as_plain_words(rig: Rig) -> None:
-    assert {str(s) for s in State} == {"preparing", "prepared", "unpreparing", "recovered"}
+    assert {str(s) for s in ClaimState} == {"preparing", "prepared", "unpreparing", "recovered"}

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from dra_driver.plugin.kubelet.registration import Registration
-from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch, ask
+from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers, ask
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
@@ -41,7 +41,7 @@ def other(folder):
 
 
 def watch(folder, **more):
-    return NamesakeWatch(folder / "plugins_registry", folder / "plugins" / DRIVER, driver=DRIVER, **more)
+    return SameNameDrivers(folder / "plugins_registry", folder / "plugins" / DRIVER, driver=DRIVER, **more)
 
 
 def test_a_driver_of_our_name_is_one_whatever_its_socket_is_called(folder, other):

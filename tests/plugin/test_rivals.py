@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dra_driver.plugin.ledger.conflicts import Rival, by_holder
-from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
+from dra_driver.plugin.ledger.record import ClaimState, Record
 
 
 def record(uid: str) -> Record:
-    return Record(uid=uid, namespace="ns", name=uid, state=State.PREPARED, boot_id="b", allocation={}, steps=())
+    return Record(uid=uid, namespace="ns", name=uid, state=ClaimState.PREPARED, boot_id="b", allocation={}, steps=())
 
 
 def test_each_holder_is_told_once_and_slices_only_of_gpus_that_are_not_named():
     u1, u2 = record("u1"), record("u2")
-    whole = [Rival(name, u1) for name in ("gpu-a/memory-slice-0", "gpu-a", "gpu-a/memory-slice-1", "gpu-b")]
-    parts = [Rival(f"gpu-c/memory-slice-{i}", u2) for i in (10, 2)]
+    whole = [Conflict(name, u1) for name in ("gpu-a/memory-slice-0", "gpu-a", "gpu-a/memory-slice-1", "gpu-b")]
+    parts = [Conflict(f"gpu-c/memory-slice-{i}", u2) for i in (10, 2)]
     assert [(text, rival.record.uid) for text, rival in by_holder([*parts, *whole])] == [
         ("gpu-a, gpu-b", "u1"),
         ("gpu-c (memory-slice-2, memory-slice-10)", "u2"),
@@ -22,4 +22,4 @@ def test_each_holder_is_told_once_and_slices_only_of_gpus_that_are_not_named():
 
 def test_pods_that_outlive_their_claim_are_holders_of_their_own():
     u1 = record("u1")
-    assert len(by_holder([Rival("gpu-a", u1), Rival("gpu-a", u1, ("pod",)), Rival("gpu-b", u1)])) == 2
+    assert len(by_holder([Conflict("gpu-a", u1), Conflict("gpu-a", u1, ("pod",)), Conflict("gpu-b", u1)])) == 2

@@ -13,7 +13,7 @@ import pytest
 from dra_driver.model.errors import ClaimError
 from dra_driver.plugin import guard
 from dra_driver.plugin.ledger import kept_back
-from dra_driver.plugin.ledger.record import State
+from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.running_pods import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
@@ -192,7 +192,7 @@ def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in
     machine.run(7, "container", CONTAINER, OLD)
     rig.api.put(claim_wire("old", result("gpu-0"), result("gpu-1"), pods=(OLD,)))
     rig.prepare("old")
-    rig.ledger.set_state("old", State.UNPREPARING)
+    rig.ledger.set_state("old", ClaimState.UNPREPARING)
     rig.preparer.close()
     rig.restart()
     assert rig.preparer.repair() == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.folder_use import LOCK, Tenancy
+from dra_driver.plugin.folder_use import LOCK, FolderUse
 from tests.support.waiting import until
 
 
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 
 def tenant(folder):
-    made = Tenancy(folder)
+    made = FolderUse(folder)
     made.enter()
     return made
 

@@ -69,11 +69,11 @@ def test_a_claim_prepared_by_one_agent_is_unprepared_by_the_other(rig: Rig, tmp_
 
 
 def test_repair_leaves_alone_what_the_other_agent_is_at_work_on(rig: Rig, tmp_path: Path) -> None:
-    from dra_driver.plugin.ledger.record import State
+    from dra_driver.plugin.ledger.record import ClaimState
 
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
-    rig.ledger.set_state("u1", State.PREPARING)
+    rig.ledger.set_state("u1", ClaimState.PREPARING)
     other = Rig(tmp_path)
     with rig.locks.hold(["claim/u1"], Deadline.after(1)):
         assert other.preparer.repair() == 0

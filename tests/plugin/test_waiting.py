@@ -3,14 +3,14 @@
 import threading
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
-from dra_driver.plugin.waiting import Looks, Waiting
+from dra_driver.plugin.waiting import InterruptiblePause, Looks
 from tests.plugin.kubelet import FakeKubelet, claim, eventually
 from tests.plugin.parts import DRIVER, Rig, in_thread, inventory
 
 
 def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
     version = [1]
-    waiting = Waiting(lambda: version[0])
+    waiting = InterruptiblePause(lambda: version[0])
     sleepers = [in_thread(waiting.await_change, 30.0, waiting.seen)[0] for _ in range(20)]
     eventually(lambda: waiting._sleepers == 20)
     assert [t.name for t in threading.enumerate()].count("waiting") == 1
@@ -22,7 +22,7 @@ def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
 
 
 def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
-    waiting = Waiting(lambda: 1)
+    waiting = InterruptiblePause(lambda: 1)
     seen = waiting.seen
     waiting.wake()
     thread, _ = in_thread(waiting.await_change, 30.0, seen)
@@ -31,7 +31,7 @@ def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
 
 
 def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
-    waiting = Waiting(lambda: 1)
+    waiting = InterruptiblePause(lambda: 1)
     thread, _ = in_thread(waiting.pause, 30.0)
     waiting.wake()
     thread.join(0.2)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import RULES, Subject, outcomes
+from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint, mend
 from tests.support.cel_expressions import DEVICES, expression
 
@@ -35,7 +35,7 @@ FLEET = [
 
 def subject(text, fleet=FLEET, **options):
     views = [prepare_device(wire, driver) for wire, driver in fleet]
-    return Subject(ENGINE.compile(text), ENGINE, views, [1] * len(views), **options)
+    return LintSubject(ENGINE.compile(text), ENGINE, views, [1] * len(views), **options)
 
 
 def rules(text, fleet=FLEET, **options):

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import Subject
+from dra_driver.selectors.lint.findings import LintSubject
 from dra_driver.selectors.lint.lint import lint
 from dra_driver.selectors.values.patience import QUICK_COST, OutOfPatienceError, patience
 
@@ -52,7 +52,7 @@ def test_linting_is_stopped_between_devices(engine):
     selector = engine.compile(f'device.attributes["{DRIVER}"].model == "x"')
     check = Counted(30)
     with patience(check), pytest.raises(Enough):
-        lint(Subject(selector, engine, [VIEW] * 100, [1] * 100))
+        lint(LintSubject(selector, engine, [VIEW] * 100, [1] * 100))
 
 
 def test_tracing_is_stopped_too(engine):

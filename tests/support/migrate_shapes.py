@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dra_driver.migrate import Source, migrate
+from dra_driver.migrate import SourceText, migrate
 
 HERE = Path(__file__).resolve().parents[1] / "migrate"
 SHAPES = sorted((HERE / "shapes").iterdir())
@@ -21,7 +21,7 @@ def expected(shape: Path) -> Path:
 
 def migrated(shape: Path):
     """Migrate a shape."""
-    (done,) = migrate([Source(shape.name, shape.read_text())])
+    (done,) = migrate([SourceText(shape.name, shape.read_text())])
     return done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.webhook import fleet as fleets
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
 from tests.support.embedded_client import slice_wire
@@ -38,7 +38,7 @@ def said(fleet, *expressions, class_name=DRIVER):
 
 @pytest.fixture
 def fleet():
-    made = Fleet(DRIVER)
+    made = PublishedFleet(DRIVER)
     made.replace_classes((device_class(expressions=[f'device.driver == "{DRIVER}"'], name=DRIVER),))
     made.replace_slices(())
     return made

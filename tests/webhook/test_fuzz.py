@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dra_driver.claims.config import decode_config
 from dra_driver.model.errors import ClaimError
 from dra_driver.webhook.certificates import make_pair
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import UNREAD, judges
@@ -61,7 +61,7 @@ EXPRESSION = f'device.attributes["{DRIVER}"].model == "x"'
 @pytest.fixture(scope="module")
 def ask():
     """Return a function that sends a body and gives status and answer."""
-    fleet = Fleet(DRIVER)
+    fleet = PublishedFleet(DRIVER)
     fleet.replace_classes((device_class(expressions=["true"], name=DRIVER),))
     wire = slice_wire("s", driver=DRIVER, devices=[{"name": "gpu-0", "attributes": {"model": {"string": "y"}}}])
     wire["metadata"]["uid"] = "s"

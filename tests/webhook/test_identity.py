@@ -13,7 +13,7 @@ from cryptography import x509
 
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, Pair, make_pair, why_renew
-from dra_driver.webhook.identity import Identity, Mounted, SelfMade, load_pair
+from dra_driver.webhook.identity import Mounted, SelfMade, ServingIdentity, load_pair
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 
@@ -159,7 +159,7 @@ def test_a_bundle_that_somebody_emptied_is_put_back(api):
 
 def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
     del api.objects[CONFIGURATION]
-    identity = Identity(source(api))
+    identity = ServingIdentity(source(api))
     with pytest.raises(ApiError):
         identity.look()
     assert identity.fault
@@ -167,7 +167,7 @@ def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
 
 def test_files_are_followed_when_somebody_renews_them(tmp_path):
     pairs = [make_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
-    identity = Identity(Mounted(tmp_path))
+    identity = ServingIdentity(Mounted(tmp_path))
     with pytest.raises(NodeError, match="no certificate"):
         identity.look()
     for pair in pairs:
@@ -191,7 +191,7 @@ def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tm
     (tmp_path / "..data").symlink_to("..0")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    identity = Identity(Mounted(tmp_path), look_s=0.02, retry_s=0.02)
+    identity = ServingIdentity(Mounted(tmp_path), look_s=0.02, retry_s=0.02)
     identity.start()
     server = ReviewServer(("127.0.0.1", 0), identity.context, judges={}, readiness=tuple)
     server.start()

@@ -8,7 +8,7 @@ from dra_driver.embedded.api.kinds import CLASSES, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
@@ -34,7 +34,7 @@ def wire(name, *devices):
 
 @pytest.fixture
 def fleet():
-    made = Fleet()
+    made = PublishedFleet()
     made.replace_slices((wire("s1", device(1), device(2), device(3, model={"string": "x"})),))
     made.replace_classes((device_class(expressions=[CLASS], name=DRIVER), device_class(name="other")))
     return made
@@ -174,7 +174,7 @@ def test_a_class_is_linted_too(linter):
 
 
 def test_nothing_is_said_before_the_fleet_is_known():
-    assert said(FleetLinter(Fleet(), DRIVER, kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
+    assert said(FleetLinter(PublishedFleet(), DRIVER, kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
 
 
 def test_verdicts_follow_the_fleet(fleet, linter):
@@ -191,7 +191,7 @@ def test_watches_keep_the_fleet_up_to_date(tmp_path):
     server.start()
     server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
-    fleet = Fleet()
+    fleet = PublishedFleet()
     watch = FleetWatch(api, fleet)
     watch.start()
     try:

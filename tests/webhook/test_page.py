@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.inputs.devices import fleet_of_profile
-from dra_driver.webhook.fleet import Fleet
+from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.linting import SAID, FleetLinter
 from dra_driver.webhook.review import judge_configs, judge_selectors
 from tests.support.webhook_page import FILES, PAGE, shown
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def linter():
     """The fleet of the page: one node of the profile demo-h100."""
-    fleet = Fleet()
+    fleet = PublishedFleet()
     found = yaml.safe_load((ROOT / "deviceclasses" / f"{DRIVER}.yaml").read_text())
     fleet.replace_classes((found,))
     devices = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]

@@ -21,7 +21,7 @@ from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.lint.findings import RULES, Finding, Subject
+from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject
 from dra_driver.selectors.lint.lint import lint, mend
 
 Place = tuple[str, int, tuple[str | int, ...]]
@@ -32,8 +32,8 @@ class Linted:
     """One selector with its findings; `better` is it after all safe fixes."""
 
     compiled: Compiled
-    subject: Subject
-    findings: tuple[Finding, ...]
+    subject: LintSubject
+    findings: tuple[LintFinding, ...]
     better: str | None
 
     @property
@@ -98,7 +98,7 @@ def _linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Ite
             following = query.compiled[position + 1 :]
             if one in own and key not in seen:
                 seen.add(key)
-                subject = Subject(
+                subject = LintSubject(
                     selector,
                     engine,
                     [group.view for group in reached],

@@ -50,7 +50,7 @@ def command(**options: Any) -> int:
     Exit status: 0; 2 and 5 as for cel test when there are no devices.
     """  # noqa: D301
     given = gather(options, needs_selectors=False, uses_stdin=False)
-    session = Session(given)
+    session = ReplSession(given)
     say_heading(session.out, given)
     lines = _typed(session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for written in given.queries[0].selectors if given.queries else ():
@@ -62,7 +62,7 @@ def command(**options: Any) -> int:
     return ExitCode.OK
 
 
-class Session:
+class ReplSession:
     """Answers lines, one at a time."""
 
     def __init__(self, given: Given) -> None:
@@ -135,7 +135,7 @@ class Session:
             say(self.out, _HELP)
 
 
-def _typed(session: Session) -> Iterator[str]:
+def _typed(session: ReplSession) -> Iterator[str]:
     """Read lines from the terminal, edited with completion."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app

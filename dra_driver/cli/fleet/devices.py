@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from dra_driver.cli.fleet.offer import Offer, offer_of
+from dra_driver.cli.fleet.offer import NodeOffer, offer_of
 from dra_driver.cli.inputs.hardware import Chosen, chosen, hardware_options
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.hardware.facts import Facts, GpuFacts
@@ -60,7 +60,7 @@ def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
     return ExitCode.OK if offer.devices else ExitCode.NO_MATCH
 
 
-def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> Wire:
+def _document(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str, ...]) -> Wire:
     from dra_driver.inventory.wire import counter_set_wire, device_wire
 
     inventory = offer.inventory
@@ -93,10 +93,10 @@ def _document(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str,
 
 def _withheld(selected: Chosen) -> str:
     """Say why the agent publishes none of this, as far as the node's own sockets show it."""
-    from dra_driver.plugin.kubelet.same_name_drivers import NamesakeWatch
+    from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
     from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
-    if other := NamesakeWatch(selected.registrar, selected.data, driver=selected.driver).find():
+    if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
         return other
     sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
     return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
@@ -113,7 +113,7 @@ def _gpu_document(gpu: GpuFacts) -> Wire:
     }
 
 
-def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...]) -> None:
+def _show(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str, ...]) -> None:
     out, inventory = console(), offer.inventory
     if offer.devices:
         title = f"pool {pool_name(selected.node, selected.driver)}"
@@ -141,7 +141,7 @@ def _show(selected: Chosen, facts: Facts, offer: Offer, left_out: tuple[str, ...
                 say(out, line, indent=2)
 
 
-def _show_counting(out: object, offer: Offer) -> None:
+def _show_counting(out: object, offer: NodeOffer) -> None:
     """Say on what it depends that this is published, and what is published instead."""
     if not offer.is_on_demand:
         return

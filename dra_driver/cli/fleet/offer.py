@@ -24,7 +24,7 @@ SHARED = "whole, and shared"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NodeOffer:
     """What a node would publish. `is_counting` is None where no server said whether it keeps shared counters.
 
     `server` is who was asked, or why nobody was; `exceptions` says which GPUs are not cut on demand, and why.
@@ -46,7 +46,7 @@ class Offer:
         return bool(self.inventory.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> Offer:
+def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> NodeOffer:
     """Work out what the agent would publish of these facts."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
@@ -55,7 +55,7 @@ def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: Shar
     said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
     is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.counter_sets else (None, "")
-    return Offer(inventory, is_counting, server, exceptions)
+    return NodeOffer(inventory, is_counting, server, exceptions)
 
 
 def runs_here(selected: Chosen) -> bool:
@@ -69,13 +69,13 @@ def _ownership(selected: Chosen) -> Ownership:
         return Ownership()
     from dra_driver.plugin.ledger.ledger import Ledger
     from dra_driver.plugin.locks import NodeLocks
-    from dra_driver.plugin.mig.partition_owners import Owners
+    from dra_driver.plugin.mig.partition_owners import PartitionOwners
     from dra_driver.plugin.node_identity import this_node
 
     ledger = Ledger(selected.data / "ledger.db", reads_only=True)
     try:
         node = this_node(selected.node, selected.driver, selected.roots.proc)
-        return Owners(selected.hardware, ledger, NodeLocks(selected.data / "locks"), node.boot_id).of_ledger()
+        return PartitionOwners(selected.hardware, ledger, NodeLocks(selected.data / "locks"), node.boot_id).of_ledger()
     except DriverError:
         return Ownership()
     finally:

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.cli.inputs.documents import STDIN, files_of, read_text, shown
-from dra_driver.migrate import Migrated, Source
+from dra_driver.migrate import Migrated, SourceText
 from dra_driver.model.errors import InputError, UsageError
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_sources(paths: Sequence[str]) -> list[Source]:
+def read_sources(paths: Sequence[str]) -> list[SourceText]:
     """Read what is to be migrated. Raises: InputError, UsageError."""
     if list(paths).count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
     origins = list(dict.fromkeys(origin for path in paths for origin in files_of(path)))
-    return [Source(shown(origin), read_text(origin)) for origin in origins]
+    return [SourceText(shown(origin), read_text(origin)) for origin in origins]
 
 
 def write_sources(done: Sequence[Migrated]) -> None:

@@ -14,7 +14,7 @@ from dra_driver.cli.cel.report import plural
 from dra_driver.cli.migrate.check import Check
 from dra_driver.cli.output import console, say
 from dra_driver.migrate import Migrated
-from dra_driver.migrate.report import Loss
+from dra_driver.migrate.report import MigrationLoss
 from dra_driver.model.errors import ExitCode
 
 _MOST_SUBJECTS = 3
@@ -56,7 +56,7 @@ def _say_file(out: Any, one: Migrated, *, in_place: bool) -> None:
             reasons.add(row.why)
 
 
-def _say_losses(out: Any, losses: Sequence[Loss]) -> None:
+def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
     """Say each loss once, with all that it is about."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for loss in losses:

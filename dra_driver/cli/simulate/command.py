@@ -100,7 +100,7 @@ def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
 
 
 def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.timeline import Event, Timeline
+    from dra_driver.allocation.timeline import Timeline, TimelineEvent
     from dra_driver.cli.simulate.explain import read_gates
 
     world = scenario.world
@@ -112,7 +112,7 @@ def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
         gates={**scenario.gates, **read_gates(given["gates"])},
         held=world.allocated(),
     )
-    events = [Event("drain", node) for node in given["drained"]] + list(scenario.events)
+    events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)
     for event in progress(events, "events"):
         yield timeline.happen(event)
 

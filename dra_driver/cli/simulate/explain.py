@@ -16,7 +16,7 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.explanation import Explanation, NodeExplanation
+    from dra_driver.allocation.explanation import AllocationExplanation, NodeExplanation
     from dra_driver.allocation.funnel import Funnel
     from dra_driver.cli.inputs.world import World
 
@@ -121,7 +121,7 @@ def read_gates(rows: tuple[str, ...]) -> dict[str, bool]:
     return gates
 
 
-def _document(explanation: Explanation) -> Wire:
+def _document(explanation: AllocationExplanation) -> Wire:
     """Write down all kinds of nodes, the first of them with all their devices."""
     nodes = [
         asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
@@ -137,7 +137,7 @@ def _document(explanation: Explanation) -> Wire:
     }
 
 
-def _show(explanation: Explanation) -> None:
+def _show(explanation: AllocationExplanation) -> None:
     out = console()
     verdicts = "" if explanation.exact else ", derived from its source"
     say(out, explanation.sentence, style="bold green" if explanation.ok else "bold red")

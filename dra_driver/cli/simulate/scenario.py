@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_driver.allocation.timeline import KINDS, Event, Job, jobs_of_claims
+from dra_driver.allocation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
 from dra_driver.model.errors import InputError
@@ -37,7 +37,7 @@ class Scenario:
     """One file, read."""
 
     world: World
-    events: tuple[Event, ...]
+    events: tuple[TimelineEvent, ...]
     kubernetes: str
     gates: Mapping[str, bool]
 
@@ -74,10 +74,10 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
     return value
 
 
-def arrivals(world: World) -> Event:
+def arrivals(world: World) -> TimelineEvent:
     """Let everything arrive that waits in a world: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
-    return Event("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
+    return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
 
 
 def jobs_of(world: World) -> Iterator[Job]:
@@ -93,7 +93,7 @@ def jobs_of(world: World) -> Iterator[Job]:
     yield from jobs_of_claims([c for c in free if not (c.get("status") or {}).get("allocation")])
 
 
-def _event(entry: Any, number: int, world: World, folder: Path) -> Event:
+def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
     if not isinstance(entry, dict) or len(entry) != 1:
         raise InputError("scenario", f"timeline entry {number} is not one KIND: …", hint=", ".join(KINDS))
     [(kind, what)] = entry.items()
@@ -107,17 +107,17 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> Event:
         other = World()
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
-        return Event(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
-    return Event(kind, str(what))
+        return TimelineEvent(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
+    return TimelineEvent(kind, str(what))
 
 
-def _arrive(what: Any, number: int, world: World, folder: Path) -> Event:
+def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent:
     if not isinstance(what, dict):
         raise InputError("scenario", f"timeline entry {number}: arrive wants {{name, requests}} or {{file}}")
     if "file" in what:
         coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
-        return Event("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
+        return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
         text = f"timeline entry {number}: arrive wants a name, and a count of at most {MOST_JOBS:,}"
@@ -131,7 +131,7 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> Event:
         default_requests(spec)
         claim = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
         jobs.append(Job(name, (claim,)))
-    return Event("arrive", what["name"] if count == 1 else f"{what['name']} ({count})", jobs=tuple(jobs))
+    return TimelineEvent("arrive", what["name"] if count == 1 else f"{what['name']} ({count})", jobs=tuple(jobs))
 
 
 def _moved(one: Wire, node: str) -> Wire:

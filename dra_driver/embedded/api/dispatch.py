@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from dra_driver.embedded.api.httpd import Request, Response, Stream
+from dra_driver.embedded.api.httpd import HttpRequest, Response, Stream
 from dra_driver.embedded.api.kinds import Target, parse_path
 from dra_driver.embedded.api.paging import Paging
 from dra_driver.embedded.api.registry import Registry
@@ -41,7 +41,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self.gone_as_http = False
 
-    def answer(self, request: Request) -> Response | Stream:
+    def answer(self, request: HttpRequest) -> Response | Stream:
         """Answer one request. Raises: Refusal."""
         if request.path in OPEN_PATHS:
             return self._about(request.path)
@@ -89,7 +89,7 @@ class Dispatcher:
         body = json.dumps(head)[:-1].encode() + b',"metadata":%b,"items":[%b]}' % (metadata, chosen)
         return Response(200, body)
 
-    def _watch(self, target: Target, request: Request) -> Stream:
+    def _watch(self, target: Target, request: HttpRequest) -> Stream:
         query = request.query
         selection = _selection(target, query)
         wants_initial = query.get("sendInitialEvents") == "true"
@@ -108,7 +108,7 @@ class Dispatcher:
         )
         return Stream(self._watchers.stream(watch, request.is_gone))
 
-    def _patch(self, target: Target, request: Request) -> Response:
+    def _patch(self, target: Target, request: HttpRequest) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         patch = _body(request)
         if content_type in _PATCHES:
@@ -140,7 +140,7 @@ class Dispatcher:
             self._applied[uid, owner] = now_owned
         return Response(200, stored.encoded)
 
-    def _delete(self, target: Target, request: Request) -> Response:
+    def _delete(self, target: Target, request: HttpRequest) -> Response:
         options = _body(request) if request.body else {}
         if target.name:
             return Response(200, self._registry.delete(target, options.get("preconditions") or {}).encoded)
@@ -154,7 +154,7 @@ class Dispatcher:
         return Response(200, json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}).encode())
 
 
-def _body(request: Request) -> Wire:
+def _body(request: HttpRequest) -> Wire:
     """Read the body as a JSON object (YAML too, for apply). Raises: Refusal 400."""
     try:
         decoded = json.loads(request.body)

@@ -1,6 +1,6 @@
 """Httpd: a small HTTP/1.1 server: keep-alive, one thread a connection, chunked streams, no delay on small writes.
 
-In: bytes on a loopback socket. Out: a `Request` to the application, its `Response` or `Stream` back. It knows nothing
+In: bytes on a loopback socket. Out: a `HttpRequest` to the application, its `Response` or `Stream` back. It knows nothing
 of Kubernetes. (The stdlib's handler parses headers as mail, which costs more than a whole GET here.)
 """
 
@@ -20,7 +20,7 @@ _HEADERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One request. Header names are lower case; of a repeated query key the last value stands."""
 
     method: str
@@ -49,11 +49,11 @@ class Stream:
     content_type: str = "application/json"
 
 
-Application = Callable[[Request], Response | Stream | None]
+Application = Callable[[HttpRequest], Response | Stream | None]
 """Gives the answer; None closes the connection without one (a server that dies)."""
 
 
-class HttpServer:
+class LoopbackServer:
     """Serves an application on a free port of the loopback interface."""
 
     def __init__(self, application: Application) -> None:
@@ -118,7 +118,7 @@ class HttpServer:
             reader.close()
             connection.close()
 
-    def _answer(self, connection: socket.socket, request: Request) -> bool:
+    def _answer(self, connection: socket.socket, request: HttpRequest) -> bool:
         """Send the answer; returns whether the connection stays open."""
         answer = self._application(request)
         if answer is None:
@@ -142,7 +142,7 @@ def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def _read(reader: BinaryIO, connection: socket.socket) -> Request | None:
+def _read(reader: BinaryIO, connection: socket.socket) -> HttpRequest | None:
     """Read one request; None at the end of the connection. Raises: ValueError for what is not HTTP."""
     line = reader.readline(_LINE)
     if not line.strip():
@@ -164,7 +164,7 @@ def _read(reader: BinaryIO, connection: socket.socket) -> Request | None:
     body = reader.read(int(headers.get("content-length", "0")))
     parts = urlsplit(target)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return Request(method, unquote(parts.path), query, headers, body, lambda: _is_gone(connection))
+    return HttpRequest(method, unquote(parts.path), query, headers, body, lambda: _is_gone(connection))
 
 
 def _is_gone(connection: socket.socket) -> bool:

@@ -12,7 +12,7 @@ from dra_driver.model.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ApiKind:
     """One served kind. `selectable` are the field selectors beside metadata.name and metadata.namespace."""
 
     group: str
@@ -42,11 +42,13 @@ class Kind:
 
 
 _DRA = "resource.k8s.io"
-NODES = Kind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
-PODS = Kind("", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase"))
-EVENTS = Kind("", "v1", "events", "Event", is_namespaced=True)
-SLICES = Kind(
+NODES = ApiKind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
+NAMESPACES = ApiKind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
+PODS = ApiKind(
+    "", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase")
+)
+EVENTS = ApiKind("", "v1", "events", "Event", is_namespaced=True)
+SLICES = ApiKind(
     _DRA,
     "v1",
     "resourceslices",
@@ -55,9 +57,9 @@ SLICES = Kind(
     has_generation=True,
     selectable=("spec.nodeName", "spec.driver"),
 )
-CLAIMS = Kind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=True, has_status=True)
-TEMPLATES = Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
-CLASSES = Kind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
+CLAIMS = ApiKind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=True, has_status=True)
+TEMPLATES = ApiKind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
+CLASSES = ApiKind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
 
 KINDS = (NODES, NAMESPACES, PODS, EVENTS, SLICES, CLAIMS, TEMPLATES, CLASSES)
 _BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}
@@ -68,13 +70,13 @@ _BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
 class Target:
     """What a path names. `name` is empty for a collection, `subresource` is "" or "status"."""
 
-    kind: Kind
+    kind: ApiKind
     namespace: str
     name: str
     subresource: str
 
 
-def kind_of(wire: Wire) -> Kind:
+def kind_of(wire: Wire) -> ApiKind:
     """Give the kind of an object that carries apiVersion and kind. Raises: Refusal 404 for one that is not served."""
     try:
         return _BY_KIND[wire["apiVersion"], wire["kind"]]

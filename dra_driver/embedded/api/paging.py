@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dra_driver.embedded.api.kinds import Kind
+from dra_driver.embedded.api.kinds import ApiKind
 from dra_driver.embedded.api.store import Key, Store, Stored
 from dra_driver.embedded.api_rules.refusals import bad_request, list_expired
 from dra_driver.model.wire import Wire
@@ -37,9 +37,9 @@ class Paging:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._moments: OrderedDict[tuple[Kind, int], list[Stored]] = OrderedDict()
+        self._moments: OrderedDict[tuple[ApiKind, int], list[Stored]] = OrderedDict()
 
-    def page(self, kind: Kind, matches: Callable[[Wire], bool], query: Mapping[str, str]) -> ListPage:
+    def page(self, kind: ApiKind, matches: Callable[[Wire], bool], query: Mapping[str, str]) -> ListPage:
         """Return one page. Raises: Refusal 400 for a limit or token that is none, 410 for a forgotten moment."""
         text = query.get("limit", "")
         if not (text or "0").isdigit():
@@ -60,13 +60,13 @@ class Paging:
                 chosen.append(one)
         return ListPage(chosen, revision, "")
 
-    def _keep(self, kind: Kind, revision: int, stored: list[Stored]) -> None:
+    def _keep(self, kind: ApiKind, revision: int, stored: list[Stored]) -> None:
         self._moments[kind, revision] = stored
         self._moments.move_to_end((kind, revision))
         while len(self._moments) > _KEPT:
             self._moments.popitem(last=False)
 
-    def _moment(self, kind: Kind, revision: int, after: Key) -> list[Stored]:
+    def _moment(self, kind: ApiKind, revision: int, after: Key) -> list[Stored]:
         kept = self._moments.get((kind, revision))
         if kept is None or revision < self._store.oldest(kind):
             self._moments.pop((kind, revision), None)

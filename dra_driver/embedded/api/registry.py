@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.embedded.api import kinds
-from dra_driver.embedded.api.kinds import Kind, Target
+from dra_driver.embedded.api.kinds import ApiKind, Target
 from dra_driver.embedded.api.store import Key, Store, Stored
-from dra_driver.embedded.api_rules.refusals import Refusal, already_exists, bad_request, conflict, invalid, not_found
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, Rules
+from dra_driver.embedded.api_rules.refusals import ApiRefusal, already_exists, bad_request, conflict, invalid, not_found
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
 from dra_driver.embedded.api_rules.shape import decode, without_empty
 from dra_driver.model.wire import Wire
 
@@ -37,7 +37,7 @@ def now_text() -> str:
 class Registry:
     """Verbs on stored objects. Every verb is one step under the store's lock."""
 
-    def __init__(self, store: Store, rules: Mapping[Kind, Rules], *, minor: int, gates: frozenset[str]) -> None:
+    def __init__(self, store: Store, rules: Mapping[ApiKind, KindRules], *, minor: int, gates: frozenset[str]) -> None:
         self._store = store
         self._rules = rules
         self._minor = minor
@@ -50,7 +50,7 @@ class Registry:
             raise not_found(target.kind.resource, target.name)
         return stored
 
-    def create(self, kind: Kind, namespace: str, wire: Wire, *, is_dry: bool = False) -> Stored:
+    def create(self, kind: ApiKind, namespace: str, wire: Wire, *, is_dry: bool = False) -> Stored:
         """Create an object under its name or under a generated one; a dry run stores nothing.
 
         Raises: Refusal 400, 404, 409, 422.
@@ -59,14 +59,14 @@ class Registry:
             new = self._decoded(kind, wire)
             metadata = new["metadata"]
             if metadata.get("resourceVersion"):
-                raise Refusal(500, "InternalError", "resourceVersion should not be set on objects to be created")
+                raise ApiRefusal(500, "InternalError", "resourceVersion should not be set on objects to be created")
             self._place(kind, namespace, metadata)
             for name in _SERVER_FIELDS:
                 metadata.pop(name, None)
             if kind.has_status and kind.plural == "resourceclaims":
                 new.pop("status", None)
             circumstances = self._circumstances()
-            rules = self._rules.get(kind, Rules())
+            rules = self._rules.get(kind, KindRules())
             rules.prepare(new, None, circumstances)
             faults = Faults()
             if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > 253:
@@ -114,7 +114,7 @@ class Registry:
                 return self._store.put(target.kind, _key(target.kind, target.namespace, target.name), marked)
             return self._remove(target.kind, _key(target.kind, target.namespace, target.name))
 
-    def _remove(self, kind: Kind, key: Key) -> Stored:
+    def _remove(self, kind: ApiKind, key: Key) -> Stored:
         removed = self._store.remove(kind, key)
         uid = removed.wire["metadata"]["uid"]
         for owned_kind in kinds.KINDS:
@@ -153,7 +153,7 @@ class Registry:
 
     def _judge(self, target: Target, new: Wire, old: Wire) -> None:
         circumstances = self._circumstances()
-        rules = self._rules.get(target.kind, Rules())
+        rules = self._rules.get(target.kind, KindRules())
         faults = Faults()
         rules.prepare(new, old, circumstances)
         if target.subresource == "status":
@@ -162,7 +162,7 @@ class Registry:
             rules.check(new, old, circumstances, faults)
         _refuse(target.kind, target.name, faults)
 
-    def _decoded(self, kind: Kind, wire: Wire) -> Wire:
+    def _decoded(self, kind: ApiKind, wire: Wire) -> Wire:
         """Give a new object of this kind. Raises: Refusal 400 when the body is something else."""
         for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
             if wire.get(name, wanted) != wanted:
@@ -170,15 +170,15 @@ class Registry:
         metadata = wire.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
             raise bad_request("json: cannot unmarshal into field metadata of type object")
-        shape = self._rules.get(kind, Rules()).shape
+        shape = self._rules.get(kind, KindRules()).shape
         body: dict[str, Any] = copy.deepcopy(wire) if shape is None else decode(wire, shape)
         kept = {name: value for name, value in copy.deepcopy(metadata or {}).items() if value is not None}
         kept.pop("managedFields", None)
         return body | {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": kept}
 
-    def _as_stored(self, kind: Kind, wire: Wire) -> Wire:
+    def _as_stored(self, kind: ApiKind, wire: Wire) -> Wire:
         """Give the object without empty lists and maps, if we know its shape."""
-        rules = self._rules.get(kind, Rules())
+        rules = self._rules.get(kind, KindRules())
         if rules.shape is None:
             return wire
         stored: Wire = without_empty(wire, _OPAQUE)
@@ -186,7 +186,7 @@ class Registry:
         rules.finish(stored)
         return stored
 
-    def _place(self, kind: Kind, namespace: str, metadata: Wire) -> None:
+    def _place(self, kind: ApiKind, namespace: str, metadata: Wire) -> None:
         """Settle namespace and name of a new object."""
         if kind.is_namespaced:
             if metadata.get("namespace", namespace) != namespace:
@@ -213,11 +213,11 @@ class Registry:
         return Circumstances(self._minor, self._gates, now_text(), labels)
 
 
-def _key(kind: Kind, namespace: str, name: str) -> Key:
+def _key(kind: ApiKind, namespace: str, name: str) -> Key:
     return (namespace if kind.is_namespaced else "", name)
 
 
-def _refuse(kind: Kind, name: str, faults: Faults) -> None:
+def _refuse(kind: ApiKind, name: str, faults: Faults) -> None:
     if faults.causes:
         raise invalid(kind.kind, kind.group, name, faults.causes)
 

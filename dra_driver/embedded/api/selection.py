@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.embedded.api.kinds import Kind
+from dra_driver.embedded.api.kinds import ApiKind
 from dra_driver.embedded.api_rules.refusals import bad_request
 from dra_driver.model.wire import Wire
 
@@ -31,7 +31,7 @@ class Selection:
         return all(test(wire) for test in self.tests)
 
 
-def select(kind: Kind, namespace: str, fields: str, labels: str) -> Selection:
+def select(kind: ApiKind, namespace: str, fields: str, labels: str) -> Selection:
     """Read both selectors. Raises: Refusal 400 for a field that is not selectable or a term that is not understood."""
     tests = [_field_test(kind, term) for term in _terms(fields)]
     tests += [_label_test(term) for term in _terms(labels)]
@@ -42,7 +42,7 @@ def _terms(text: str) -> list[str]:
     return [term.strip() for term in text.split(",") if term.strip()]
 
 
-def _field_test(kind: Kind, term: str) -> Callable[[Wire], bool]:
+def _field_test(kind: ApiKind, term: str) -> Callable[[Wire], bool]:
     match = _TERM.fullmatch(term)
     if not match or not match["op"]:
         raise bad_request(f"invalid field selector {term!r}")

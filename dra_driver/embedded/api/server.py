@@ -13,14 +13,14 @@ from pathlib import Path
 
 from dra_driver.embedded.api.dispatch import OPEN_PATHS, Dispatcher
 from dra_driver.embedded.api.gates import gates_on, parse_minor
-from dra_driver.embedded.api.httpd import HttpServer, Request, Response, Stream
+from dra_driver.embedded.api.httpd import HttpRequest, LoopbackServer, Response, Stream
 from dra_driver.embedded.api.kind_rules import RULES
-from dra_driver.embedded.api.kinds import Kind, Target, kind_of
+from dra_driver.embedded.api.kinds import ApiKind, Target, kind_of
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.embedded.api.store import Store
 from dra_driver.embedded.api.troubles import RequestLog, Troubles
 from dra_driver.embedded.api.watching import Watchers
-from dra_driver.embedded.api_rules.refusals import Refusal, bad_request, unauthorized
+from dra_driver.embedded.api_rules.refusals import ApiRefusal, bad_request, unauthorized
 from dra_driver.model.wire import Wire
 
 
@@ -42,7 +42,7 @@ class EmbeddedApi:
         self.url = ""
         self._registry = Registry(self.store, RULES, minor=self.minor, gates=self.gates)
         self._watchers = Watchers(self.store)
-        self._http = HttpServer(self._serve)
+        self._http = LoopbackServer(self._serve)
         self._dispatch = Dispatcher(self.store, self._registry, self._watchers, self.minor)
         for name in ("default", "kube-system"):
             self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -135,15 +135,15 @@ class EmbeddedApi:
         namespace = (wire.get("metadata") or {}).get("namespace", "default")
         return self._registry.create(kind, namespace, wire).wire
 
-    def get(self, kind: Kind, name: str, namespace: str = "default") -> Wire:
+    def get(self, kind: ApiKind, name: str, namespace: str = "default") -> Wire:
         """Read an object. The result is the stored one: don't change it. Raises: Refusal 404."""
         return self._registry.read(Target(kind, namespace if kind.is_namespaced else "", name, "")).wire
 
-    def items(self, kind: Kind) -> list[Wire]:
+    def items(self, kind: ApiKind) -> list[Wire]:
         """Read all objects of a kind, in name order. The results are the stored ones: don't change them."""
         return [stored.wire for stored in self.store.all(kind)]
 
-    def delete(self, kind: Kind, name: str, namespace: str = "default") -> Wire:
+    def delete(self, kind: ApiKind, name: str, namespace: str = "default") -> Wire:
         """Delete an object as DELETE would. Raises: Refusal 404."""
         return self._registry.delete(Target(kind, namespace if kind.is_namespaced else "", name, ""), {}).wire
 
@@ -159,7 +159,7 @@ class EmbeddedApi:
         """Answer one request without the network. Raises: Refusal."""
         encoded = b"" if body is None else json.dumps(body).encode()
         answer = self._dispatch.answer(
-            Request(method, path, dict(query or {}), {"content-type": content_type}, encoded)
+            HttpRequest(method, path, dict(query or {}), {"content-type": content_type}, encoded)
         )
         if isinstance(answer, Stream):
             raise bad_request("a watch needs HTTP")
@@ -168,21 +168,21 @@ class EmbeddedApi:
 
     # -- with HTTP ----------------------------------------------------------------------------------------------------
 
-    def _serve(self, request: Request) -> Response | Stream | None:
+    def _serve(self, request: HttpRequest) -> Response | Stream | None:
         started = time.monotonic()
         try:
             if self.troubles.meet(request):
                 return None
             self._authenticate(request)
             answer = self._dispatch.answer(request)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             retry = (("Retry-After", f"{refusal.retry_after_s:g}"),) if refusal.retry_after_s else ()
             answer = Response(refusal.status, json.dumps(refusal.wire()).encode(), headers=retry)
         status = 200 if isinstance(answer, Stream) else answer.status
         self.log.add(request, status, time.monotonic() - started)
         return answer
 
-    def _authenticate(self, request: Request) -> None:
+    def _authenticate(self, request: HttpRequest) -> None:
         if request.path in OPEN_PATHS:
             return
         if request.headers.get("authorization") != f"Bearer {self.token}":

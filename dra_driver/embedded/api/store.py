@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dra_driver.embedded.api.kinds import KINDS, Kind
+from dra_driver.embedded.api.kinds import KINDS, ApiKind
 from dra_driver.embedded.api_rules.refusals import expired
 from dra_driver.model.wire import Wire
 
@@ -59,24 +59,24 @@ class Store:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.revision = 1
-        self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
-        self._history: dict[Kind, list[Event]] = {kind: [] for kind in KINDS}
-        self._oldest: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._objects: dict[ApiKind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
+        self._history: dict[ApiKind, list[Event]] = {kind: [] for kind in KINDS}
+        self._oldest: dict[ApiKind, int] = dict.fromkeys(KINDS, 0)
 
-    def get(self, kind: Kind, key: Key) -> Stored | None:
+    def get(self, kind: ApiKind, key: Key) -> Stored | None:
         """Give the object, or None."""
         return self._objects[kind].get(key)
 
-    def all(self, kind: Kind) -> list[Stored]:
+    def all(self, kind: ApiKind) -> list[Stored]:
         """Give the objects of a kind in key order, as etcd does."""
         with self.lock:
             return [stored for _, stored in sorted(self._objects[kind].items())]
 
-    def oldest(self, kind: Kind) -> int:
+    def oldest(self, kind: ApiKind) -> int:
         """Return the revision before which the history of a kind is forgotten."""
         return self._oldest[kind]
 
-    def put(self, kind: Kind, key: Key, wire: Wire) -> Stored:
+    def put(self, kind: ApiKind, key: Key, wire: Wire) -> Stored:
         """Store an object (which the store owns from now on) under the next revision."""
         with self.lock:
             old = self._objects[kind].get(key)
@@ -85,7 +85,7 @@ class Store:
             self._record(kind, Event(self.revision, "MODIFIED" if old else "ADDED", old, stored))
             return stored
 
-    def remove(self, kind: Kind, key: Key) -> Stored:
+    def remove(self, kind: ApiKind, key: Key) -> Stored:
         """Remove an object; the event carries its last state under the revision of the deletion."""
         with self.lock:
             old = self._objects[kind].pop(key)
@@ -93,7 +93,7 @@ class Store:
             self._record(kind, Event(self.revision, "DELETED", old, last))
             return last
 
-    def events_after(self, kind: Kind, revision: int) -> list[Event]:
+    def events_after(self, kind: ApiKind, revision: int) -> list[Event]:
         """Give the events of a kind after `revision`. Raises: Refusal 410 when they are no longer all there."""
         with self.lock:
             if revision < self._oldest[kind]:
@@ -116,7 +116,7 @@ class Store:
         wire["metadata"]["resourceVersion"] = str(self.revision)
         return Stored(wire)
 
-    def _record(self, kind: Kind, event: Event) -> None:
+    def _record(self, kind: ApiKind, event: Event) -> None:
         history = self._history[kind]
         history.append(event)
         if len(history) > HISTORY:

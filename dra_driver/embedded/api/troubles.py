@@ -10,8 +10,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from dra_driver.embedded.api.httpd import Request
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api.httpd import HttpRequest
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _REASONS = {
@@ -53,7 +53,7 @@ class RequestLog:
         self._entries: deque[Logged] = deque(maxlen=keep)
         self.counts: dict[str, int] = {}
 
-    def add(self, request: Request, status: int, took_s: float) -> None:
+    def add(self, request: HttpRequest, status: int, took_s: float) -> None:
         """Record one answer."""
         agent = request.headers.get("user-agent", "")
         entry = Logged(request.method, request.path, request.query, status, took_s, time.monotonic(), agent)
@@ -85,7 +85,7 @@ class _Order:
     contains: str
     retry_after_s: int
 
-    def is_for(self, request: Request) -> bool:
+    def is_for(self, request: HttpRequest) -> bool:
         return self.left > 0 and (not self.method or self.method == request.method) and self.contains in request.path
 
 
@@ -119,7 +119,7 @@ class Troubles:
             self._orders.clear()
             self.latency_s = 0.0
 
-    def meet(self, request: Request) -> bool:
+    def meet(self, request: HttpRequest) -> bool:
         """Do to this request what was ordered; returns True to hang up. Raises: Refusal with the ordered status."""
         if self.latency_s:
             time.sleep(self.latency_s)
@@ -131,4 +131,4 @@ class Troubles:
         if order.status == 0:
             return True
         reason = _REASONS.get(order.status, "Unknown")
-        raise Refusal(order.status, reason, f"ordered by a test: {reason}", retry_after_s=order.retry_after_s)
+        raise ApiRefusal(order.status, reason, f"ordered by a test: {reason}", retry_after_s=order.retry_after_s)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dra_driver.embedded.api.kinds import Kind
+from dra_driver.embedded.api.kinds import ApiKind
 from dra_driver.embedded.api.selection import Selection
 from dra_driver.embedded.api.store import Event, Store
-from dra_driver.embedded.api_rules.refusals import Refusal, expired
+from dra_driver.embedded.api_rules.refusals import ApiRefusal, expired
 from dra_driver.model.wire import Wire
 
 _LOOK_S = 2.0  # how often a silent watch looks whether its client is still there
@@ -25,7 +25,7 @@ _LOOK_S = 2.0  # how often a silent watch looks whether its client is still ther
 class WatchRequest:
     """What the client asked for. `start` None means: the state now as ADDED events, then what follows."""
 
-    kind: Kind
+    kind: ApiKind
     selection: Selection
     start: int | None
     wants_bookmarks: bool
@@ -82,7 +82,7 @@ class Watchers:
                         store.changed.wait(max(0.0, min(_LOOK_S, wake - time.monotonic())))
                         events = store.events_after(request.kind, cursor)
                     ended, seen = self._epoch != epoch, store.revision
-            except Refusal as gone:
+            except ApiRefusal as gone:
                 yield _line("ERROR", json.dumps(gone.wire()).encode())
                 return
             cursor = max(seen, cursor)
@@ -104,7 +104,7 @@ def _line(kind: str, encoded: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (kind.encode(), encoded)
 
 
-def _bookmark(kind: Kind, revision: int, annotations: Wire | None = None) -> bytes:
+def _bookmark(kind: ApiKind, revision: int, annotations: Wire | None = None) -> bytes:
     metadata: Wire = {"resourceVersion": str(revision), "creationTimestamp": None}
     if annotations:
         metadata["annotations"] = annotations

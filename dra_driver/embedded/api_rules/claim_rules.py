@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.embedded.api_rules import claim_status_rules, shapes, value_rules
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, Rules
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
 from dra_driver.embedded.api_rules.value_rules import LIST_ENTRIES
 from dra_driver.model.wire import Wire
 
@@ -213,12 +213,14 @@ def _check_class(new: Wire, old: Wire | None, circumstances: Circumstances, faul
             value_rules.check_label_key(name, "spec.extendedResourceName", faults)
 
 
-CLAIM_RULES = Rules(
+CLAIM_RULES = KindRules(
     shape=shapes.CLAIM,
     prepare=_prepare_claim,
     check=_check_claim,
     check_status=claim_status_rules.check_status,
     finish=_finish_claim,
 )
-TEMPLATE_RULES = Rules(shape=shapes.TEMPLATE, prepare=_prepare_template, check=_check_template, finish=_finish_template)
-CLASS_RULES = Rules(shape=shapes.CLASS, prepare=_prepare_class, check=_check_class)
+TEMPLATE_RULES = KindRules(
+    shape=shapes.TEMPLATE, prepare=_prepare_template, check=_check_template, finish=_finish_template
+)
+CLASS_RULES = KindRules(shape=shapes.CLASS, prepare=_prepare_class, check=_check_class)

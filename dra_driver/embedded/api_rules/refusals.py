@@ -27,7 +27,7 @@ class Cause:
         return {"field": self.field, "reason": self.reason, "message": self.message}
 
 
-class Refusal(ApiError):
+class ApiRefusal(ApiError):
     """An answer of the API server that is not a success. The HTTP border writes `wire()`."""
 
     def __init__(
@@ -67,66 +67,68 @@ def _code(reason: str) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
 
 
-def bad_request(message: str) -> Refusal:
+def bad_request(message: str) -> ApiRefusal:
     """Say that the request can't be read."""
-    return Refusal(400, "BadRequest", message)
+    return ApiRefusal(400, "BadRequest", message)
 
 
-def unauthorized() -> Refusal:
+def unauthorized() -> ApiRefusal:
     """Say that the token is missing or not known."""
-    return Refusal(401, "Unauthorized", "Unauthorized")
+    return ApiRefusal(401, "Unauthorized", "Unauthorized")
 
 
-def not_found(resource: str, name: str) -> Refusal:
+def not_found(resource: str, name: str) -> ApiRefusal:
     """Say that the object does not exist; `resource` is `resourceslices.resource.k8s.io`."""
-    return Refusal(404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
+    return ApiRefusal(404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
 
 
-def unknown_path() -> Refusal:
+def unknown_path() -> ApiRefusal:
     """Say that nothing is served under this path."""
-    return Refusal(404, "NotFound", "the server could not find the requested resource")
+    return ApiRefusal(404, "NotFound", "the server could not find the requested resource")
 
 
-def method_not_allowed(verb: str) -> Refusal:
+def method_not_allowed(verb: str) -> ApiRefusal:
     """Say that the path is known but not with this verb."""
-    return Refusal(405, "MethodNotAllowed", f"the server does not allow {verb} on the requested resource")
+    return ApiRefusal(405, "MethodNotAllowed", f"the server does not allow {verb} on the requested resource")
 
 
-def already_exists(resource: str, name: str) -> Refusal:
+def already_exists(resource: str, name: str) -> ApiRefusal:
     """Say that an object of this name exists."""
-    return Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
+    return ApiRefusal(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
 
 
-def conflict(resource: str, name: str, why: str = "") -> Refusal:
+def conflict(resource: str, name: str, why: str = "") -> ApiRefusal:
     """Say that the object changed since it was read, or that a precondition failed."""
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return Refusal(409, "Conflict", message, details=_details(resource, name))
+    return ApiRefusal(409, "Conflict", message, details=_details(resource, name))
 
 
-def expired(wanted: int, oldest: int) -> Refusal:
+def expired(wanted: int, oldest: int) -> ApiRefusal:
     """Say that the history before `oldest` is gone."""
-    return Refusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
+    return ApiRefusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
 
 
-def list_expired(go_on_with: str) -> Refusal:
+def list_expired(go_on_with: str) -> ApiRefusal:
     """Refuse a continue token whose moment is gone, and name the one that goes on with things as they are."""
     message = "The provided continue parameter is too old to display a consistent list result."
-    return Refusal(410, "Expired", message, continue_token=go_on_with)
+    return ApiRefusal(410, "Expired", message, continue_token=go_on_with)
 
 
-def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Refusal:
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiRefusal:
     """Say everything that is wrong with an object."""
     texts = [f"{c.field}: {c.message}" for c in causes]
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     full_kind = f"{kind}.{group}" if group else kind
     details = {"name": name, "group": group, "kind": kind, "causes": [c.wire() for c in causes]}
-    return Refusal(422, "Invalid", f'{full_kind} "{name}" is invalid: {listed}', details=details)
+    return ApiRefusal(422, "Invalid", f'{full_kind} "{name}" is invalid: {listed}', details=details)
 
 
-def unsupported_media_type(content_type: str) -> Refusal:
+def unsupported_media_type(content_type: str) -> ApiRefusal:
     """Say that a patch of this type is not understood."""
-    return Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type!r}")
+    return ApiRefusal(
+        415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type!r}"
+    )
 
 
 def _details(resource: str, name: str) -> Wire:

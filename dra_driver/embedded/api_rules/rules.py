@@ -86,7 +86,7 @@ def _no_faults(new: Wire, old: Wire | None, circumstances: Circumstances, faults
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class KindRules:
     """The rules of one kind. `shape` None keeps every field (kinds that we only store)."""
 
     shape: Shape | None = None

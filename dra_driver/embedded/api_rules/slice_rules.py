@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules import shapes, value_rules
 from dra_driver.embedded.api_rules.device_rules import check_device
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, Rules
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
 from dra_driver.model import limits
 from dra_driver.model.wire import Wire
 
@@ -190,4 +190,4 @@ def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) ->
             )
 
 
-RULES = Rules(shape=shapes.SLICE, prepare=prepare, check=check)
+RULES = KindRules(shape=shapes.SLICE, prepare=prepare, check=check)

@@ -26,7 +26,7 @@ from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import DeviceWire
 
 if TYPE_CHECKING:
-    from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, Held, PodReport
+    from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, HeldDevice, PodReport
 
 
 def unmet(expectation: Expectation, report: ExampleReport) -> str:
@@ -82,7 +82,7 @@ def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
     return next((claim for claim in report.claims if claim.label == label), None)
 
 
-def _held(report: ExampleReport, label: str) -> tuple[Held, ...]:
+def _held(report: ExampleReport, label: str) -> tuple[HeldDevice, ...]:
     claim = _claim(report, label)
     return claim.held if claim else ()
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, kind_of
 from dra_driver.embedded.api_rules import quotas as quotas_room
-from dra_driver.embedded.api_rules.refusals import Refusal
+from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.embedded.scheduling import workloads
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
@@ -248,7 +248,7 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
             continue
         try:
             kind_of(document)
-        except Refusal:
+        except ApiRefusal:
             what = f"{document.get('apiVersion')} {document.get('kind')}"
             raise _fault(path, 1, f"document {number}: {what} is not served here") from None
         yield document

@@ -29,7 +29,7 @@ from dra_driver.model.wire import DeviceWire, Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDevice:
     """One device of a claim: as chosen, and as published."""
 
     choice: Choice
@@ -43,7 +43,7 @@ class ClaimReport:
     label: str
     name: str
     uid: str
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldDevice, ...] = ()
     refusal: str = ""
 
 
@@ -142,7 +142,7 @@ class ExampleRunner:
             if any(known.name == placement.claim for known in report.claims):
                 continue  # another pod's claim, reported there
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
-            held = tuple(Held(choice, published[choice.id]) for choice in placement.outcome.choices)
+            held = tuple(HeldDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
             label, uid = labels[placement.claim], wire["metadata"]["uid"]
             report.claims.append(ClaimReport(label, placement.claim, uid, held, placement.outcome.refusal))
         refusals = [f"{labels[p.claim]}: {p.outcome.refusal}" for p in placements if p.outcome.refusal]

@@ -18,7 +18,7 @@ from typing import Any
 from dra_driver.embedded.api.kinds import CLAIMS, SLICES
 from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.kubelet.container_view import ContainerView, resolve
-from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, PreparedDevice
+from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, ReportedDevice
 from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.embedded.pod_claims import claim_name
@@ -38,7 +38,7 @@ class CachedClaim:
     ref: ClaimRef
     drivers: tuple[str, ...]
     pods: set[str] = field(default_factory=set)
-    devices: dict[str, list[PreparedDevice]] = field(default_factory=dict)
+    devices: dict[str, list[ReportedDevice]] = field(default_factory=dict)
     is_prepared: bool = False
 
 
@@ -294,7 +294,7 @@ class EmbeddedKubelet:
             log.warning("slices not wiped", extra=fields(node=self.node, err=fault.message))
 
 
-def _matching(claim: CachedClaim, request: str) -> Iterator[PreparedDevice]:
+def _matching(claim: CachedClaim, request: str) -> Iterator[ReportedDevice]:
     """Give the devices of a claim that a container gets."""
     for devices in claim.devices.values():
         for device in devices:

@@ -46,7 +46,7 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class ReportedDevice:
     """One device as a plugin reported it; no request names means every request of the claim."""
 
     driver: str
@@ -145,7 +145,7 @@ class Plugin:
 
     def prepare(
         self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S
-    ) -> dict[str, tuple[PreparedDevice, ...] | str]:
+    ) -> dict[str, tuple[ReportedDevice, ...] | str]:
         """Prepare claims in one call; gives by UID the devices, or the claim's error.
 
         Raises: NodeError("node.plugin-call") when the call as a whole failed or its reply is not what was asked for.
@@ -198,9 +198,9 @@ class Plugin:
             raise self._fault(f"{method} skipped {len(wanted) - len(reply)} of {len(wanted)} claims")
         return reply
 
-    def _devices(self, devices: Sequence[Any]) -> tuple[PreparedDevice, ...]:
+    def _devices(self, devices: Sequence[Any]) -> tuple[ReportedDevice, ...]:
         return tuple(
-            PreparedDevice(
+            ReportedDevice(
                 self.driver,
                 tuple(d.request_names),
                 d.pool_name,

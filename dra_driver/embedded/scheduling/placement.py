@@ -1,6 +1,6 @@
 """Placement: which devices a pod's claims get on this node, and the words for it.
 
-In: claims, the cluster's slices, classes and held claims. Out: one `Outcome` per claim: an allocation with a reason for
+In: claims, the cluster's slices, classes and held claims. Out: one `ClaimOutcome` per claim: an allocation with a reason for
 each choice, or a refusal that says why. The decision is the offline allocator's; only the words are made here.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.allocation import Allocator, PodAllocator
-from dra_driver.allocation.explanation import Explanation, explain
+from dra_driver.allocation.explanation import AllocationExplanation, explain
 from dra_driver.allocation.funnel import Funnel, funnels_on
 from dra_driver.allocation.requests import Alternative, RequestPlan
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
@@ -30,7 +30,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ClaimOutcome:
     """What became of a claim: `allocation` as it is written, or None and a `refusal`; `aborts`: an error ended it."""
 
     allocation: Wire | None
@@ -47,7 +47,7 @@ def place(
     held: Sequence[ClaimWire],
     node: str,
     kubernetes: str,
-) -> list[Outcome]:
+) -> list[ClaimOutcome]:
     """Place a pod's claims together on a node: all of them, or none."""
     allocator = Allocator(slices=slices, classes=classes, allocated=held, kubernetes=kubernetes)
     wire = {"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}}
@@ -57,11 +57,12 @@ def place(
         return _refusals(asked, explain(allocator, claims, [wire]))
     funnels = {(one.claim, one.request): one for one in funnels_on(asked.context, asked.pools(wire), wire)}
     return [
-        Outcome(result, tuple(_choices(asked, number, result, funnels))) for number, result in enumerate(found.results)
+        ClaimOutcome(result, tuple(_choices(asked, number, result, funnels)))
+        for number, result in enumerate(found.results)
     ]
 
 
-def _refusals(asked: PodAllocator, explained: Explanation) -> list[Outcome]:
+def _refusals(asked: PodAllocator, explained: AllocationExplanation) -> list[ClaimOutcome]:
     """Say per claim which requests are short; where none is, what the explanation says."""
     [node] = explained.nodes
     short: dict[str, list[str]] = {}
@@ -74,7 +75,7 @@ def _refusals(asked: PodAllocator, explained: Explanation) -> list[Outcome]:
             short.setdefault(seen.claim, []).append(line)
     elsewhere = "another claim of the pod can't be met" if short else node.sentence
     texts = ["; ".join(short.get(claim.name) or [elsewhere]) for claim in asked.plan.claims]
-    return [Outcome(None, refusal=text, aborts=explained.aborts) for text in texts]
+    return [ClaimOutcome(None, refusal=text, aborts=explained.aborts) for text in texts]
 
 
 def _choices(asked: PodAllocator, number: int, result: Wire, funnels: dict[tuple[str, str], Funnel]) -> list[Choice]:

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES
 from dra_driver.embedded.api.port import Api
-from dra_driver.embedded.scheduling.placement import Outcome, place
+from dra_driver.embedded.scheduling.placement import ClaimOutcome, place
 from dra_driver.embedded.scheduling.pods import FINALIZER, claims_of
 from dra_driver.model.wire import ClaimWire, Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ClaimPlacement:
     """What became of one claim of a pod. A claim that was allocated before has no choices."""
 
     claim: str
-    outcome: Outcome
+    outcome: ClaimOutcome
 
 
 class EmbeddedScheduler:
@@ -31,7 +31,7 @@ class EmbeddedScheduler:
         self._node = node
         self._kubernetes = kubernetes
 
-    def schedule(self, pod: Wire) -> tuple[Wire, list[Placement]]:
+    def schedule(self, pod: Wire) -> tuple[Wire, list[ClaimPlacement]]:
         """Place a pod. Returns it (bound if all its claims were placed) and what became of each claim."""
         claims = claims_of(self._api, pod)
         known = [(claim.get("status") or {}).get("allocation") for claim in claims]
@@ -47,7 +47,7 @@ class EmbeddedScheduler:
             )
         )
         placements = [
-            Placement(claim["metadata"]["name"], Outcome(allocation) if allocation else next(made))
+            ClaimPlacement(claim["metadata"]["name"], ClaimOutcome(allocation) if allocation else next(made))
             for claim, allocation in zip(claims, known, strict=True)
         ]
         if any(placement.outcome.allocation is None for placement in placements):

@@ -19,7 +19,7 @@ from dra_driver.hardware.nvidia.instances import MigOff, Removal, SharedInstance
 from dra_driver.hardware.nvidia.mig import MigReading, mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
-from dra_driver.hardware.nvidia.session import GpuWorker, Session
+from dra_driver.hardware.nvidia.session import GpuWorker, NvmlSession
 from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 
@@ -36,7 +36,7 @@ class Partitioning:
     """
 
     def __init__(
-        self, session: Callable[[], Session | None], is_gone: Callable[[GpuFacts], bool], overdue_s: float
+        self, session: Callable[[], NvmlSession | None], is_gone: Callable[[GpuFacts], bool], overdue_s: float
     ) -> None:
         self._session = session
         self._is_gone = is_gone

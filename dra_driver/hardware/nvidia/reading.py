@@ -46,7 +46,7 @@ class GpuReading:
 
 def read_gpu(nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> GpuReading:
     """Read the GPU at `index`. Never raises: even a fault of ours must not cost the other GPUs."""
-    reader = _Reader(nvml, index, roots, profiles)
+    reader = _GpuReader(nvml, index, roots, profiles)
     try:
         return reader.read()
     except Exception as error:
@@ -54,7 +54,7 @@ def read_gpu(nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> G
         return reader.dropped(NvmlFault("reading", repr(error)))
 
 
-class _Reader:
+class _GpuReader:
     """The state of one reading: what the GPU is called so far, and what went wrong."""
 
     def __init__(self, nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> None:

@@ -20,7 +20,7 @@ from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
-from dra_driver.hardware.nvidia.worker import Job, Worker
+from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Roots
 
 
@@ -96,8 +96,8 @@ class GpuWorker:
         self.worker = Worker(f"gpu-{index}")
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
-        self._reading: Job[GpuReading] | None = None
-        self._probe: Job[Hashable] | None = None
+        self._reading: LibraryCall[GpuReading] | None = None
+        self._probe: LibraryCall[Hashable] | None = None
         self._probed: Hashable = None
 
     def start_reading(self) -> None:
@@ -149,7 +149,7 @@ class GpuWorker:
         return self.worker.waits_for()[1] >= overdue_s
 
 
-class Session:
+class NvmlSession:
     """An initialised library and the workers of its GPUs."""
 
     def __init__(self, roots: Roots, driver: Worker, bus: Hashable) -> None:
@@ -158,8 +158,8 @@ class Session:
         self._nvml = Nvml(driver.mark)
         self._gpus: list[GpuWorker] = []
         self._growing = threading.Lock()  # discovery and probe may count at the same time
-        self._counting: Job[DriverState] | None = None
-        self._closing: Job[None] | None = None
+        self._counting: LibraryCall[DriverState] | None = None
+        self._closing: LibraryCall[None] | None = None
         self.bus = bus  # what was on the bus when the library was initialised: it looks only then
         self.state = DriverState(0, None, None)
 

@@ -27,8 +27,8 @@ from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.nvidia.reading import GpuReading
-from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, Session
-from dra_driver.hardware.nvidia.worker import Job, Worker
+from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, NvmlSession
+from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
@@ -62,10 +62,10 @@ class NvidiaHardware:
         self._patience_s = min(patience_s, call_timeout_s)
         self._discovering = threading.Lock()
         self._driver = Worker("nvml")
-        self._opening: Job[Opened] | None = None
+        self._opening: LibraryCall[Opened] | None = None
         self._opened: Opened | None = None
-        self._session: Session | None = None
-        self._leaving: list[Session] = []
+        self._session: NvmlSession | None = None
+        self._leaving: list[NvmlSession] = []
         self._is_waiting = False
         self._edges: set[Edge] = set()
         self._lost: frozenset[str] = frozenset()
@@ -263,7 +263,7 @@ class NvidiaHardware:
         session.read_gpus(self._patience_s, self._overdue_s)
         return self._facts(session, state)
 
-    def _current_session(self) -> Session:
+    def _current_session(self) -> NvmlSession:
         """Give the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
         bus = self._bus(sysfs.read_nodes(self._roots))
         session = self._session
@@ -271,7 +271,7 @@ class NvidiaHardware:
             self._let_go()
         if self._session is None:
             self._open()
-            self._session = Session(self._roots, self._driver, bus)
+            self._session = NvmlSession(self._roots, self._driver, bus)
         return self._session
 
     def _open(self) -> None:
@@ -291,7 +291,7 @@ class NvidiaHardware:
         names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())
         return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), names_of_gpus
 
-    def _facts(self, session: Session, state: DriverState) -> Facts:
+    def _facts(self, session: NvmlSession, state: DriverState) -> Facts:
         readings, problems = self._readings(session)
         answered = [*(r.address for r in readings if r.address), *(p.subject for p in problems)]
         functions = sysfs.read_pci_functions(self._roots)
@@ -313,7 +313,7 @@ class NvidiaHardware:
             problems=(*state.problems, *sorted(problems, key=lambda p: (p.subject, p.code, p.message))),
         )
 
-    def _readings(self, session: Session) -> tuple[list[GpuReading], list[Problem]]:
+    def _readings(self, session: NvmlSession) -> tuple[list[GpuReading], list[Problem]]:
         """Give the reading of each GPU that has one, and a problem for each that does not answer."""
         readings: list[GpuReading] = []
         problems: list[Problem] = []

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Job(Generic[T]):
+class LibraryCall(Generic[T]):
     """One piece of work and, once it is done, its result."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -70,16 +70,16 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[LibraryCall[object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # in flight, and since when (monotonic seconds)
         self._jobs = 0  # waiting or running
         self._is_stopped = False
 
-    def submit(self, work: Callable[[], T]) -> Job[T]:
+    def submit(self, work: Callable[[], T]) -> LibraryCall[T]:
         """Do `work` after the jobs that are already waiting; a worker that was stopped refuses it: WorkerEnded."""
-        job = Job(work)
+        job = LibraryCall(work)
         with self._lock:
             if self._is_stopped:
                 job.refuse(WorkerEnded(self._name))

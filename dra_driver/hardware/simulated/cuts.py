@@ -22,7 +22,7 @@ Key = tuple[str, int]  # profile name and first memory slice
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class GpuChanges:
     """What differs from the profile on one GPU: partitions made and destroyed, and MIG mode (None: as the profile)."""
 
     made: tuple[Key, ...] = ()
@@ -31,7 +31,7 @@ class Cut:
     mode_was: bool = False  # what the profile said when the mode was switched; `mode` counts only while it says so
 
 
-def placements_of(gpu: SimulatedGpu, cut: Cut) -> tuple[Placement, ...] | None:
+def placements_of(gpu: SimulatedGpu, cut: GpuChanges) -> tuple[Placement, ...] | None:
     """Give a GPU's placements now, in order; None while MIG mode is off. Pure."""
     is_on = gpu.mig is not None
     if cut.mode is not None and cut.mode_was == is_on:
@@ -47,14 +47,14 @@ def placements_of(gpu: SimulatedGpu, cut: Cut) -> tuple[Placement, ...] | None:
     return tuple(sorted(placements, key=lambda placement: placement.start))
 
 
-def with_placement(cut: Cut, key: Key) -> Cut:
+def with_placement(cut: GpuChanges, key: Key) -> GpuChanges:
     """Add one partition."""
     if key in cut.destroyed:
         return replace(cut, destroyed=tuple(other for other in cut.destroyed if other != key))
     return replace(cut, made=(*cut.made, key))
 
 
-def without_placement(gpu: SimulatedGpu, cut: Cut, key: Key) -> Cut:
+def without_placement(gpu: SimulatedGpu, cut: GpuChanges, key: Key) -> GpuChanges:
     """Take one partition away."""
     given = {(p.profile.name, p.start) for p in gpu.mig or ()}
     destroyed = tuple(other for other in cut.destroyed if other in given)
@@ -75,21 +75,21 @@ class Cuts:
         """Give what changes with every change."""
         return self._file.fingerprint()
 
-    def read(self) -> Mapping[str, Cut]:
+    def read(self) -> Mapping[str, GpuChanges]:
         """Give the cuts as they are now."""
         return {pci: _cut_of(wire) for pci, wire in self._file.read().items()}
 
-    def change(self, pci: str, edit: Callable[[Cut], Cut]) -> None:
+    def change(self, pci: str, edit: Callable[[GpuChanges], GpuChanges]) -> None:
         """Change one GPU's cut; `edit` sees it as it is under the lock, and may raise."""
 
         def changed(wire: Mapping[str, Any] | None) -> Mapping[str, Any]:
-            cut = edit(_cut_of(wire) if wire else Cut())
+            cut = edit(_cut_of(wire) if wire else GpuChanges())
             is_as_given = not cut.made and not cut.destroyed and cut.mode in {None, cut.mode_was}
             return {} if is_as_given else asdict(cut)
 
         self._file.change(pci, changed)
 
 
-def _cut_of(wire: Mapping[str, Any]) -> Cut:
+def _cut_of(wire: Mapping[str, Any]) -> GpuChanges:
     made, destroyed = (tuple((str(name), int(start)) for name, start in wire[key]) for key in ("made", "destroyed"))
-    return Cut(made, destroyed, wire["mode"], wire["mode_was"])
+    return GpuChanges(made, destroyed, wire["mode"], wire["mode_was"])

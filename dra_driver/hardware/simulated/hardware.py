@@ -19,7 +19,7 @@ from pathlib import Path
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of
+from dra_driver.hardware.simulated.cuts import Cuts, GpuChanges, placements_of
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
@@ -207,7 +207,7 @@ class SimulatedHardware:
 def _as_cut(profile: Profile, cuts: Cuts) -> Profile:
     """Give the profile with the partitions that there are now."""
     known = cuts.read()
-    gpus = (replace(gpu, mig=placements_of(gpu, known.get(gpu.pci_address, Cut()))) for gpu in profile.gpus)
+    gpus = (replace(gpu, mig=placements_of(gpu, known.get(gpu.pci_address, GpuChanges()))) for gpu in profile.gpus)
     return replace(profile, gpus=tuple(gpus))
 
 

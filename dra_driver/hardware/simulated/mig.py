@@ -30,7 +30,7 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
-class MigProfile:
+class ModelMigProfile:
     """One GPU-instance profile of a model. What no source gives is None; `starts` is empty where none are known.
 
     `gi_profile_id` is what the hardware calls the profile; `nvml_profile` is the NVML constant less its prefix.
@@ -63,9 +63,9 @@ class MigTable:
     memory_slices: int
     compute_slices: int
     toggles_without_reset: bool
-    profiles: tuple[MigProfile, ...]
+    profiles: tuple[ModelMigProfile, ...]
 
-    def profile(self, name: str) -> MigProfile | None:
+    def profile(self, name: str) -> ModelMigProfile | None:
         """Look a profile up by its whole name."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
@@ -74,7 +74,7 @@ class MigTable:
 class Placement:
     """One partition to be: a profile and its first memory slice."""
 
-    profile: MigProfile
+    profile: ModelMigProfile
     start: int
 
     @property
@@ -101,8 +101,8 @@ def decode_mig_table(fields: Fields) -> MigTable:
     return table
 
 
-def _decode_profile(row: Fields) -> MigProfile:
-    profile = MigProfile(
+def _decode_profile(row: Fields) -> ModelMigProfile:
+    profile = ModelMigProfile(
         name=row.text("name", pattern=PROFILE_NAME, what="a profile name such as 1g.10gb+me"),
         gi_profile_id=row.optional_integer("id", 0, 255),
         nvml_profile=row.text("nvml", pattern=r"[0-9]+_SLICE(_[A-Z0-9_]+)?", what="a constant such as 1_SLICE_REV1"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.simulated.cuts import Cut, Cuts, placements_of, with_placement, without_placement
+from dra_driver.hardware.simulated.cuts import Cuts, GpuChanges, placements_of, with_placement, without_placement
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.model.errors import HardwareError, Retry
@@ -39,7 +39,7 @@ class Partitioning:
                 raise HardwareError("no-profile", f"GPU {gpu.pci_address} has no MIG profile {name}")
             placement = Placement(profile, start)
 
-            def edit(cut: Cut) -> Cut:
+            def edit(cut: GpuChanges) -> GpuChanges:
                 standing = placements_of(gpu, cut)
                 if standing is None:
                     raise _mig_off(gpu)
@@ -81,10 +81,10 @@ class Partitioning:
             self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
             self._work(gpu, deadline_s)
             was = gpu.mig is not None
-            self._cuts.change(gpu.pci_address, lambda cut: Cut(cut.made, cut.destroyed, enabled, was))
+            self._cuts.change(gpu.pci_address, lambda cut: GpuChanges(cut.made, cut.destroyed, enabled, was))
 
-    def _cut(self, gpu: SimulatedGpu) -> Cut:
-        return self._cuts.read().get(gpu.pci_address, Cut())
+    def _cut(self, gpu: SimulatedGpu) -> GpuChanges:
+        return self._cuts.read().get(gpu.pci_address, GpuChanges())
 
     @contextmanager
     def _turn(self, facts: GpuFacts, deadline_s: float) -> Iterator[SimulatedGpu]:

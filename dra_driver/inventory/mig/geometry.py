@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import Cut
-from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, Entry
+from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, GeometryEntry
 from dra_driver.inventory.mig.partitions import counters_of_cut, counters_of_gpu, cuts_of
 
 DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
@@ -66,7 +66,7 @@ def listed(text: str) -> Counter[str] | None:
     return counted
 
 
-def _of_entry(gpu: GpuFacts, entry: Entry) -> Wanted | str:
+def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> Wanted | str:
     if not entry.is_enabled:
         return Wanted(is_enabled=False)
     if parts := [profile for profile in entry.counts if PART_OF_INSTANCE.match(profile)]:

@@ -33,7 +33,7 @@ _COUNT_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GeometryEntry:
     """What a configuration says of some GPUs. Empty `filters` and `indices` None speak of all."""
 
     is_enabled: bool
@@ -47,7 +47,7 @@ class Entry:
         return is_chosen and (not self.filters or gpu.pci_id in self.filters)
 
 
-Configurations = Mapping[str, tuple[Entry, ...]]
+Configurations = Mapping[str, tuple[GeometryEntry, ...]]
 
 
 def read_configurations(document: Any, where: str) -> Configurations:
@@ -63,7 +63,7 @@ def read_configurations(document: Any, where: str) -> Configurations:
     return found
 
 
-def _configurations(document: Any, faults: list[str]) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+def _configurations(document: Any, faults: list[str]) -> Iterator[tuple[str, tuple[GeometryEntry, ...]]]:
     if not isinstance(document, Mapping):
         faults.append(f"expected version and mig-configs, got {_kind(document)}")
         return
@@ -82,7 +82,7 @@ def _configurations(document: Any, faults: list[str]) -> Iterator[tuple[str, tup
         yield str(name), tuple(entry for entry in read if entry is not None)
 
 
-def _entry(entry: Any, path: str, faults: list[str]) -> Entry | None:
+def _entry(entry: Any, path: str, faults: list[str]) -> GeometryEntry | None:
     if not isinstance(entry, Mapping):
         faults.append(f"{path}: expected named fields, got {_kind(entry)}")
         return None
@@ -97,7 +97,7 @@ def _entry(entry: Any, path: str, faults: list[str]) -> Entry | None:
         faults.append(f"{path}.mig-devices: given, although mig-enabled is false")
     indices = _indices(entry.get("devices"), f"{path}.devices", faults)
     filters = _filters(entry.get("device-filter"), f"{path}.device-filter", faults)
-    return Entry(is_enabled is True, counts, indices, filters)
+    return GeometryEntry(is_enabled is True, counts, indices, filters)
 
 
 def _counts(value: Any, path: str, faults: list[str]) -> dict[str, int]:

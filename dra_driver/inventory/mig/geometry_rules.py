@@ -26,7 +26,7 @@ _LABEL = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*=[-A-Za-z
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GeometryRule:
     """One rule. `selector` is a pattern of node names, a label as `key=value`, or "" for every node."""
 
     selector: str
@@ -40,7 +40,7 @@ class Rule:
         return not self.selector or fnmatch.fnmatchcase(node, self.selector)
 
 
-def read_rules(text: str, *, has_file: bool) -> tuple[Rule, ...]:
+def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
     """Read the flag. Without a file of configurations every name must be one of ours.
 
     Raises: UsageError("usage.mig-geometry") with every fault.
@@ -48,7 +48,7 @@ def read_rules(text: str, *, has_file: bool) -> tuple[Rule, ...]:
     rules, faults = [], []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         selector, colon, geometry = (word.strip() for word in part.rpartition(":"))
-        rules.append(Rule(selector, geometry))
+        rules.append(GeometryRule(selector, geometry))
         if colon and not (_PATTERN.fullmatch(selector) or _LABEL.fullmatch(selector)):
             faults.append(f"{selector!r} is neither a pattern of node names nor a label KEY=VALUE")
         is_ours = geometry == FROM_LABEL or geometry.startswith(ALL) or listed(geometry) is not None
@@ -63,6 +63,6 @@ def read_rules(text: str, *, has_file: bool) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def geometry_of(rules: tuple[Rule, ...], node: str, labels: Mapping[str, str]) -> str:
+def geometry_of(rules: tuple[GeometryRule, ...], node: str, labels: Mapping[str, str]) -> str:
     """Give a node's geometry, "" for none."""
     return next((rule.geometry for rule in rules if rule.fits(node, labels)), "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.inventory.attributes import COMPUTE, MEMORY, MEMORY_SLICE, SHARES
 from dra_driver.inventory.device import DeviceType, RequestPolicy, ShareMode
-from dra_driver.inventory.sharing.rules import Portion, Rule
+from dra_driver.inventory.sharing.rules import Portion, SharingRule
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
 MIB = 1 << 20
@@ -40,7 +40,7 @@ def replica_memory(memory: int, replicas: int) -> int:
     return memory // replicas // MIB * MIB
 
 
-def allot(capacity: Mapping[str, int], rule: Rule) -> Allotment | str:
+def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
     """Say what a device shared by a rule has and how much one share takes; or why that can't be.
 
     Shapes: with n replicas exactly n shares fit; with a portion as many as there are amounts left.
@@ -74,7 +74,7 @@ def without_slices(capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def settings_of(
-    rule: Rule, allotment: Allotment, device_type: DeviceType, ids: tuple[str, ...]
+    rule: SharingRule, allotment: Allotment, device_type: DeviceType, ids: tuple[str, ...]
 ) -> SharingSettings | None:
     """Complete a rule's settings for one device, known by `ids` (UUID, index).
 

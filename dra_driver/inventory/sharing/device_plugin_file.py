@@ -13,7 +13,7 @@ import re
 
 from dra_driver.documents.fields import Fields
 from dra_driver.inventory.device import DeviceType, ShareMode
-from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, SharingRule, SharingRules
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
 VERSION = "v1"
@@ -44,7 +44,7 @@ def decode_device_plugin(root: Fields) -> SharingRules:
 
 def _rules(
     sharing: Fields, way: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]
-) -> list[Rule]:
+) -> list[SharingRule]:
     section = sharing.section(way)
     if section.optional_flag("failRequestsGreaterThanOne"):
         notes.append(
@@ -59,7 +59,9 @@ def _rules(
     return rules
 
 
-def _rule(row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]) -> Rule:
+def _rule(
+    row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]
+) -> SharingRule:
     """Read one resource; a single replica is the whole device, as there."""
     resource = row.text("name", pattern=_RESOURCE.pattern, what="nvidia.com/gpu or nvidia.com/mig-PROFILE")
     replicas = row.integer("replicas", 1, REPLICAS_MOST)
@@ -76,7 +78,11 @@ def _rule(row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceT
         first=first,
     )
     title = f"{name} ({resource})"
-    return Rule(title, match, ShareMode.REPLICAS, replicas, None, settings) if replicas > 1 else Rule(title, match)
+    return (
+        SharingRule(title, match, ShareMode.REPLICAS, replicas, None, settings)
+        if replicas > 1
+        else SharingRule(title, match)
+    )
 
 
 def _devices(row: Fields) -> tuple[tuple[str, ...], int | None]:

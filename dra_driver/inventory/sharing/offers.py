@@ -1,6 +1,6 @@
 """Sharer: what each device of a node is offered as, by the sharing rules and by what claims hold.
 
-In: the devices as they stand, the rules, and which names claims hold. Out: an `Offer` for each device. Pure. A device
+In: the devices as they stand, the rules, and which names claims hold. Out: an `ShareOffer` for each device. Pure. A device
 never changes its form under a claim: one that is held whole stays whole, one whose replicas are held stays replicas,
 and one that is held in shares which nobody configures any more is offered to no one until they are gone.
 """
@@ -15,7 +15,7 @@ from dra_driver.inventory.attributes import MEMORY
 from dra_driver.inventory.device import Cut, Device, DeviceType, Share, ShareMode
 from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
-from dra_driver.inventory.sharing.rules import Rule, SharingRules
+from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import gpu_name, replica_name, replicated_name
 
 MakeShare = Callable[[str, Device, Share, int | None], Device]
@@ -23,7 +23,7 @@ MakeShare = Callable[[str, Device, Share, int | None], Device]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ShareOffer:
     """What one device is offered as. `instead` takes the place of the one in `devices` where shares are not kept."""
 
     devices: tuple[Device, ...] = ()
@@ -31,12 +31,12 @@ class Offer:
     hidden: tuple[Device, ...] = ()
 
 
-class Sharer:
+class SharingOffers:
     """Decides for the devices of one node. `problems` are found on the way."""
 
     def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
         self._sharing, self._forms, self._make = sharing, ownership.forms, make
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, SharingRule] = {}
         self._indices: dict[str, str] = {}
         self._whole: set[str] = set()
         self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
@@ -60,7 +60,7 @@ class Sharer:
         self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
         self._indices = {device.name: index for device, index in candidates}
 
-    def _note_left_out(self, chosen: Iterable[Rule]) -> None:
+    def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
         """Say which namespaces of a rule are served by no device of this node."""
         served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         for rule in chosen:
@@ -87,19 +87,19 @@ class Sharer:
             message = f"{name} means partitions that are made on demand: each of those goes to one claim, whole"
             self.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
 
-    def offer(self, device: Device) -> Offer:
+    def offer(self, device: Device) -> ShareOffer:
         """Say what a device is offered as. A placement that Prepare makes is never shared."""
         if device.cut is not None:
-            return Offer((device,))
+            return ShareOffer((device,))
         rule = self._rules.get(device.name)
         is_shared = (device.name, True) in self._forms
         is_replicated = device.name in self._replicated
         if rule is None:
-            return self._hide(device) if is_shared or is_replicated else Offer((device,))
+            return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
         allotment = allot(device.capacity, rule)
         if isinstance(allotment, str):
             self._problem(device, "share-unfit", f"{rule.name} can't share it, it stays whole: {allotment}")
-            return self._hide(device) if is_shared or is_replicated else Offer((device,))
+            return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
         if rule.is_hard and not _is_hard(device, rule):
             self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
         holders = self._tenants.get(device.name, set()) if rule.tenant else set()
@@ -110,34 +110,34 @@ class Sharer:
             rule, self.waits_for_claims = replace(rule, tenant=holder), True
         shared, *replicas = self._shares(device, rule, allotment)
         if is_shared:
-            return Offer((shared,), (), (device, *replicas))
+            return ShareOffer((shared,), (), (device, *replicas))
         if is_replicated:
-            return Offer(tuple(replicas), (), (device,)) if replicas else self._hide(device)
+            return ShareOffer(tuple(replicas), (), (device,)) if replicas else self._hide(device)
         if (device.name, False) in self._forms:
             self.waits_for_claims = True
-            return Offer((device,), (), (shared, *replicas))
+            return ShareOffer((device,), (), (shared, *replicas))
         if device.partition is None and device.gpu.mig_enabled:  # its last partition went, its mode has not yet
-            return Offer(hidden=(device, shared, *replicas))
-        return Offer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
+            return ShareOffer(hidden=(device, shared, *replicas))
+        return ShareOffer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
 
-    def _hide(self, device: Device, *shares: Device) -> Offer:
+    def _hide(self, device: Device, *shares: Device) -> ShareOffer:
         self.waits_for_claims = True
         why = "of another namespace than it is for" if shares else "that are not configured any more"
         self._problem(device, "share-held", f"claims hold shares of it {why}: not offered until they end")
-        return Offer(hidden=(device, *shares))
+        return ShareOffer(hidden=(device, *shares))
 
-    def _shares(self, device: Device, rule: Rule, allotment: Allotment) -> Iterator[Device]:
+    def _shares(self, device: Device, rule: SharingRule, allotment: Allotment) -> Iterator[Device]:
         yield self._shared(device, rule, allotment)
         yield from self._replicas(device, rule)
 
-    def _shared(self, device: Device, rule: Rule, allotment: Allotment) -> Device:
+    def _shared(self, device: Device, rule: SharingRule, allotment: Allotment) -> Device:
         mode = ShareMode.REPLICAS if rule.portion is None else rule.mode or ShareMode.REPLICAS
         settings = settings_of(rule, allotment, device.type, self._ids(device))
         share = Share(device.name, mode, None, settings, _is_hard(device, rule), rule.tenant, self._sharing.tenants)
         made = self._make(device.name, device, share, rule.replicas if mode is ShareMode.REPLICAS else None)
         return replace(made, capacity=allotment.capacity, policies=allotment.policies)
 
-    def _replicas(self, device: Device, rule: Rule) -> Iterator[Device]:
+    def _replicas(self, device: Device, rule: SharingRule) -> Iterator[Device]:
         plain = replace(rule, mode=ShareMode.REPLICAS, portion=None)
         allotment = allot(device.capacity, plain) if rule.replicas else "no replicas"
         if isinstance(allotment, str) or not rule.replicas:
@@ -161,7 +161,7 @@ class Sharer:
         self.problems.append(Problem(f"inventory.{code}", device.name, message))
 
 
-def _is_hard(device: Device, rule: Rule) -> bool:
+def _is_hard(device: Device, rule: SharingRule) -> bool:
     is_possible = device.type is DeviceType.GPU and device.gpu.limits_memory and MEMORY in device.capacity
     return rule.is_hard and is_possible
 

@@ -66,7 +66,7 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SharingRule:
     """How the devices that match are shared; with neither `replicas` nor a `portion` they stay whole.
 
     `replicas` beside a portion is what takes its place where the API server does not keep what shares are counted in.
@@ -89,7 +89,7 @@ class Rule:
 class SharingRules:
     """All rules and where they apply: what the node is called, and its labels (None while they are not known)."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[SharingRule, ...] = ()
     node: str = ""
     labels: Mapping[str, str] | None = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what stands in the file but means nothing here
@@ -100,7 +100,7 @@ class SharingRules:
         """Say whether a rule asks for labels of the node."""
         return any(rule.match.labels for rule in self.rules)
 
-    def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, Rule]:
+    def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, SharingRule]:
         """Give the rule of each device that is shared, by name. `devices` come with their indices.
 
         While the node's labels are not known, a device that a rule with labels may mean is left out of every later
@@ -109,7 +109,7 @@ class SharingRules:
         here = [rule for rule in self.rules if rule.match.is_met_on(self.node, self.labels)]
         left = {id(rule): rule.match.first for rule in here}
         dealt: Counter[tuple[int, DeviceType]] = Counter()
-        chosen: dict[str, Rule] = {}
+        chosen: dict[str, SharingRule] = {}
         for device, index in devices:
             rule = self._rule_of(device, index, here, left)
             if rule is None:
@@ -121,14 +121,16 @@ class SharingRules:
                 dealt[id(rule), device.type] += 1
         return chosen
 
-    def _rule_of(self, device: Device, index: str, here: Sequence[Rule], left: Mapping[int, int | None]) -> Rule | None:
+    def _rule_of(
+        self, device: Device, index: str, here: Sequence[SharingRule], left: Mapping[int, int | None]
+    ) -> SharingRule | None:
         return next((r for r in here if left[id(r)] != 0 and r.match.is_met_by(device, index)), None)
 
 
 NOTHING_SHARED = SharingRules()
 
 
-def _deal(rule: Rule, turn: int) -> Rule:
+def _deal(rule: SharingRule, turn: int) -> SharingRule:
     return replace(rule, tenant=rule.namespaces[turn % len(rule.namespaces)]) if rule.namespaces else rule
 
 

@@ -16,7 +16,7 @@ from dra_driver.documents.fields import Fields
 from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
-from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, Rule, SharingRules
+from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
 from dra_driver.model.errors import InputError
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity, QuantityError
@@ -59,14 +59,14 @@ def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenan
     return replace(rules, tenants=tenants)
 
 
-def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[Rule, ...]:
+def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[SharingRule, ...]:
     rows = root.rows("rules", most=RULES_MOST)
     if not root.has("rules"):
         root.fault("rules", "missing, expected a list of rules")
     return tuple(_rule(row, number, read_settings, tenants) for number, row in enumerate(rows, 1))
 
 
-def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenants) -> Rule:
+def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenants) -> SharingRule:
     name = row.optional_text("name") or f"rule {number}"
     match = _match(row.section("match"))
     is_exclusive = row.optional_flag("exclusive") is True
@@ -84,7 +84,7 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenant
     is_hard = _is_hard(row, match, limits_memory=not is_exclusive and ShareMode.COMPUTE not in portions)
     row.close()
     mode = None if is_exclusive or not ways else ways[0]
-    return Rule(name, match, mode, replicas, portions.get(mode) if mode else None, settings, is_hard, namespaces)
+    return SharingRule(name, match, mode, replicas, portions.get(mode) if mode else None, settings, is_hard, namespaces)
 
 
 def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Folders:
         os.close(fd)
 
 
-class Server:
+class ServerProcess:
     """One server process as the control daemon sees it."""
 
     def __init__(self, pid: int, uid: int, line: socket.socket) -> None:
@@ -94,7 +94,7 @@ class Daemon:
     def __init__(self, folders: Folders, *, is_multi_user: bool) -> None:
         self.folders, self.is_multi_user = folders, is_multi_user
         self.percentage, self.memory = 100.0, dict[str, int]()
-        self.servers: list[Server] = []
+        self.servers: list[ServerProcess] = []
         self.pending: list[tuple[socket.socket, int]] = []
         self.quits_at: float | None = None
 
@@ -243,7 +243,7 @@ class Daemon:
             connection.sendall(f"SERVER {self.folders.path(f'server-{server.pid}')}\n".encode())
         connection.close()
 
-    def _start_server(self, uid: int) -> Server:
+    def _start_server(self, uid: int) -> ServerProcess:
         ours, theirs = socket.socketpair()
         ready, told = os.pipe()
         pid = os.fork()
@@ -259,14 +259,14 @@ class Daemon:
         os.read(ready, 1)
         os.close(ready)
         ours.settimeout(_ANSWER_S)
-        server = Server(pid, uid, ours)
+        server = ServerProcess(pid, uid, ours)
         server.percentage, server.memory = self.percentage, self.memory.get("0", 0)
         self._pass_limits(server)
         self.servers.append(server)
         self.folders.note("control", "Control", f"Starting new server {pid} for user {uid}")
         return server
 
-    def _pass_limits(self, server: Server) -> None:
+    def _pass_limits(self, server: ServerProcess) -> None:
         server.ask(f"LIMIT {server.percentage} {server.memory}")
 
     def _look_at_servers(self) -> None:
@@ -286,7 +286,7 @@ class Daemon:
                 server.ask("STOP")
         return not self.servers
 
-    def _server(self, pid: str) -> Server:
+    def _server(self, pid: str) -> ServerProcess:
         found = next((server for server in self.servers if server.pid == int(pid)), None)
         if found is None:
             raise Refused(f"Server {pid} not found")

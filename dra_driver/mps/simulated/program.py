@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dra_driver.mps.launch import Program
+from dra_driver.mps.launch import ControlProgram
 
 _FILE = Path(__file__).resolve().with_name("control.py")
 
 
-def simulated_program() -> Program:
+def simulated_program() -> ControlProgram:
     """Give the simulated control program: it shares no GPU, and needs no privilege."""
-    return Program((sys.executable, "-I", "-S", str(_FILE)))
+    return ControlProgram((sys.executable, "-I", "-S", str(_FILE)))

@@ -30,7 +30,7 @@ Add = Callable[[str, tuple[str, ...]], None]
 """Limits more pods of a claim, by its UID. Raises: DriverError."""
 
 
-class Joiners:
+class LatePods:
     """Looks for pods twice a second, from `watch` on, for as long as claims have limits."""
 
     def __init__(self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, *, add: Add) -> None:

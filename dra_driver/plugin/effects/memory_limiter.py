@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
-from dra_driver.plugin.ledger.record import UNFINISHED, Record, State
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.telemetry.logs import fields
 
@@ -73,7 +73,7 @@ class MemoryLimiter:
         with self._hold(step.device, deadline):
             if not self._ledger.is_read_only:
                 with as_far_as_there_is_room("mark a claim"):
-                    self._ledger.set_state(uid, State.UNPREPARING)  # whoever comes next does not count it
+                    self._ledger.set_state(uid, ClaimState.UNPREPARING)  # whoever comes next does not count it
             others = self._of_others(uid, step.key)
             for pod, path in self._cgroups.of(step.pods).items():
                 try:
@@ -89,7 +89,7 @@ class MemoryLimiter:
         """Add up what other claims have of a GPU, by pod."""
         sums: dict[str, int] = {}
         for record in self._ledger.records():
-            if record.uid == uid or record.state == State.UNPREPARING:
+            if record.uid == uid or record.state == ClaimState.UNPREPARING:
                 continue
             for step in limit_steps(record):
                 if step.key == device:

@@ -22,7 +22,7 @@ from dra_driver.model.errors import DriverError, HardwareError, PrepareError, Re
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter, limits_in_force
-from dra_driver.plugin.effects.sharing.holders import Sharer, in_force, with_sharing
+from dra_driver.plugin.effects.sharing.holders import SharingHolders, in_force, with_sharing
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.mig.partitioner import US, Partitioner
 
@@ -64,7 +64,7 @@ class Effects:
         hardware: Hardware,
         *,
         partitioner: Partitioner,
-        sharer: Sharer,
+        sharer: SharingHolders,
         limiter: MemoryLimiter,
         ledger: Ledger,
     ) -> None:

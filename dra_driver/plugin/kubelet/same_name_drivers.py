@@ -35,7 +35,7 @@ _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class RegisteredPlugin:
     """Who answers at a registration socket."""
 
     kind: str
@@ -44,7 +44,7 @@ class Plugin:
     is_marked: bool  # our own code answers
 
 
-class NamesakeWatch:
+class SameNameDrivers:
     """Keeps `reason` up to date; `changed` is called whenever the reason is another one."""
 
     def __init__(
@@ -59,7 +59,7 @@ class NamesakeWatch:
     ) -> None:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
-        self._known: dict[tuple[Path, Identity], Plugin] = {}
+        self._known: dict[tuple[Path, Identity], RegisteredPlugin] = {}
         self._seen: Identity | None = None  # of the folder, when it was last looked at
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
@@ -121,11 +121,11 @@ class NamesakeWatch:
             except Exception:
                 log.exception("look for another driver failed")
 
-    def _is_ours(self, plugin: Plugin) -> bool:
+    def _is_ours(self, plugin: RegisteredPlugin) -> bool:
         return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir
 
 
-def ask(path: Path) -> Plugin | None:
+def ask(path: Path) -> RegisteredPlugin | None:
     """Ask who answers at a registration socket; None when nobody does."""
     with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
         get_info = channel.unary_unary(
@@ -138,7 +138,7 @@ def ask(path: Path) -> Plugin | None:
         except grpc.RpcError:
             return None
         marks = [key for key, _ in call.trailing_metadata() or ()]
-        return Plugin(info.type, info.name, info.endpoint, MARK[0] in marks)
+        return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks)
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:

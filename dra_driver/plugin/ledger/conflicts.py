@@ -16,7 +16,7 @@ from dra_driver.plugin.ledger.record import Record, owned, record_of_row
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Conflict:
     """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
 
     device: str
@@ -44,17 +44,19 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
     return sql, (*names, *bounds, uid)
 
 
-def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Rival, ...]:
+def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
     """Give the rivals among what that query found: two shares of a device are none."""
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
-        Rival(row["device"], record_of_row(row)) for row in rows if not row["share_id"] or row["device"] not in shares
+        Conflict(row["device"], record_of_row(row))
+        for row in rows
+        if not row["share_id"] or row["device"] not in shares
     )
 
 
-def by_holder(rivals: Iterable[Rival]) -> tuple[tuple[str, Rival], ...]:
+def by_holder(rivals: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]:
     """Give each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
-    groups: dict[tuple[str, tuple[str, ...]], list[Rival]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Conflict]] = {}
     for rival in rivals:
         groups.setdefault((rival.record.uid, rival.pods), []).append(rival)
     return tuple(

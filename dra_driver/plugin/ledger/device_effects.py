@@ -90,7 +90,7 @@ def effect_of_record(record: Wire) -> DeviceEffect:
     )
 
 
-class Read(Protocol):
+class LedgerQuery(Protocol):
     """Runs a query on the ledger."""
 
     def __call__(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
@@ -107,7 +107,7 @@ class Write(Protocol):
 class DeviceEffects:
     """The effects in one ledger, by device name."""
 
-    def __init__(self, read: Read, write: Write) -> None:
+    def __init__(self, read: LedgerQuery, write: Write) -> None:
         self._read, self._write = read, write
 
     def get(self, device: str) -> DeviceEffect | None:

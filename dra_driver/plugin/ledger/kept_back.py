@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dra_driver.model.names import replicated_name
-from dra_driver.plugin.ledger.conflicts import Rival
-from dra_driver.plugin.ledger.device_effects import Read, Write
-from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.ledger.conflicts import Conflict
+from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
+from dra_driver.plugin.ledger.record import ClaimState, Record
 
 BOUND_SECONDS = 120.0  # a container that nobody can kill must not keep the device for ever
 SCHEMA = (  # since 1.3
@@ -46,13 +46,13 @@ class KeptBack:
 
     def record(self) -> Record:
         """Return what is left of the claim, to name it by."""
-        return Record(self.uid, self.namespace, self.name, State.PREPARED, self.boot_id, {}, ())
+        return Record(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
 
 
 class KeptBackDevices:
     """The rows of one ledger."""
 
-    def __init__(self, read: Read, write: Write) -> None:
+    def __init__(self, read: LedgerQuery, write: Write) -> None:
         self._read, self._write = read, write
 
     def of_boot(self, boot_id: str) -> tuple[KeptBack, ...]:
@@ -103,13 +103,13 @@ def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[s
     )
 
 
-def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Rival, ...]:
+def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
     """Return the rivals, of a claim that wants devices, among rows that are kept back in this boot."""
     names = {name for name, _ in wanted}
     names |= {parent for parent in map(replicated_name, names) if parent}
     kept = (each for each in map(_kept_back_of_row, rows) if each.uid != uid and not each.is_over)
     return tuple(
-        Rival(name, each.record(), each.pods) for each in kept for name in sorted(names.intersection(each.devices))
+        Conflict(name, each.record(), each.pods) for each in kept for name in sorted(names.intersection(each.devices))
     )
 
 

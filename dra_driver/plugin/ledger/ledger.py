@@ -20,13 +20,13 @@ from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.conflicts import Rival, rivals_of, rivals_query, wanted_of
+from dra_driver.plugin.ledger.conflicts import Conflict, rivals_of, rivals_query, wanted_of
 from dra_driver.plugin.ledger.database import BUSY_SECONDS, NO_ROOM, quoted
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import delete, insert, records_of, remove, view_without
-from dra_driver.plugin.ledger.record import UNFINISHED, Record, State, json_text, record_of_row
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, json_text, record_of_row
 from dra_driver.plugin.ledger.unprepared import Unprepared
 from dra_driver.telemetry.logs import fields
 
@@ -113,7 +113,7 @@ class Ledger:
         """Count the claims."""
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
-    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Rival, ...]:
+    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Conflict, ...]:
         """Give the claims that hold a device which this claim is to own, or what it occupies of one.
 
         So do claims of this boot whose containers may still run. Two shares of a device are no rivals.
@@ -143,7 +143,7 @@ class Ledger:
             "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
             "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ? LIMIT 1"
         )
-        return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(State.UNPREPARING))))
+        return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(ClaimState.UNPREPARING))))
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
@@ -162,7 +162,7 @@ class Ledger:
 
     def intend(
         self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
-    ) -> tuple[Rival, ...]:
+    ) -> tuple[Conflict, ...]:
         """Record the intent and take hold of the claim's devices; or give the rivals, and write nothing.
 
         An intent need not be synced where a power failure takes all its effects away.
@@ -170,7 +170,7 @@ class Ledger:
         wanted = wanted_of(claim, occupied)
         sql, values = rivals_query(claim.uid, wanted)
 
-        def job(connection: sqlite3.Connection) -> tuple[Rival, ...]:
+        def job(connection: sqlite3.Connection) -> tuple[Conflict, ...]:
             rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
             rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)), claim.uid, wanted)
             if not rivals:
@@ -179,14 +179,14 @@ class Ledger:
 
         return self._write(job, is_synced=is_synced)
 
-    def set_state(self, uid: str, state: State) -> None:
+    def set_state(self, uid: str, state: ClaimState) -> None:
         """Move a claim on."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid))
 
     def commit(self, uid: str, steps: Sequence[Wire]) -> None:
         """Note that all effects are done, and what the steps made."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(State.PREPARED), json_text(steps), uid))
+        self._execute(sql, (str(ClaimState.PREPARED), json_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""

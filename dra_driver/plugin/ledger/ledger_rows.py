@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from dra_driver.plugin.ledger import device_effects, kept_back
 from dra_driver.plugin.ledger.conflicts import wanted_of
-from dra_driver.plugin.ledger.record import Record, State, record_of_row, row_of_record
+from dra_driver.plugin.ledger.record import ClaimState, Record, record_of_row, row_of_record
 
 MAJOR, MINOR = 1, 3
 GROWN = (  # since 1.1
@@ -68,7 +68,7 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
 
 def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]) -> None:
     """Remove a claim; what its pods may still use is kept back, unless no pod was ever told that it has it."""
-    if record.state != State.PREPARING:
+    if record.state != ClaimState.PREPARING:
         kept_back.keep_back(connection, record, pods, record.boot_id)
     delete(connection, record.uid)
 

@@ -20,7 +20,7 @@ from dra_driver.model.names import replicated_name
 from dra_driver.model.wire import Wire
 
 
-class State(enum.StrEnum):
+class ClaimState(enum.StrEnum):
     """How far a claim is. Anything else was written by a newer agent and is treated as PREPARED."""
 
     PREPARING = "preparing"  # intent recorded, effects under way
@@ -29,7 +29,7 @@ class State(enum.StrEnum):
     RECOVERED = "recovered"  # the ledger was lost; this came back from the claim's CDI file
 
 
-UNFINISHED = (State.PREPARING, State.UNPREPARING)
+UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Re
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
         name=plan.claim.name,
-        state=State.PREPARING,
+        state=ClaimState.PREPARING,
         boot_id=boot_id,
         allocation=plan.claim.record(),
         steps=tuple(steps),
@@ -97,7 +97,7 @@ def record_of_row(row: sqlite3.Row) -> Record:
         uid=row["uid"],
         namespace=optional("namespace", ""),
         name=optional("name", ""),
-        state=optional("state", State.PREPARED),
+        state=optional("state", ClaimState.PREPARED),
         boot_id=optional("boot_id", ""),
         allocation=allocation,
         steps=tuple(steps),

@@ -29,7 +29,7 @@ APPLIED, NOT_APPLIED = "MigGeometryApplied", "MigGeometryNotApplied"
 _CODE = "inventory.geometry"
 
 
-class Geometer:
+class DeclaredMig:
     """Applies one declaration on one node.
 
     `allocated` names the devices of this pool in any claim's allocation; `tell` sends an event (reason, message) to the

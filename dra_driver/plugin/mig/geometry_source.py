@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
-from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, Rule, geometry_of
+from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
 from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
@@ -44,7 +44,7 @@ class GeometrySource:
     """The declared geometry of one node. One thread."""
 
     def __init__(
-        self, rules: tuple[Rule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
+        self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
     ) -> None:
         self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
         self._stamp: tuple[int, int] | None = None

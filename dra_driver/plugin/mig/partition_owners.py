@@ -24,7 +24,7 @@ from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.partitioner import US, gpu_lock
 
 
-class Owners:
+class PartitionOwners:
     """Judges partitions. One thread."""
 
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:

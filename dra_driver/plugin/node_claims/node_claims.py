@@ -21,11 +21,11 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import Record, State
+from dra_driver.plugin.ledger.record import ClaimState, Record
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
 from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
 from dra_driver.plugin.node_claims.pod_resources import CODE, ClaimHere, HeldDevice, PodsHere
-from dra_driver.plugin.node_identity import Node
+from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class NodeClaims:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeIdentity,
         name: str,
         *,
         api: ClaimApi,
@@ -149,7 +149,7 @@ class NodeClaims:
 
     def examine(self, records: Iterable[Record]) -> None:
         """Note whether the kubelet tells of claims at all: of those that were prepared in this boot it should."""
-        prepared = [r for r in records if r.state == State.PREPARED and r.boot_id == self._node.boot_id and r.name]
+        prepared = [r for r in records if r.state == ClaimState.PREPARED and r.boot_id == self._node.boot_id and r.name]
         try:
             is_silent = bool(prepared) and not self.here().claims and not self._is_telling()
         except DriverError as error:

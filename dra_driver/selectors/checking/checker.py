@@ -22,7 +22,7 @@ from dra_driver.selectors.syntax.nodes import (
     Select,
     qualified_name,
 )
-from dra_driver.selectors.syntax.source import NOWHERE, Fault
+from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 from dra_driver.selectors.values.messages import ENUM_VALUES, MESSAGE_FIELDS, MESSAGE_TYPES, message_name
 from dra_driver.selectors.values.types import (
     BOOL,
@@ -52,14 +52,14 @@ _DEVICE = MESSAGE_TYPES["kubernetes.DRADevice"]
 _LOGICAL = {"_&&_": ("logical_and",), "_||_": ("logical_or",)}
 
 
-def check(root: Node, declarations: Declarations) -> list[Fault]:
+def check(root: Node, declarations: Declarations) -> list[SyntaxFault]:
     """Check a tree and write types into it."""
     checker = _Checker(declarations)
     try:
         checker.check(root)
         checker.settle()
     except TypeTooLarge:
-        checker.faults.append(Fault(NOWHERE, "the type of a part of the expression is too large"))
+        checker.faults.append(SyntaxFault(NOWHERE, "the type of a part of the expression is too large"))
     return checker.faults
 
 
@@ -75,7 +75,7 @@ class _Checker:
         self._bindings = Bindings()
         self._locals: dict[str, list[Type]] = {}
         self._open: list[Node] = []  # nodes whose type still holds parameters
-        self.faults: list[Fault] = []
+        self.faults: list[SyntaxFault] = []
 
     def settle(self) -> None:
         """Replace what is left of type parameters."""
@@ -105,7 +105,7 @@ class _Checker:
             self._open.append(node)
 
     def _fault(self, node: Node | Entry, message: str) -> None:
-        self.faults.append(Fault(node.offset, message))
+        self.faults.append(SyntaxFault(node.offset, message))
 
     def _current(self, node: Node) -> Type:
         return self._bindings.substitute(node.type, unbound_to_dyn=False)

@@ -15,7 +15,7 @@ from dra_driver.selectors.library.conversions import CONVERSIONS
 from dra_driver.selectors.library.format import REFUSALS, BadArgument, BadClause, walk
 from dra_driver.selectors.library.regex import BadPattern, compile_pattern
 from dra_driver.selectors.syntax.nodes import Call, ListLiteral, Literal, MapLiteral, Node, children
-from dra_driver.selectors.syntax.source import Fault
+from dra_driver.selectors.syntax.source import SyntaxFault
 from dra_driver.selectors.values.types import Type
 from dra_driver.selectors.values.values import CelError
 
@@ -34,9 +34,9 @@ _ACCEPTED = {
 }
 
 
-def validate(root: Node) -> list[Fault]:
+def validate(root: Node) -> list[SyntaxFault]:
     """Check the literals of a tree."""
-    faults: list[Fault] = []
+    faults: list[SyntaxFault] = []
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:
         node, formatted = pending.pop()
@@ -54,8 +54,8 @@ def validate(root: Node) -> list[Fault]:
     return faults
 
 
-def _mismatch(node: Node, wanted: Type, found: Type) -> Fault:
-    return Fault(node.offset, f"expected type '{wanted}' but found '{found}'")
+def _mismatch(node: Node, wanted: Type, found: Type) -> SyntaxFault:
+    return SyntaxFault(node.offset, f"expected type '{wanted}' but found '{found}'")
 
 
 class CompilerPanic(Exception):
@@ -75,7 +75,7 @@ def _entry_type(node: Node, *, optional: bool) -> Type:
     return node.type.params[0]
 
 
-def _list(node: ListLiteral, faults: list[Fault]) -> None:
+def _list(node: ListLiteral, faults: list[SyntaxFault]) -> None:
     first: Type | None = None
     for position, element in enumerate(node.elements):
         found = _entry_type(element, optional=position in node.optional)
@@ -86,7 +86,7 @@ def _list(node: ListLiteral, faults: list[Fault]) -> None:
             return
 
 
-def _map(node: MapLiteral, faults: list[Fault]) -> None:
+def _map(node: MapLiteral, faults: list[SyntaxFault]) -> None:
     first: tuple[Type, Type] | None = None
     for entry in node.entries:
         assert entry.key is not None  # noqa: S101
@@ -100,7 +100,7 @@ def _map(node: MapLiteral, faults: list[Fault]) -> None:
             faults.append(_mismatch(entry.value, first[1], found[1]))
 
 
-def _converts(node: Call, faults: list[Fault]) -> None:
+def _converts(node: Call, faults: list[SyntaxFault]) -> None:
     argument = node.args[0] if node.args else None
     if type(argument) is not Literal:
         return
@@ -111,20 +111,20 @@ def _converts(node: Call, faults: list[Fault]) -> None:
             return
     except CelError:
         pass
-    faults.append(Fault(argument.offset, f"invalid {node.function} argument"))
+    faults.append(SyntaxFault(argument.offset, f"invalid {node.function} argument"))
 
 
-def _matches(node: Call, faults: list[Fault]) -> None:
+def _matches(node: Call, faults: list[SyntaxFault]) -> None:
     argument = node.args[0] if node.args else None
     if type(argument) is not Literal or type(argument.value) is not str:
         return
     try:
         compile_pattern(argument.value)
     except BadPattern:
-        faults.append(Fault(argument.offset, "invalid matches argument"))
+        faults.append(SyntaxFault(argument.offset, "invalid matches argument"))
 
 
-def _format(node: Call, faults: list[Fault]) -> None:
+def _format(node: Call, faults: list[SyntaxFault]) -> None:
     template, arguments = node.target, node.args[0] if node.args else None
     if type(template) is not Literal or type(template.value) is not str or type(arguments) is not ListLiteral:
         return
@@ -139,13 +139,13 @@ def _format(node: Call, faults: list[Fault]) -> None:
     try:
         used = walk(template.value, len(elements), write)[1]
     except BadArgument as bad:
-        faults.append(Fault(bad.about.offset if bad.about is not None else node.offset, str(bad)))
+        faults.append(SyntaxFault(bad.about.offset if bad.about is not None else node.offset, str(bad)))
     except BadClause as bad:
-        faults.append(Fault(node.offset, str(bad)))
+        faults.append(SyntaxFault(node.offset, str(bad)))
     else:
         if len(elements) > used:
             message = f"too many arguments supplied to string.format (expected {used}, got {len(elements)})"
-            faults.append(Fault(node.offset, message))
+            faults.append(SyntaxFault(node.offset, message))
 
 
 def _runtime_name(t: Type) -> str:
@@ -165,7 +165,7 @@ def _unprintable(node: Node, verb: str) -> Node | None:
     return None
 
 
-_CALLS: dict[str, Callable[[Call, list[Fault]], None]] = {
+_CALLS: dict[str, Callable[[Call, list[SyntaxFault]], None]] = {
     "duration": _converts,
     "timestamp": _converts,
     "matches": _matches,

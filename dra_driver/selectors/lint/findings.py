@@ -1,6 +1,6 @@
 """The nouns of lint: rules by id, what is looked at, what is found.
 
-In: nothing. Out: `RULES`, `Subject`, `Finding`, and evaluation of a selector on many devices.
+In: nothing. Out: `RULES`, `LintSubject`, `LintFinding`, and evaluation of a selector on many devices.
 
 The rules are described in docs/selectors.md, under the ids of `RULES`.
 """
@@ -32,7 +32,7 @@ RULES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One finding. `fix` is a whole new expression; `is_safe` whether it may be written without asking."""
 
     rule: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LintSubject:
     """One selector to lint, the devices that reach it (one of each kind), and how many devices each stands for."""
 
     selector: KubernetesSelector

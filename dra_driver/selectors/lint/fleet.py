@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.selectors.lint.findings import Finding, Outcome, Subject, outcomes
+from dra_driver.selectors.lint.findings import LintFinding, LintSubject, Outcome, outcomes
 from dra_driver.selectors.lint.guards import accesses, guarded, leaves, text_of
 from dra_driver.selectors.suggestions import unknown_names
 
@@ -19,7 +19,7 @@ _MISSING = re.compile(r"no such key: (\S+)")
 _MOST_GUARDS = 32
 
 
-def fleet_findings(subject: Subject) -> Iterator[Finding]:
+def fleet_findings(subject: LintSubject) -> Iterator[LintFinding]:
     """Apply the rules."""
     if not subject.views:
         return
@@ -31,7 +31,7 @@ def fleet_findings(subject: Subject) -> Iterator[Finding]:
     yield from _drivers(subject, found)
 
 
-def _missing(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     """Reads of attributes that some device lacks, with one fix for all of them."""
     names = list(
         dict.fromkeys(match[1] for one in found if isinstance(one, str) and (match := _MISSING.fullmatch(one)))
@@ -46,10 +46,10 @@ def _missing(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
         message = (
             f"{lacking} of {subject.total} devices lack {name}: on them the expression fails, which aborts scheduling"
         )
-        yield Finding("unguarded-attribute", message, clause, fix, is_safe=fix is not None)
+        yield LintFinding("unguarded-attribute", message, clause, fix, is_safe=fix is not None)
 
 
-def mend_missing(subject: Subject) -> str | None:
+def mend_missing(subject: LintSubject) -> str | None:
     """Guard names until no device fails for a missing one; None where that does not work or changes a verdict."""
     selector = subject.selector
     before = outcomes(selector, subject.views)
@@ -71,7 +71,7 @@ def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
     return all(isinstance(old, str) or old is new for old, new in zip(before, after, strict=True))
 
 
-def recompiled(subject: Subject, text: str) -> KubernetesSelector | None:
+def recompiled(subject: LintSubject, text: str) -> KubernetesSelector | None:
     """Compile a proposed text; None if it is worse to the API server than what it replaces."""
     try:
         better = subject.engine.compile(text, environment=subject.selector.declarations.environment)
@@ -80,39 +80,39 @@ def recompiled(subject: Subject, text: str) -> KubernetesSelector | None:
     return better if better.admissible or not subject.selector.admissible else None
 
 
-def _failures(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+def _failures(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     others = dict.fromkeys(one for one in found if isinstance(one, str) and not _MISSING.fullmatch(one))
     for text in others:
         count = _count(subject, found, text)
-        yield Finding("runtime-error", f"on {count} of {subject.total} devices the expression fails: {text}")
+        yield LintFinding("runtime-error", f"on {count} of {subject.total} devices the expression fails: {text}")
 
 
-def _count(subject: Subject, found: list[Outcome], text: str) -> int:
+def _count(subject: LintSubject, found: list[Outcome], text: str) -> int:
     return sum(count for count, one in zip(subject.counts, found, strict=True) if one == text)
 
 
-def _constant(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+def _constant(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     if all(one is False for one in found):
-        yield Finding("always-false", f"none of the {subject.total} devices that reach it matches")
+        yield LintFinding("always-false", f"none of the {subject.total} devices that reach it matches")
     elif all(one is True for one in found) and not (subject.in_class and _reads_driver(subject)):
-        yield Finding("always-true", f"all {subject.total} devices that reach it match: it could be left out here")
+        yield LintFinding("always-true", f"all {subject.total} devices that reach it match: it could be left out here")
 
 
-def _reads_driver(subject: Subject) -> bool:
+def _reads_driver(subject: LintSubject) -> bool:
     return any(read.field == "driver" for read in subject.selector.read_set.reads)
 
 
-def _names(subject: Subject) -> Iterator[Finding]:
+def _names(subject: LintSubject) -> Iterator[LintFinding]:
     for unknown in unknown_names(subject.selector.read_set, subject.views):
         meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
-        yield Finding("unknown-name", f"no device has the {unknown.kind} {unknown.name}{meant}")
+        yield LintFinding("unknown-name", f"no device has the {unknown.kind} {unknown.name}{meant}")
 
 
-def _drivers(subject: Subject, found: list[Outcome]) -> Iterator[Finding]:
+def _drivers(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     if not subject.is_last:
         return
     drivers = dict.fromkeys(view.driver for view, one in zip(subject.views, found, strict=True) if one is True)
     if len(drivers) > 1:
-        yield Finding(
+        yield LintFinding(
             "two-drivers", f"it matches devices of {' and '.join(drivers)}: their drivers prepare them differently"
         )

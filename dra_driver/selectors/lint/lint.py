@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_driver.selectors.lint.findings import RULES, Finding, Subject
+from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject
 from dra_driver.selectors.lint.fleet import fleet_findings
 from dra_driver.selectors.lint.text import text_findings
 
@@ -19,7 +19,7 @@ _MOST_ROUNDS = 16
 _FIRST = "missing-driver-guard"  # after it, other guards are often not needed any more
 
 
-def lint(subject: Subject, disabled: frozenset[str] = frozenset()) -> list[Finding]:
+def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[LintFinding]:
     """Apply all rules to one selector, worst first."""
     found = [*fleet_findings(subject), *text_findings(subject)]
     order = list(RULES)
@@ -27,7 +27,7 @@ def lint(subject: Subject, disabled: frozenset[str] = frozenset()) -> list[Findi
     return sorted(kept, key=lambda finding: order.index(finding.rule))
 
 
-def mend(subject: Subject, disabled: frozenset[str] = frozenset()) -> str | None:
+def mend(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
     """Apply safe fixes until none is left; give the better expression, None if there is nothing to mend."""
     now = subject
     for _ in range(_MOST_ROUNDS):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dra_driver.model.semver import Semver, SemverError, normalize
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES
-from dra_driver.selectors.lint.findings import Finding, Subject, outcomes
+from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps, recompiled
 from dra_driver.selectors.lint.guards import every, leaves, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
@@ -33,7 +33,7 @@ DEPRECATED: dict[str, str] = {
 }
 
 
-def text_findings(subject: Subject) -> Iterator[Finding]:
+def text_findings(subject: LintSubject) -> Iterator[LintFinding]:
     """Apply the rules."""
     yield from _admission(subject)
     if subject.in_class and subject.is_first:
@@ -42,32 +42,32 @@ def text_findings(subject: Subject) -> Iterator[Finding]:
     yield from _deprecated(subject)
 
 
-def _admission(subject: Subject) -> Iterator[Finding]:
+def _admission(subject: LintSubject) -> Iterator[LintFinding]:
     """What the API server says to the expression in a new object."""
     selector = subject.selector
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
     if length > MAX_EXPRESSION_BYTES:
-        yield Finding("refused", f"{length:,} bytes are more than the {MAX_EXPRESSION_BYTES:,} that are accepted")
+        yield LintFinding("refused", f"{length:,} bytes are more than the {MAX_EXPRESSION_BYTES:,} that are accepted")
     try:
         cost = subject.engine.compile(selector.expression, environment="new").max_cost
     except SelectorCompileError as error:
         first = error.text.splitlines()[0]
-        yield Finding("refused", f"not accepted in a new object of Kubernetes {selector.kubernetes}: {first}")
+        yield LintFinding("refused", f"not accepted in a new object of Kubernetes {selector.kubernetes}: {first}")
         return
     if cost > MAX_COST:
-        yield Finding(
+        yield LintFinding(
             "cost-limit", f"the worst-case cost {_short(cost)} exceeds the limit of {MAX_COST:,}: it is refused"
         )
     elif cost > CLOSE_TO_LIMIT:
         share = 100 * cost // MAX_COST
-        yield Finding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {MAX_COST:,}")
+        yield LintFinding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {MAX_COST:,}")
 
 
 def _short(cost: int) -> str:
     return f"{cost:,}" if cost < 10**9 else f"{float(cost):.1e}"
 
 
-def _driver_guard(subject: Subject) -> Iterator[Finding]:
+def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
     """A class is asked about the devices of every driver: the first clause must ask for the driver."""
     root, expression = subject.selector.program.root, subject.selector.expression
     first = leaves(root)[0]
@@ -88,14 +88,16 @@ def _driver_guard(subject: Subject) -> Iterator[Finding]:
         and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
     )
     message = "it is asked about devices of every driver: compare device.driver first"
-    yield Finding("missing-driver-guard", message, text_of(first, expression), fix if better else None, is_safe=is_safe)
+    yield LintFinding(
+        "missing-driver-guard", message, text_of(first, expression), fix if better else None, is_safe=is_safe
+    )
 
 
 def _is_device(node: Node) -> bool:
     return type(node) is Ident and node.name == "device"
 
 
-def _comparisons(subject: Subject) -> Iterator[Finding]:
+def _comparisons(subject: LintSubject) -> Iterator[LintFinding]:
     found = [
         node
         for node in every(subject.selector.program.root)
@@ -118,7 +120,7 @@ def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
             yield value, literal
 
 
-def _versions(subject: Subject, nodes: list[Node]) -> set[Node]:
+def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
     """Return the parts that are versions on every device where they have a value. Each device is traced once."""
     found: set[Node] = set()
     others: set[Node] = set()
@@ -132,7 +134,7 @@ def _versions(subject: Subject, nodes: list[Node]) -> set[Node]:
     return found - others
 
 
-def _quantities(subject: Subject, node: Call, left: Node, right: Node) -> Iterator[Finding]:
+def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> Iterator[LintFinding]:
     expression = subject.selector.expression
     operator = _OPERATORS[node.function]
     fix = None
@@ -142,12 +144,12 @@ def _quantities(subject: Subject, node: Call, left: Node, right: Node) -> Iterat
     better = recompiled(subject, fix) if fix else None
     is_safe = better is not None and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
     message = f"{operator} wants the exact amount (an 80 GB GPU has 81559Mi); mostly compareTo(…) >= 0 is meant"
-    yield Finding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
+    yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
 
 
 def _version_text(
-    subject: Subject, node: Call, value: Node, literal: Literal, *, is_version: bool
-) -> Iterator[Finding]:
+    subject: LintSubject, node: Call, value: Node, literal: Literal, *, is_version: bool
+) -> Iterator[LintFinding]:
     """A version attribute beside a text; or version-like texts put in order."""
     expression, operator = subject.selector.expression, _OPERATORS[node.function]
     looks_so = _VERSION.fullmatch(literal.value) is not None
@@ -163,10 +165,10 @@ def _version_text(
             and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
         message = f"the attribute is a version: comparing it with a text {effect}"
-        yield Finding("string-version", message, clause, fix if better else None, is_safe=is_safe)
+        yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe)
     elif looks_so and node.function not in _EQUALITY:
         message = 'texts are ordered letter by letter ("10.0" < "9.0"): compare versions with semver()'
-        yield Finding("string-version", message, clause)
+        yield LintFinding("string-version", message, clause)
 
 
 def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expression: str) -> str | None:
@@ -186,8 +188,8 @@ def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expre
     return f"{text_of(value, expression)}.compareTo({wanted}) {operator} 0"
 
 
-def _deprecated(subject: Subject) -> Iterator[Finding]:
+def _deprecated(subject: LintSubject) -> Iterator[LintFinding]:
     for read in sorted(subject.selector.read_set.reads, key=repr):
         name = f"{read.domain}/{read.name}"
         if read.field == "attributes" and name in DEPRECATED:
-            yield Finding("deprecated-name", f"{name} is no longer published: {DEPRECATED[name]}")
+            yield LintFinding("deprecated-name", f"{name} is no longer published: {DEPRECATED[name]}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dra_driver.selectors.syntax.lexer import Token
 from dra_driver.selectors.syntax.nodes import Node
-from dra_driver.selectors.syntax.source import NOWHERE, Fault
+from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 
 MAX_NESTING = 250  # of one grammar rule on the way from the root
 
@@ -21,7 +21,7 @@ class Cursor:
 
     __slots__ = ("_at", "_kind", "_tokens", "faults")
 
-    def __init__(self, tokens: list[Token], faults: list[Fault]) -> None:
+    def __init__(self, tokens: list[Token], faults: list[SyntaxFault]) -> None:
         self._tokens = tokens
         self._at = 0
         self._kind = tokens[0][0]
@@ -40,12 +40,12 @@ class Cursor:
 
     def _fail(self, verb: str, expected: str) -> None:
         _, text, offset = self._tokens[self._at]
-        self.faults.append(Fault(offset, f"Syntax error: {verb} input '{text}' expecting {expected}"))
+        self.faults.append(SyntaxFault(offset, f"Syntax error: {verb} input '{text}' expecting {expected}"))
         raise Stop
 
     def _no_alternative(self, seen: str) -> None:
         self.faults.append(
-            Fault(self._tokens[self._at][2], f"Syntax error: no viable alternative at input '{seen}'"),
+            SyntaxFault(self._tokens[self._at][2], f"Syntax error: no viable alternative at input '{seen}'"),
         )
         raise Stop
 
@@ -57,7 +57,7 @@ class Cursor:
         return node
 
     def _too_deep(self) -> None:
-        self.faults[:] = [Fault(NOWHERE, f"expression recursion limit exceeded: {MAX_NESTING}")]
+        self.faults[:] = [SyntaxFault(NOWHERE, f"expression recursion limit exceeded: {MAX_NESTING}")]
         raise Stop
 
     def _is_message(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from dra_driver.selectors.syntax.source import Fault
+from dra_driver.selectors.syntax.source import SyntaxFault
 
 Token = tuple[str, str, int]
 
@@ -49,16 +49,16 @@ _UNFINISHED = re.compile(
 )
 
 
-def tokenize(text: str) -> tuple[list[Token], list[Fault]]:
+def tokenize(text: str) -> tuple[list[Token], list[SyntaxFault]]:
     """Split the text into tokens and faults. Linear in the length of the text."""
     tokens: list[Token] = []
-    faults: list[Fault] = []
+    faults: list[SyntaxFault] = []
     append, match, position, end = tokens.append, _TOKEN.match, 0, len(text)
     while position < end:
         found = match(text, position)
         if found is None:
             stop = _give_up(text, position)
-            faults.append(Fault(position, f"Syntax error: token recognition error at: '{text[position:stop]}'"))
+            faults.append(SyntaxFault(position, f"Syntax error: token recognition error at: '{text[position:stop]}'"))
             position = stop
             continue
         kind = found.lastgroup

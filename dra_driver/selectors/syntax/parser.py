@@ -29,17 +29,17 @@ from dra_driver.selectors.syntax.nodes import (
     balance,
 )
 from dra_driver.selectors.syntax.recovery import outermost
-from dra_driver.selectors.syntax.source import NOWHERE, Fault
+from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 
 MAX_CODE_POINTS = 100_000
 _FRAMES_PER_TOKEN = 12
 
 
-def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[Fault]]:
+def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[SyntaxFault]]:
     """Parse an expression. Gives the root, or None with the faults."""
     if len(text) > MAX_CODE_POINTS:
         message = f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_CODE_POINTS}"
-        return None, [Fault(NOWHERE, message)]
+        return None, [SyntaxFault(NOWHERE, message)]
     tokens, faults = tokenize(text)
     parser = _Parser(tokens, faults, macros)
     with room_for(_FRAMES_PER_TOKEN * min(len(tokens), 8 * MAX_NESTING)):
@@ -48,7 +48,7 @@ def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node |
         except Stop:
             return None, parser.faults
     if not parser.faults and root.visits > MAX_NESTING:
-        parser.faults.append(Fault(NOWHERE, "max recursion depth exceeded"))
+        parser.faults.append(SyntaxFault(NOWHERE, "max recursion depth exceeded"))
     return (None, parser.faults) if parser.faults else (root, [])
 
 
@@ -57,7 +57,9 @@ class _Parser(Cursor):
 
     __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
 
-    def __init__(self, tokens: list[Token], faults: list[Fault], macros: dict[tuple[str, int, bool], Macro]) -> None:
+    def __init__(
+        self, tokens: list[Token], faults: list[SyntaxFault], macros: dict[tuple[str, int, bool], Macro]
+    ) -> None:
         super().__init__(tokens, faults)
         self._macros = macros
         self._expansion = Expansion()
@@ -194,7 +196,7 @@ class _Parser(Cursor):
         if optional:
             self._advance()
         if self._kind == "quoted":
-            self.faults.append(Fault(self._advance()[2], "unsupported syntax: '`'"))
+            self.faults.append(SyntaxFault(self._advance()[2], "unsupported syntax: '`'"))
             return node
         if self._kind != "ident":
             self._no_alternative(".?" if optional else ".")
@@ -256,7 +258,7 @@ class _Parser(Cursor):
         reserved = name in RESERVED
         if self._kind == "(":
             if reserved:
-                self.faults.append(Fault(offset, f"reserved identifier: {name}"))
+                self.faults.append(SyntaxFault(offset, f"reserved identifier: {name}"))
             offset = self._advance()[2]
             start = self._at
             try:
@@ -267,14 +269,14 @@ class _Parser(Cursor):
                 raise
             return self._call(dot + name, None, args, offset, max([0, *[arg.visits for arg in args]]))
         if reserved:
-            self.faults.append(Fault(offset, f"reserved identifier: {name}"))
+            self.faults.append(SyntaxFault(offset, f"reserved identifier: {name}"))
         return Ident(dot + name, offset)
 
     def _unfinished_test(self, start: int) -> None:
         """Report the argument of a has() that a syntax error cut short: the server recovers and looks at it."""
         top = outermost(self._tokens[start : self._at])
         if top is not None:
-            self.faults.append(Fault(top, "invalid argument to has() macro"))
+            self.faults.append(SyntaxFault(top, "invalid argument to has() macro"))
 
     def _message(self, dot: str) -> Node:
         name = dot + self._advance()[1]
@@ -288,7 +290,7 @@ class _Parser(Cursor):
         while more:
             optional = self._optional_mark()
             if self._kind == "quoted":
-                self.faults.append(Fault(self._tokens[self._at][2], "unsupported syntax: '`'"))
+                self.faults.append(SyntaxFault(self._tokens[self._at][2], "unsupported syntax: '`'"))
             elif self._kind != "ident":
                 self._fail("mismatched", "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}")
             field = self._advance()[1]
@@ -374,7 +376,7 @@ class _Parser(Cursor):
                 return Literal(read_uint(text), offset)
             return Literal(read_double(text, negative=negative), offset)
         except BadLiteral as bad:
-            self.faults.append(Fault(offset, str(bad)))
+            self.faults.append(SyntaxFault(offset, str(bad)))
             return Literal(0, offset)
 
     def _text(self) -> Node:
@@ -382,7 +384,7 @@ class _Parser(Cursor):
         try:
             return Literal(read_string(text) if kind == "string" else read_bytes(text), offset)
         except BadLiteral as bad:
-            self.faults.append(Fault(offset, str(bad)))
+            self.faults.append(SyntaxFault(offset, str(bad)))
             return Literal("", offset)
 
     def _call(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int) -> Node:
@@ -392,7 +394,7 @@ class _Parser(Cursor):
             try:
                 expanded = macro(self._expansion, target, args, offset)
             except BadMacro as bad:
-                self.faults.append(Fault(bad.offset, bad.message))
+                self.faults.append(SyntaxFault(bad.offset, bad.message))
                 return Literal(None, offset)
             if expanded is not None:
                 expanded.visits = visits

@@ -16,7 +16,7 @@ _MOST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SyntaxFault:
     """One thing that is wrong: where (an offset, or NOWHERE) and what."""
 
     offset: int
@@ -42,7 +42,7 @@ class Source:
         line = bisect_right(starts, offset)
         return line, offset - starts[line - 1] + 1
 
-    def report(self, faults: list[Fault]) -> tuple[str, tuple[int, int]]:
+    def report(self, faults: list[SyntaxFault]) -> tuple[str, tuple[int, int]]:
         """Render faults as the compiler prints them; give the text and the position of the first."""
         located = sorted(((self.position(fault.offset), fault.message) for fault in faults), key=lambda one: one[0])
         kept = located[:_MOST_FAULTS]

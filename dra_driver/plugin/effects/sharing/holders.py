@@ -38,7 +38,7 @@ EFFECT_ENV = "DRA_DRIVER_SHARING"
 _CHANNEL, _EFFECT = "channel", "effect"
 
 
-class Sharer:
+class SharingHolders:
     """Sharing of one node's devices."""
 
     def __init__(self, effects: SharingEffects, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
