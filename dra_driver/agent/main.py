@@ -188,7 +188,7 @@ def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
 
 
 def _has_claims(data_dir: Path) -> bool:
-    """Say whether the ledger may hold claims, without opening what does not exist."""
+    """Return whether the ledger may hold claims, without opening what does not exist."""
     if not (data_dir / "ledger.db").exists():
         return False
     from dra_driver.plugin.ledger.ledger import has_claims

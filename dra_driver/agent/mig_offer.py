@@ -48,7 +48,7 @@ class MigOffer:
         self.is_unsure = False  # placements would be withdrawn, but nobody says which of them claims were given
 
     def judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
-        """Say how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
+        """Return how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
         try:
             facts, self._ownership = self._owners.judge(facts)
         except DriverError as error:

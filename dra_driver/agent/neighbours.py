@@ -64,17 +64,17 @@ class Neighbours:
 
     @property
     def has_namesake(self) -> bool:
-        """Say whether another driver is registered under our name."""
+        """Return whether another driver is registered under our name."""
         return bool(self._namesakes.reason)
 
     @property
     def is_serving(self) -> bool:
-        """Say whether somebody else hands out these GPUs: then nothing is offered."""
+        """Return whether somebody else hands out these GPUs: then nothing is offered."""
         return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)
 
     @property
     def is_known(self) -> bool:
-        """Say whether all were asked: before that nothing may be offered."""
+        """Return whether all were asked: before that nothing may be offered."""
         return self._foreign.is_known and (not self._device_plugin or self._device_plugin.is_known)
 
     def start(self) -> None:
@@ -116,12 +116,12 @@ class Neighbours:
             log.warning("a device is held under another version's name", extra=fields(device=name))
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
-        """Give the devices that nobody holds under another name."""
+        """Return the devices that nobody holds under another name."""
         taken = frozenset[str]().union(*self._renamed.values())
         return tuple(device for device in self._foreign.offer(devices) if device.name not in taken)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Give everything that keeps devices from being offered."""
+        """Return everything that keeps devices from being offered."""
         plugin = self._device_plugin.problems() if self._device_plugin else ()
         foreign = (*self._foreign.problems(), *self._claims.problems())
         return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))

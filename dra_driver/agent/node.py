@@ -269,7 +269,7 @@ class NodeAgent:
         tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
     def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
-        """Say how MIG is offered, and what is shared."""
+        """Return how MIG is offered, and what is shared."""
         rules = self._sharing.look()
         facts, policy = self._mig.judge(facts)
         if not self._owners.is_settled:
@@ -322,7 +322,7 @@ class NodeAgent:
         self._publisher.stop()
 
     def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
-        """Give the status page and what counts for it, which cost nothing without an address. Raises: DriverError."""
+        """Return the status page and what counts for it, which cost nothing without an address. Raises: DriverError."""
         if not address:
             return None, lambda *_: None
         from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted

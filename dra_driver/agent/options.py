@@ -38,7 +38,7 @@ class Options:
 
     @property
     def data_dir(self) -> Path:
-        """Give the plugin's own folder: sockets, ledger, locks."""
+        """Return the plugin's own folder: sockets, ledger, locks."""
         return self.plugins_dir / self.driver
 
     @property

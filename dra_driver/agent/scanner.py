@@ -88,7 +88,7 @@ class Scanner:
         self._asks += 1
 
     def inventory_holding(self, names: Collection[str]) -> Inventory:
-        """Give the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
+        """Return the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
         if self._judged is None:
             return self.inventory
         facts, policy, rules = self._judged

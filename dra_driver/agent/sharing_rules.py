@@ -61,7 +61,7 @@ class CurrentSharingRules:
             self._rules = _read(path, tenants)
 
     def fingerprint(self) -> Hashable:
-        """Give what changes with the file; a file that is gone is a change too."""
+        """Return what changes with the file; a file that is gone is a change too."""
         if self._path is None:
             return None
         try:
@@ -71,7 +71,7 @@ class CurrentSharingRules:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
 
     def look(self) -> SharingRules:
-        """Give the rules that are in force now. Raises: ApiError while a rule's labels were never read."""
+        """Return the rules that are in force now. Raises: ApiError while a rule's labels were never read."""
         if self._path is None:
             return NOTHING_SHARED
         if (stamp := self.fingerprint()) != self._stamp:

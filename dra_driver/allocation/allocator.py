@@ -60,7 +60,7 @@ class Allocator:
         return self.held.add(claim, shares=self.features.consumable_capacity)
 
     def context(self, plan: Plan) -> Context:
-        """Give what the attempts for one pod share."""
+        """Return what the attempts for one pod share."""
         return Context(plan, self.rules, self.features, self.held, self._accounts)
 
     def plan(self, claims: Sequence[ClaimWire]) -> Plan:
@@ -77,7 +77,7 @@ class PodAllocator:
         self.context = allocator.context(self.plan)
 
     def pools(self, node: Wire) -> list[Pool]:
-        """Give the pools that a node can reach.
+        """Return the pools that a node can reach.
 
         Raises:
             Refusal: A node selector of a slice can't be parsed.

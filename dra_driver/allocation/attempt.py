@@ -86,14 +86,14 @@ class Attempt:
         return next(pool for pool in self._pools if pool.id == device.slice.pool_id)
 
     def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Tell whether somebody has the device already."""
+        """Return whether somebody has the device already."""
         marks = self.marks.get(device.id)
         if alternative.is_admin:
             return bool(marks) and alternative.claim in marks  # type: ignore[operator]
         return bool(marks) or device.id in self.context.held.devices
 
     def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
-        """Give what a request would consume of a device; None where it can't be had, whatever is free.
+        """Return what a request would consume of a device; None where it can't be had, whatever is free.
 
         Raises:
             Refusal: The request asks for an amount that ends the allocation.
@@ -109,7 +109,7 @@ class Attempt:
         return known[id(alternative)]
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
-        """Tell whether a device has the capacity that a request wants, after all that is taken."""
+        """Return whether a device has the capacity that a request wants, after all that is taken."""
         if not self.context.features.consumable_capacity:
             return True
         needs = self.needs(alternative, device)
@@ -123,7 +123,7 @@ class Attempt:
         )
 
     def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> PlacedDevice | None:
-        """Give a device that the selectors accept to a request, if it is to be had.
+        """Return a device that the selectors accept to a request, if it is to be had.
 
         Raises:
             Refusal: `must`, and a constraint is in the way.
@@ -170,7 +170,7 @@ class Attempt:
         self._give_back(placed)
 
     def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Tell whether some taint keeps the request away."""
+        """Return whether some taint keeps the request away."""
         known = self.facts(device).taints
         tainted = known.get(id(alternative))
         if tainted is None:
@@ -180,7 +180,7 @@ class Attempt:
         return tainted
 
     def attribute(self, device: DeviceRecord, name: str) -> AttributeValue | None:
-        """Give the value that constraints on an attribute see."""
+        """Return the value that constraints on an attribute see."""
         known = self.facts(device).attributes
         value = known.get(name, _UNKNOWN)
         if value is _UNKNOWN:
@@ -271,7 +271,7 @@ class Attempt:
                 del self.shared[device.id]
 
     def account(self, device: DeviceRecord) -> Account:
-        """Give the account that a device draws on."""
+        """Return the account that a device draws on."""
         facts = self.facts(device)
         if facts.account is None:
             facts.account = self.context.accounts.account(self._pool(device), device)

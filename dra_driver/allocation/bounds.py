@@ -20,7 +20,7 @@ class Bounds:
         self._parts: dict[Alternative, list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None] = {}
 
     def can_fill(self, alternative: Alternative, missing: int) -> bool:
-        """Tell whether an alternative might still get that many more devices."""
+        """Return whether an alternative might still get that many more devices."""
         if alternative not in self._parts:
             self._parts[alternative] = self._find_parts(alternative)
         parts = self._parts[alternative]
@@ -35,7 +35,7 @@ class Bounds:
     def _most(
         self, alternative: Alternative, component: Component, members: list[int], least: list[tuple[int, Amount]]
     ) -> int:
-        """Give the most devices that one component could yield."""
+        """Return the most devices that one component could yield."""
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
         most = sum(not attempt.is_busy(alternative, devices[member]) for member in members)
         if not least or not most:
@@ -69,7 +69,7 @@ class Bounds:
 
 
 def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
-    """Give the counters that every candidate takes from, with the least amount that one takes."""
+    """Return the counters that every candidate takes from, with the least amount that one takes."""
     takes = [dict(component.takes[member]) for member in members]
     common = set(takes[0]).intersection(*takes[1:])
     least = ((counter, min(one[counter] for one in takes)) for counter in sorted(common))

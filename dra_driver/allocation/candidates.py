@@ -49,18 +49,18 @@ class Prepared:
         return self._devices
 
     def device(self, index: int) -> DeviceRecord:
-        """Give one of `devices`; most nodes have one slice, and most searches look at its first devices only."""
+        """Return one of `devices`; most nodes have one slice, and most searches look at its first devices only."""
         if self._devices is None:
             assert self._only is not None  # noqa: S101
             return self._only.device(index)
         return self._devices[index]
 
     def count(self, alternative: Alternative) -> int:
-        """Tell how many devices an alternative wants here."""
+        """Return how many devices an alternative wants here."""
         return len(self._all[alternative]) if alternative.is_all else alternative.count
 
     def everything(self, alternative: Alternative) -> list[DeviceRecord]:
-        """Give the devices that "all" means here."""
+        """Return the devices that "all" means here."""
         return self._all[alternative]
 
     def pass_invalid_pools(self) -> None:
@@ -75,7 +75,7 @@ class Prepared:
                     raise AllocatorError(Category.INVALID_POOL_ALL, f"pool {pool.id[1]} is invalid: {pool.invalid}")
 
     def accepts(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Tell whether the selectors, and the device's own node selection, accept a device.
+        """Return whether the selectors, and the device's own node selection, accept a device.
 
         Raises:
             Refusal: A selector failed, which ends the pod's scheduling.
@@ -130,7 +130,7 @@ class Prepared:
     def _expand(
         self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan, alternative: Alternative
     ) -> list[DeviceRecord]:
-        """Give the devices that "all" means; every pool must be complete and valid."""
+        """Return the devices that "all" means; every pool must be complete and valid."""
         rules = self._context.rules
         judge = alternative
         if rules.late_match_key and alternative.number == 1 and request.alternatives[0].is_all:

@@ -20,7 +20,7 @@ _SET_KINDS = ("int", "bool", "string", "version")
 
 
 def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> AttributeValue | None:
-    """Give the attribute with a fully qualified name; ("?", None) where its kind can't be compared.
+    """Return the attribute with a fully qualified name; ("?", None) where its kind can't be compared.
 
     With `lists` the value is the set of what the attribute holds, be it one value or many.
 
@@ -64,7 +64,7 @@ class Constraint:
         self.requests = requests
 
     def covers(self, request: str, full_name: str) -> bool:
-        """Tell whether devices of a request, or of one of its alternatives, are looked at."""
+        """Return whether devices of a request, or of one of its alternatives, are looked at."""
         return not self.requests or request in self.requests or full_name in self.requests
 
     def add(self, request: str, value: AttributeValue | None) -> bool:
@@ -76,7 +76,7 @@ class Constraint:
         raise NotImplementedError
 
     def state(self) -> Hashable:
-        """Give all that decides about further devices."""
+        """Return all that decides about further devices."""
         raise NotImplementedError
 
 
@@ -108,7 +108,7 @@ class MatchAttribute(Constraint):
         self.count -= 1
 
     def state(self) -> Hashable:
-        """Give the common value, and how many devices have it (leaks make the number matter)."""
+        """Return the common value, and how many devices have it (leaks make the number matter)."""
         return (self.count, self.value) if self.count else 0
 
 
@@ -138,7 +138,7 @@ class DistinctAttribute(Constraint):
         self.count -= 1
 
     def state(self) -> Hashable:
-        """Give the remembered values."""
+        """Return the remembered values."""
         return (self.count, tuple(sorted(self.values.items()))) if self.count or self.values else 0
 
 
@@ -163,7 +163,7 @@ class PairwiseDistinctAttribute(Constraint):
         self.values.pop()
 
     def state(self) -> Hashable:
-        """Give the values."""
+        """Return the values."""
         return tuple(sorted(self.values))
 
 
@@ -202,7 +202,7 @@ class MatchLists(Constraint):
             self.common.pop()
 
     def state(self) -> Hashable:
-        """Give the common values."""
+        """Return the common values."""
         return (self.count, self.common[-1]) if self.count else 0
 
 
@@ -243,7 +243,7 @@ class DistinctLists(Constraint):
             self.values.pop()
 
     def state(self) -> Hashable:
-        """Give the remembered values."""
+        """Return the remembered values."""
         return (self.count, tuple(self.values)) if self.count or self.values else 0
 
 

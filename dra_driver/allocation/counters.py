@@ -44,7 +44,7 @@ class Accounts:
         self._open.clear()
 
     def key(self, pool: Pool, device: DeviceRecord) -> Hashable:
-        """Tell which account a device draws on."""
+        """Return which account a device draws on."""
         match self._rules.counters_of:
             case "slice":
                 return device.slice.name
@@ -54,7 +54,7 @@ class Accounts:
                 return pool.id[1]
 
     def account(self, pool: Pool, device: DeviceRecord) -> Account:
-        """Give a device's account, opened by the first pool that needs it."""
+        """Return a device's account, opened by the first pool that needs it."""
         key = self.key(pool, device)
         account = self._open.get(key)
         if account is None:

@@ -98,7 +98,7 @@ class SliceRecord:
         self._made: dict[int, DeviceRecord] = {}
 
     def device(self, index: int) -> DeviceRecord:
-        """Give one device by its place, made when it is first asked for."""
+        """Return one device by its place, made when it is first asked for."""
         made = self._made.get(index)
         if made is None:
             made = self._made[index] = DeviceRecord(self.wires[index], self)
@@ -111,5 +111,5 @@ class SliceRecord:
 
 
 def counter_value(counter: Wire) -> Amount:
-    """Give the exact value of a counter."""
+    """Return the exact value of a counter."""
     return parse(counter.get("value", "0")).value

@@ -143,7 +143,7 @@ def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ..
 
 
 def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
-    """Give the sentence of a node that refuses."""
+    """Return the sentence of a node that refuses."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
         failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
         where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
@@ -162,7 +162,7 @@ def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool])
 
 
 def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
-    """Tell whether another alternative of the same request is not short."""
+    """Return whether another alternative of the same request is not short."""
     request = one.request.partition("/")[0]
     return any(o.claim == one.claim and o.request.partition("/")[0] == request and not o.is_short for o in funnels)
 
@@ -177,7 +177,7 @@ def _shortage(one: Funnel) -> str:
 
 
 def _loss(stage: Stage) -> str:
-    """Say what a stage lost: the reason if it is one, else the first with the number of others."""
+    """Return what a stage lost: the reason if it is one, else the first with the number of others."""
     reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
     if stage.name == "in use":
         holders = sorted({loss.reason.removeprefix("held by ") for loss in stage.lost})

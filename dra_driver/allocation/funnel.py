@@ -125,7 +125,7 @@ def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: 
 def _fate(
     context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative, device: DeviceRecord
 ) -> tuple[str, str] | Step | None:
-    """Give the stage that refuses a device, with a reason; None if all accept it."""
+    """Return the stage that refuses a device, with a reason; None if all accept it."""
     features = context.features
     verdict = alternative.matcher.verdict(device)
     if verdict is not True:
@@ -207,7 +207,7 @@ def _constraint_losses(
 
 
 def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
-    """Say why a selector refuses devices: the one clause that fails, where only one does."""
+    """Return why a selector refuses devices: the one clause that fails, where only one does."""
     reasons = {}
     if isinstance(step.selector, KubernetesSelector):
         views = [prepare_device(device.wire, device.driver) for device in devices]

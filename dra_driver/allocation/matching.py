@@ -73,7 +73,7 @@ class Matcher:
         return True if refused is None else refused[1]
 
     def first_refusal(self, device: DeviceRecord) -> tuple[Step, Verdict] | None:
-        """Give the selector that decides against a device, with False or its error; None if all accept it."""
+        """Return the selector that decides against a device, with False or its error; None if all accept it."""
         view: DeviceView | None = None
         for step in self.steps:
             if isinstance(step.selector, SelectorCompileError):
@@ -98,7 +98,7 @@ class Matchers:
         self._chains: dict[tuple[tuple[str, int, str], ...], Matcher] = {}
 
     def matcher(self, written: Sequence[tuple[str, Sequence[Wire]]]) -> Matcher:
-        """Give the matcher for selectors of several owners, in order."""
+        """Return the matcher for selectors of several owners, in order."""
         chain = tuple(
             (owner, number, selector["cel"]["expression"])
             for owner, selectors in written

@@ -105,7 +105,7 @@ class NodeKinds:
         return known
 
     def _pattern(self, pools: Sequence[Pool]) -> Hashable:
-        """Say which devices have equal values of what constraints compare."""
+        """Return which devices have equal values of what constraints compare."""
         pattern: list[Hashable] = []
         for attribute in self._compared:
             numbers: dict[AttributeValue, int] = {}
@@ -157,7 +157,7 @@ def _shared(pool: Pool, node: Wire) -> Hashable:
 
 
 def _reach(record: SliceRecord, node: Wire) -> Hashable:
-    """Say which devices of a slice reach a node."""
+    """Return which devices of a slice reach a node."""
     try:
         return tuple(reaches_device(wire, node) for wire in record.wires)
     except AllocatorError as refusal:

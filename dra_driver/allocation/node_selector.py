@@ -17,7 +17,7 @@ _OPERATORS = {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"}
 
 
 def matches_selector(selector: Wire, node: Wire) -> bool:
-    """Tell whether a node matches a NodeSelector.
+    """Return whether a node matches a NodeSelector.
 
     Raises:
         Refusal: The selector can't be parsed.
@@ -91,7 +91,7 @@ def _unparsable(requirement: Wire) -> AllocatorError:
 
 
 def only_node(name: str) -> Wire:
-    """Give the selector that accepts one node."""
+    """Return the selector that accepts one node."""
     requirement = {"key": "metadata.name", "operator": "In", "values": [name]}
     return {"nodeSelectorTerms": [{"matchFields": [requirement]}]}
 

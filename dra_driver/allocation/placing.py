@@ -54,7 +54,7 @@ class Placer:
         self._whys.clear()
 
     def why_not(self, claims: Sequence[ClaimWire], pod: Wire) -> str:
-        """Say why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
+        """Return why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
         key = repr(([claim.get("spec") for claim in claims], _placement(pod)))
         said = self._whys.get(key)
         if said is None:
@@ -90,7 +90,7 @@ class _Order:
                 self._members.setdefault(key, []).append(place)  # rising, hence a heap
 
     def firsts(self) -> list[int]:
-        """Give the first node of each kind, in order. Nodes that changed their kind are let go of on the way."""
+        """Return the first node of each kind, in order. Nodes that changed their kind are let go of on the way."""
         found = []
         for key, members in list(self._members.items()):
             while members and self._key_of[members[0]] != key:

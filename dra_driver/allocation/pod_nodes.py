@@ -18,7 +18,7 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 
 
 def why_not_on(pod: Wire, node: Wire) -> str:
-    """Say why a pod can't go to a node; "" if it can."""
+    """Return why a pod can't go to a node; "" if it can."""
     wanted, spec = pod.get("spec") or {}, node.get("spec") or {}
     tolerations: Sequence[Wire] = wanted.get("tolerations") or ()
     if spec.get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):

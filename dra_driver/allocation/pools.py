@@ -83,7 +83,7 @@ class PoolIndex:
             self._anywhere.append(record)
 
     def pools(self, node: Wire) -> list[Pool]:
-        """Give the pools of a node, in the order in which they are searched.
+        """Return the pools of a node, in the order in which they are searched.
 
         Raises:
             Refusal: A node selector can't be parsed.
@@ -132,7 +132,7 @@ class PoolIndex:
         return self._views[key]
 
     def _whole_in_one(self, only: SliceRecord) -> Pool:
-        """Give the pool of a node that publishes one slice: most of them."""
+        """Return the pool of a node that publishes one slice: most of them."""
         pool = Pool(only.pool_id)
         pool.slices = (only,)
         pool.seen = (1, 1)
@@ -230,7 +230,7 @@ def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
 
 
 def reaches_device(scope: Wire, node: Wire) -> bool:
-    """Tell whether nodeName, allNodes or nodeSelector of a slice or device let it reach a node.
+    """Return whether nodeName, allNodes or nodeSelector of a slice or device let it reach a node.
 
     Raises:
         Refusal: The node selector can't be parsed.
@@ -252,7 +252,7 @@ def _reaches(record: SliceRecord, node: Wire) -> bool:
 
 
 def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
-    """Give (label, values) that a node must have for the slice's selector to match; "" stands for its name."""
+    """Return (label, values) that a node must have for the slice's selector to match; "" stands for its name."""
     if spec.get("allNodes") or spec.get("nodeSelector") is None:
         return None
     terms = spec["nodeSelector"].get("nodeSelectorTerms") or []
@@ -268,7 +268,7 @@ def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
 
 
 def invalid_pool(pools: Sequence[Pool]) -> AllocatorError | None:
-    """Give the error of an attempt that found nothing while some pool is invalid."""
+    """Return the error of an attempt that found nothing while some pool is invalid."""
     if any(pool.invalid for pool in pools):
         return AllocatorError(Category.INVALID_POOL, "invalid resource pools were encountered")
     return None

@@ -62,7 +62,7 @@ def _device(context: Context, claim: ClaimPlan, number: int, placed: PlacedDevic
 
 
 def _configs(claim: ClaimPlan, picked: Sequence[Alternative], *, merges: bool) -> list[Wire]:
-    """Give the class configs, each class once, then the claim's, once for every request that it names."""
+    """Return the class configs, each class once, then the claim's, once for every request that it names."""
     configs: list[Wire] = []
     by_class: dict[str, list[list[str]]] = {}
     for alternative in picked:

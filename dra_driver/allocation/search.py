@@ -94,7 +94,7 @@ class Search:
         return signal is Signal.FOUND
 
     def chosen(self) -> dict[tuple[int, int], int]:
-        """Give the alternative that was picked for each request with a choice, by claim and request."""
+        """Return the alternative that was picked for each request with a choice, by claim and request."""
         return {
             (frame.alternative.claim, frame.alternative.request): frame.number
             for frame in self.stack
@@ -256,7 +256,7 @@ class Search:
         return False
 
     def _bound(self, alternative: Alternative, number: int) -> bool:
-        """Tell whether a request might still get its missing devices."""
+        """Return whether a request might still get its missing devices."""
         if self._bounds is None:
             assert self._symmetry is not None  # noqa: S101
             self._bounds = Bounds(self._symmetry)

@@ -57,7 +57,7 @@ class Symmetry:
             self._component_of = self._find_components()
 
     def _does_order_count(self) -> bool:
-        """Tell whether the order of equal devices can change how a state ends.
+        """Return whether the order of equal devices can change how a state ends.
 
         `distinctAttribute` remembers the latest device only; `All` fails quietly or with an error, whichever of its
         devices comes first.
@@ -86,7 +86,7 @@ class Symmetry:
         return True
 
     def _is_possible(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Tell whether a device could be placed, or at least be refused with a trace."""
+        """Return whether a device could be placed, or at least be refused with a trace."""
         attempt, features = self.attempt, self.attempt.context.features
         counts = bool(device.wire.get("consumesCounters"))
         if counts and not features.partitionable:
@@ -155,7 +155,7 @@ class Symmetry:
         return component
 
     def _class(self, number: int, device: DeviceRecord) -> Hashable:
-        """Give all that the search can see of a device by itself."""
+        """Return all that the search can see of a device by itself."""
         attempt, context = self.attempt, self.attempt.context
         seen: list[Hashable] = [device.is_shared, device.id in context.held.devices]
         for alternative, candidates in self.candidates.items():
@@ -175,11 +175,11 @@ class Symmetry:
         return tuple(seen)
 
     def component(self, number: int) -> Component:
-        """Give the component of a device."""
+        """Return the component of a device."""
         return self._component_of[number]
 
     def may_leave_traces(self, alternative: Alternative) -> bool:
-        """Tell whether placing and refusing this alternative's candidates can leave something behind."""
+        """Return whether placing and refusing this alternative's candidates can leave something behind."""
         attempt = self.attempt
         if not attempt.context.rules.leaks:
             return False
@@ -193,7 +193,7 @@ class Symmetry:
         return any(device.wire.get("taints") or device.is_shared for device in devices)
 
     def key(self, alternative: Alternative, number: int, start: int) -> Hashable:
-        """Give the key of the state in which one device of a request is to be found."""
+        """Return the key of the state in which one device of a request is to be found."""
         attempt = self.attempt
         start = start if self._combinations and not alternative.is_all else 0
         relevant = self._relevant(alternative, number, start)
@@ -234,7 +234,7 @@ class Symmetry:
         return touched
 
     def _relevant(self, alternative: Alternative, number: int, start: int) -> frozenset[int] | set[int]:
-        """Give the devices that the rest of the search can take."""
+        """Return the devices that the rest of the search can take."""
         later = self._later[alternative.claim, alternative.request]
         now: Sequence[int] = self.candidates[alternative]
         if alternative.is_all:

@@ -15,7 +15,7 @@ _HARMFUL = {"NoSchedule", "NoExecute"}
 
 
 def blocking_taint(taints: Sequence[Wire], tolerations: Sequence[Wire], *, only_harmful: bool = True) -> Wire | None:
-    """Give the first taint that prevents allocation, None if there is none."""
+    """Return the first taint that prevents allocation, None if there is none."""
     for taint in taints:
         if only_harmful and taint.get("effect") not in _HARMFUL:
             continue
@@ -25,7 +25,7 @@ def blocking_taint(taints: Sequence[Wire], tolerations: Sequence[Wire], *, only_
 
 
 def tolerates(toleration: Wire, taint: Wire) -> bool:
-    """Tell whether one toleration covers one taint."""
+    """Return whether one toleration covers one taint."""
     effect = toleration.get("effect")
     if effect and effect != taint.get("effect"):
         return False

@@ -49,7 +49,7 @@ def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usa
 
 
 def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Fraction]]:
-    """Give node and number of units for each slice of a pool of which nothing is held."""
+    """Yield node and number of units for each slice of a pool of which nothing is held."""
     sets: dict[str, str] = {}
     for record in records:
         sets.update((one["name"], _node(record)) for one in record.sets)
@@ -90,7 +90,7 @@ def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, i
 
 
 def _part(device: DeviceRecord, held: Held) -> Fraction:
-    """Give the part of a device that stands alone which is held."""
+    """Return the part of a device that stands alone which is held."""
     if device.id in held.devices:
         return Fraction(1)
     taken = held.capacity.get(device.id)

@@ -38,7 +38,7 @@ def claim_file(driver: str, uid: str) -> str:
 
 
 def claim_uid_of(driver: str, file_name: str) -> str | None:
-    """Give the claim UID that a file name holds, None for a file that this driver did not write.
+    """Return the claim UID that a file name holds, None for a file that this driver did not write.
 
     >>> claim_uid_of("gpu.nvidia.com", "k8s.gpu.nvidia.com-claim_7f3a.json")
     '7f3a'
@@ -60,7 +60,7 @@ def device_name(uid: str, device: str, share_id: str | None = None) -> str:
 
 
 def device_id(driver: str, uid: str, device: str, share_id: str | None = None) -> str:
-    """Give the fully qualified CDI device id that the kubelet hands to the runtime.
+    """Return the fully qualified CDI device id that the kubelet hands to the runtime.
 
     >>> device_id("gpu.nvidia.com", "7f3a", "gpu-0000-65-00-0")
     'k8s.gpu.nvidia.com/claim=7f3a-gpu-0000-65-00-0'

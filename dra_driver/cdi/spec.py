@@ -40,7 +40,7 @@ def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> CdiWire:
 
 
 def encode(document: CdiWire) -> bytes:
-    """Give the bytes of a document: the same document gives the same bytes."""
+    """Return the bytes of a document: the same document gives the same bytes."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
@@ -63,7 +63,7 @@ def _invalid(message: str) -> PrepareError:
 
 
 def _lowest_version(class_: str, devices: Mapping[str, Edits], common: Edits) -> str:
-    """Give the lowest CDI version for the fields and names in use.
+    """Return the lowest CDI version for the fields and names in use.
 
     Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes and device names that start with a
     digit (a claim UID does in 10 of 16 cases), 0.6.0 dots in the class, 0.7.0 additionalGids.

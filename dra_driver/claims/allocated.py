@@ -35,7 +35,7 @@ class AllocatedDevice:
 
     @property
     def base_request(self) -> str:
-        """Give the request's name without the chosen alternative: what the kubelet compares with the pod."""
+        """Return the request's name without the chosen alternative: what the kubelet compares with the pod."""
         return self.request.partition("/")[0]
 
 
@@ -51,7 +51,7 @@ class ConfigEntry:
     is_class: bool = field(default=False, compare=False)
 
     def names(self, device: AllocatedDevice) -> bool:
-        """Say whether the entry names this device's request, in full or by its base name."""
+        """Return whether the entry names this device's request, in full or by its base name."""
         return device.request in self.requests or device.base_request in self.requests
 
 
@@ -70,7 +70,7 @@ class AllocatedClaim:
     pods: tuple[str, ...] = ()
 
     def record(self) -> Wire:
-        """Give what was allocated as JSON for the ledger (the claim's own names have columns of their own)."""
+        """Return what was allocated as JSON for the ledger (the claim's own names have columns of their own)."""
         return {
             "devices": [_device_record(d) for d in self.devices],
             "configs": [_config_record(entry) for entry in self.configs],
@@ -78,11 +78,11 @@ class AllocatedClaim:
         }
 
     def is_same_allocation(self, other: AllocatedClaim) -> bool:
-        """Say whether the same devices were allocated for the same requests with the same configs."""
+        """Return whether the same devices were allocated for the same requests with the same configs."""
         return (self.devices, self.configs) == (other.devices, other.configs)
 
     def is_of_same_devices(self, other: AllocatedClaim) -> bool:
-        """Say whether the same devices and shares were allocated, for whatever requests."""
+        """Return whether the same devices and shares were allocated, for whatever requests."""
         mine, others = ({(d.device, d.share_id) for d in claim.devices} for claim in (self, other))
         return mine == others
 
@@ -117,7 +117,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
 
 
 def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
-    """Give back the claim that `record()` was made of; keys that a newer agent added are ignored."""
+    """Return back the claim that `record()` was made of; keys that a newer agent added are ignored."""
     return AllocatedClaim(
         uid=uid,
         namespace=namespace,
@@ -153,7 +153,7 @@ def _decode_result(result: Wire) -> AllocatedDevice:
 
 
 def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
-    """Give the UIDs of the pods that a claim, of a shape that was checked, is reserved for."""
+    """Return the UIDs of the pods that a claim, of a shape that was checked, is reserved for."""
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
     return tuple(c["uid"] for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 

@@ -34,11 +34,11 @@ class DeviceConfig:
 
     @property
     def device_type(self) -> DeviceType:
-        """Give the undivided type of device that this config can be applied to."""
+        """Return the undivided type of device that this config can be applied to."""
         return DEVICE_TYPES[self.kind]
 
     def record(self) -> Wire:
-        """Give the config as `decode_config` takes it, for the ledger."""
+        """Return the config as `decode_config` takes it, for the ledger."""
         wire: Wire = {"apiVersion": API_VERSION, "kind": self.kind}
         if self.settings is not None:
             wire["sharing"] = _sharing_record(self.settings, is_gpu=self.device_type is DeviceType.GPU)
@@ -54,12 +54,12 @@ class ConfigFault:
     is_unsupported: bool = False
 
     def __str__(self) -> str:
-        """Give `path: message`."""
+        """Return `path: message`."""
         return f"{self.path}: {self.message}"
 
 
 def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
-    """Give everything that is wrong with the opaque parameters of one config; an empty list accepts them."""
+    """Return everything that is wrong with the opaque parameters of one config; an empty list accepts them."""
     faults: list[ConfigFault] = []
     read_config(parameters, path, faults)
     return faults

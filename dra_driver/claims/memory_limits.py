@@ -38,7 +38,7 @@ class MemoryLimitStep:
         return self.device.name
 
     def record(self) -> Wire:
-        """Give all that undoing this step needs, for the ledger."""
+        """Return all that undoing this step needs, for the ledger."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -49,13 +49,13 @@ class MemoryLimitStep:
 
 
 def limit_step_of_record(record: Mapping[str, Any]) -> MemoryLimitStep:
-    """Give the step that `MemoryLimitStep.record` wrote. Raises: KeyError, TypeError, ValueError for anything else."""
+    """Return the step that `MemoryLimitStep.record` wrote. Raises: KeyError, TypeError, ValueError for anything else."""
     device = SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__})
     return MemoryLimitStep(device, int(record["limit"]), tuple(record["pods"]))
 
 
 def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[MemoryLimitStep, ...]:
-    """Give a step for each GPU of which a claim has shares that the driver is to enforce."""
+    """Return a step for each GPU of which a claim has shares that the driver is to enforce."""
     limits: dict[str, int] = {}
     meant: dict[str, SharedDevice] = {}
     for result in claim.devices:

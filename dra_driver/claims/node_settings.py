@@ -29,7 +29,7 @@ def read_settings(section: object, path: str, faults: list[str]) -> SharingSetti
 
 
 def _given(section: object, *path: str) -> object:
-    """Give what stands at a path of a section that was found good; None where nothing does."""
+    """Return what stands at a path of a section that was found good; None where nothing does."""
     for name in path:
         section = section.get(name) if isinstance(section, dict) else None
     return section

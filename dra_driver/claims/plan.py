@@ -27,7 +27,7 @@ class CdiNames(Protocol):
 
     @property
     def kind(self) -> str:
-        """Give the kind of all devices that this driver prepares."""
+        """Return the kind of all devices that this driver prepares."""
 
     def file(self, uid: str) -> str:
         """Name the file of a claim."""
@@ -36,7 +36,7 @@ class CdiNames(Protocol):
         """Name a device within that file."""
 
     def id(self, uid: str, device: str, share_id: str | None) -> str:
-        """Give the fully qualified id of that device."""
+        """Return the fully qualified id of that device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class MigModeStep:
         return self.gpu.pci_address
 
     def record(self) -> Wire:
-        """Give all that undoing this step needs, for the ledger."""
+        """Return all that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": False}
 
 
@@ -73,7 +73,7 @@ class MigPartitionStep:
         return self.device
 
     def record(self) -> Wire:
-        """Give all that undoing this step needs, for the ledger; who does it adds what it found and made."""
+        """Return all that undoing this step needs, for the ledger; who does it adds what it found and made."""
         profile = {**asdict(self.cut.profile), "starts": []}
         return {
             "kind": self.kind,
@@ -105,7 +105,7 @@ class CdiFileStep:
         return self.file
 
     def record(self) -> Wire:
-        """Give all that undoing this step needs, for the ledger."""
+        """Return all that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "file": self.file}
 
 
@@ -113,17 +113,17 @@ Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileS
 
 
 def gpu_record(gpu: GpuFacts) -> Wire:
-    """Give what it takes to find a GPU again."""
+    """Return what it takes to find a GPU again."""
     return {"uuid": gpu.uuid, "pci": gpu.pci_address, "minor": gpu.minor}
 
 
 def gpu_of_record(record: Mapping[str, Any]) -> GpuFacts:
-    """Give the GPU of a recorded step, with nothing known but where it is."""
+    """Return the GPU of a recorded step, with nothing known but where it is."""
     return GpuFacts(uuid=record["uuid"], pci_address=record["pci"], minor=record["minor"], memory_bytes=None)
 
 
 def cut_of_record(step: Mapping[str, Any]) -> Cut:
-    """Give the placement of a recorded partition."""
+    """Return the placement of a recorded partition."""
     return Cut(MigProfile(**{**step["profile"], "starts": ()}), step["start"])
 
 
@@ -189,7 +189,7 @@ def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
 
 
 def is_made(claim: AllocatedClaim, device: Device) -> bool:
-    """Say whether Prepare makes this device: a placement that the claim owns. Admin access never makes one."""
+    """Return whether Prepare makes this device: a placement that the claim owns. Admin access never makes one."""
     return device.cut is not None and any(d.device == device.name and not d.is_admin for d in claim.devices)
 
 

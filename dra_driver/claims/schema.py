@@ -159,7 +159,7 @@ _OWNERS = {"timeSlicingConfig": "TimeSlicing", "mpsConfig": "MPS"}
 
 
 def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[ConfigFault, ...]:
-    """Give the config, or everything that is wrong with it."""
+    """Return the config, or everything that is wrong with it."""
     model = MODELS[kind]
     faults = list(_combination_faults(model, parameters.get("sharing"), f"{path}.sharing"))
     try:
@@ -173,7 +173,7 @@ def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | 
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the JSON schema of both kinds."""
+    """Return the JSON schema of both kinds."""
     adapter: TypeAdapter[Any] = TypeAdapter(Annotated[GpuConfig | MigDeviceConfig, Field(discriminator="kind")])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -234,7 +234,7 @@ def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> s
 
 
 def must_be(allowed: tuple[str, ...], found: Any) -> str:
-    """Say what a word must be, and what it is."""
+    """Return what a word must be, and what it is."""
     expected = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
     return f"{expected}, is {found!r}" if isinstance(found, str) else f"{expected}, is {_absent(found)}"
 
@@ -244,7 +244,7 @@ def _absent(found: Any) -> str:
 
 
 def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
-    """Give the words of a Literal, also of one that may be absent."""
+    """Yield the words of a Literal, also of one that may be absent."""
     for word in allowed:
         if isinstance(word, str):
             yield word

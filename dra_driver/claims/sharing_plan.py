@@ -58,7 +58,7 @@ class SharingStep:
         return self.device.name
 
     def record(self) -> Wire:
-        """Give all that undoing this step needs, for the ledger."""
+        """Return all that undoing this step needs, for the ledger."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -71,7 +71,7 @@ class SharingStep:
 
 
 def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
-    """Give the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
+    """Return the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
 
     Raises: KeyError, TypeError, ValueError for anything else.
     """
@@ -99,7 +99,7 @@ def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict
 def plan_sharing(
     claim: AllocatedClaim, devices: Mapping[str, Device], in_file: Mapping[AllocatedDevice, str]
 ) -> tuple[SharingStep, ...]:
-    """Give a step for each physical device that is to be shared. `in_file` names each result in the CDI file.
+    """Return a step for each physical device that is to be shared. `in_file` names each result in the CDI file.
 
     Raises: ClaimError("claim.bad-config") with everything that is wrong.
     """
@@ -132,7 +132,7 @@ class _Wish:
 
 
 def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
-    """Give the configs that apply to each result, the one that wins last. Raises: ClaimError("claim.bad-config")."""
+    """Return the configs that apply to each result, the one that wins last. Raises: ClaimError("claim.bad-config")."""
     applying: dict[AllocatedDevice, tuple[ConfigEntry, ...]] = {}
     faults: list[ConfigFault] = []
     for result in claim.devices:
@@ -228,7 +228,7 @@ def _completed(of_class: SharingSettings | None, given: SharingSettings | None) 
 
 
 def _above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
-    """Say what of a claim's wish is more than lowering a limit."""
+    """Return what of a claim's wish is more than lowering a limit."""
     if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
         return
     shared = f"{device.name} is shared with other claims"
@@ -253,7 +253,7 @@ def _above(base: SharingSettings | None, wish: SharingSettings | None, device: D
 
 
 def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
-    """Give the limits of one result's clients: its share, or less where the claim says so."""
+    """Return the limits of one result's clients: its share, or less where the claim says so."""
     consumed = {name: int(Quantity.parse(amount).value) for name, amount in result.consumed}
     threads = [consumed.get("compute"), wish.active_thread_percentage]
     memory = [consumed.get("memory"), wish.pinned_memory_limit]
@@ -261,7 +261,7 @@ def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
 
 
 def _least(limits: Sequence[int | None]) -> int | None:
-    """Give the least limit; 0 is a capacity that is told and not counted."""
+    """Return the least limit; 0 is a capacity that is told and not counted."""
     return min((limit for limit in limits if limit), default=None)
 
 
@@ -280,7 +280,7 @@ def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSet
 
 
 def _disagreements(group: Sequence[_Wish]) -> Iterator[ConfigFault]:
-    """Say which results of one claim want one device shared in different ways."""
+    """Return which results of one claim want one device shared in different ways."""
     first = group[0]
     for other in group[1:]:
         if other.settings != first.settings:
@@ -291,7 +291,7 @@ def _disagreements(group: Sequence[_Wish]) -> Iterator[ConfigFault]:
 
 
 def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
-    """Say which requests have several devices under MPS: a container talks to one MPS daemon only."""
+    """Return which requests have several devices under MPS: a container talks to one MPS daemon only."""
     by_request: dict[str, dict[str, AllocatedDevice]] = {}
     for shared_name, group in wishes.items():
         for wish in group:
@@ -307,7 +307,7 @@ def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
 
 
 def _has_effect(devices: Mapping[str, Device], wish: _Wish) -> bool:
-    """Say whether there is anything to set: MIG devices have no time slice of their own."""
+    """Return whether there is anything to set: MIG devices have no time slice of their own."""
     is_gpu = devices[wish.result.device].type.undivided is DeviceType.GPU
     return is_gpu or isinstance(wish.settings, MpsSettings)
 
@@ -348,7 +348,7 @@ def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
 
 
 def _uuid(device: Device) -> str:
-    """Give the UUID by which CUDA finds the device; "" for one that is yet to be made."""
+    """Return the UUID by which CUDA finds the device; "" for one that is yet to be made."""
     if device.type.undivided is DeviceType.GPU:
         return device.gpu.uuid
     return device.partition.uuid if device.partition else ""

@@ -37,7 +37,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 def command(
     kubeconfig: str | None, host_root: str, only: str | None, bundle: str | None, output: str, **given: str | None
 ) -> int:
-    """Say what is wrong, how it is known, and how to mend it.
+    """Return what is wrong, how it is known, and how to mend it.
 
     \b
     dra-driver doctor                       this node and the cluster, as far as either can be seen

@@ -18,7 +18,7 @@ PIPE_WIDTH = 500
 
 
 def console(*, stderr: bool = False) -> Any:
-    """Give a rich console for this terminal, or for a pipe."""
+    """Return a rich console for this terminal, or for a pipe."""
     from rich.console import Console
 
     class Stream(Console):

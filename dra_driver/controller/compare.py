@@ -100,7 +100,7 @@ def _counter_sets(spec: Wire) -> list[Any]:
 
 
 def _canonical(name: str, value: Any) -> Any:
-    """Give a field's value in a form in which equal means equal to the API."""
+    """Return a field's value in a form in which equal means equal to the API."""
     if not value:
         return None
     if name == "consumesCounters":
@@ -133,7 +133,7 @@ def _quantity_tree(value: Any) -> Any:
 
 
 def taint_key(taint: Wire) -> tuple[str, str, str]:
-    """Give what makes a taint the same taint."""
+    """Return what makes a taint the same taint."""
     return taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")
 
 

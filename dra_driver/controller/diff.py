@@ -78,13 +78,13 @@ def plan_writes(
 
 
 def is_ours(stored: SliceWire, *, driver: str, node: str) -> bool:
-    """Say whether a slice is one of this driver on this node: no other is ever touched."""
+    """Return whether a slice is one of this driver on this node: no other is ever touched."""
     spec = stored.get("spec") or {}
     return spec.get("driver") == driver and spec.get("nodeName") == node
 
 
 def generation_of(stored: SliceWire) -> int:
-    """Give the pool generation that a slice says it belongs to."""
+    """Return the pool generation that a slice says it belongs to."""
     generation = _pool(stored).get("generation")
     return generation if isinstance(generation, int) else 0
 
@@ -135,7 +135,7 @@ def _has_owner(stored: SliceWire, owner: Wire) -> bool:
 
 
 def _updated(stored: SliceWire, spec: Wire, owner: Wire | None, added: Mapping[Any, str]) -> SliceWire:
-    """Give the stored object with our fields replaced, and all others as they are."""
+    """Return the stored object with our fields replaced, and all others as they are."""
     old = stored.get("spec") or {}
     kept = {key: value for key, value in old.items() if key not in ("devices", "sharedCounters")}
     merged = {**kept, **_with_times(spec, added)}
@@ -156,7 +156,7 @@ def _merged_device(wanted: DeviceWire, stored: DeviceWire | None) -> DeviceWire:
 
 
 def created(index: int, spec: SliceSpec, wire: Wire, owner: Wire | None) -> SliceWire:
-    """Give a new object. The scheduler (1.36 and newer) sorts slices by name, so the name begins with the order."""
+    """Return a new object. The scheduler (1.36 and newer) sorts slices by name, so the name begins with the order."""
     metadata: Wire = {"generateName": f"{index:05x}-{spec.driver}-{spec.node}-"[:_GENERATE_NAME_CHARS]}
     if owner is not None:
         metadata["ownerReferences"] = [owner]
@@ -193,7 +193,7 @@ def _timed_taint(device: str, taint: Wire, added: Mapping[Any, str]) -> Wire:
 
 
 def pool_of(stored: SliceWire) -> str:
-    """Give the name of the pool that a slice says it belongs to."""
+    """Return the name of the pool that a slice says it belongs to."""
     return str(_pool(stored).get("name", ""))
 
 

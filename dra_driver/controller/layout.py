@@ -48,11 +48,11 @@ class SliceSpec:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Give what lies in it, as `content_keys` names it."""
+        """Return what lies in it, as `content_keys` names it."""
         return content_keys(self.devices, self.counter_sets)
 
     def wire(self, generation: int, count: int) -> Wire:
-        """Give the `spec` of the object. Empty lists are left out: their mere presence is refused."""
+        """Return the `spec` of the object. Empty lists are left out: their mere presence is refused."""
         spec: Wire = {
             "driver": self.driver,
             "nodeName": self.node,
@@ -123,7 +123,7 @@ class _Slot:
     is_full: bool = False
 
     def takes(self, unit: _Unit) -> bool:
-        """Say whether the unit fits beside what is here."""
+        """Return whether the unit fits beside what is here."""
         is_empty = not self.devices and not self.counter_sets
         if not is_empty and (self.counters_alone != unit.counters_alone or self.is_full or unit.slice_alone):
             return False

@@ -38,7 +38,7 @@ class Probe:
         self._knows_counters = self._knows_shares = False
 
     def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int) -> Losses:
-        """Give what of this content the server would drop, if it was not asked yet. Raises: ApiError: no answer."""
+        """Return what of this content the server would drop, if it was not asked yet. Raises: ApiError: no answer."""
         found = Losses(empty.pool)
         if content.counter_sets and not self._knows_counters:
             find_losses(self._writer, found, content, empty, minor=minor)

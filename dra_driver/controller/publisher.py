@@ -175,7 +175,7 @@ class Publisher:
             return self._changed.wait_for(lambda: self._is_published, timeout)
 
     def status(self) -> PublisherStatus:
-        """Tell where publishing stands."""
+        """Return where publishing stands."""
         with self._changed:
             slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
@@ -402,5 +402,5 @@ class Publisher:
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:
-    """Say whether a slice holds counters only: such are written first, so that losing them shows before all else."""
+    """Return whether a slice holds counters only: such are written first, so that losing them shows before all else."""
     return bool(wire["spec"].get("sharedCounters")) and not wire["spec"].get("devices")

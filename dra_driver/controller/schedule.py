@@ -78,7 +78,7 @@ class Schedule:
             self._answer_after_s = self._patience.next_s()
 
     def wait_s(self) -> float | None:
-        """Give the seconds until a look is due (0 for now), None for never."""
+        """Return the seconds until a look is due (0 for now), None for never."""
         due = [at for at in (self._work_at, self._answer_at) if at is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 

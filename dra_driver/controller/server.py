@@ -35,7 +35,7 @@ class ServerFacts:
 
     @property
     def git_version(self) -> str:
-        """Give the version as the server last said it, "" before."""
+        """Return the version as the server last said it, "" before."""
         return self._version.git
 
     @property
@@ -50,7 +50,7 @@ class ServerFacts:
             self.minor()
 
     def owner(self) -> Wire:
-        """Give the ownerReference to the node: with the node its slices go.
+        """Return the ownerReference to the node: with the node its slices go.
 
         Raises: ApiError; "api.no-node" while the kubelet has not made the Node object.
         """
@@ -62,7 +62,7 @@ class ServerFacts:
         return owner
 
     def minor(self) -> int:
-        """Give the server's minor version, 0 where it does not tell. Raises: ApiError."""
+        """Return the server's minor version, 0 where it does not tell. Raises: ApiError."""
         if not self._is_known:
             self._asked_at = self._clock()
             self._is_known = True  # before asking: a wish to ask again may come while we wait for the answer

@@ -26,7 +26,7 @@ class StoredSlices:
         self.is_complete = False
 
     def all(self) -> tuple[SliceWire, ...]:
-        """Give every slice, in name order."""
+        """Return every slice, in name order."""
         return tuple(self._slices[name] for name in sorted(self._slices))
 
     def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:

@@ -32,7 +32,7 @@ def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
 
 
 def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
-    """Give what can safely be offered by a server that drops these fields.
+    """Return what can safely be offered by a server that drops these fields.
 
     Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then, nor are
     devices that may be allocated many times. What is offered in their place stands in `content`.
@@ -49,7 +49,7 @@ def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolConte
 
 
 def has_blocking_taint(device: DeviceWire) -> bool:
-    """Say whether a taint keeps pods away from the device."""
+    """Return whether a taint keeps pods away from the device."""
     return any(t.get("effect") in _BLOCKING_EFFECTS for t in device.get("taints") or ())
 
 

@@ -36,7 +36,7 @@ def _is_ready(pod: Wire) -> bool:
 
 
 def _is_starting(pod: Wire, now: datetime) -> bool:
-    """Say whether a pod is new and nothing of it has failed: a rollout is no fault."""
+    """Return whether a pod is new and nothing of it has failed: a rollout is no fault."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     age = seconds_since(str(pod["metadata"].get("creationTimestamp") or ""), now)
     return 0 < age < PATIENCE_SECONDS and not any(one.get("restartCount") for one in states)

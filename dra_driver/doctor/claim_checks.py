@@ -106,7 +106,7 @@ def _allocated(cluster: ClusterEvidence) -> list[ClaimWire]:
 
 
 def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
-    """Give pool and device of what a claim holds of a driver."""
+    """Return pool and device of what a claim holds of a driver."""
     results = (claim["status"]["allocation"].get("devices") or {}).get("results") or ()
     return [(one["pool"], one["device"]) for one in results if one.get("driver") == driver]
 
@@ -128,21 +128,21 @@ def _scheduled_at(pod: Wire) -> str:
 
 
 def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
-    """Say how long a pod's last container has ended; without containers, as long as can be."""
+    """Return how long a pod's last container has ended; without containers, as long as can be."""
     states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
     ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
     return seconds_since(max(ends), now) if ends else float("inf")
 
 
 def _refusal(pod: Wire) -> str:
-    """Give the scheduler's words."""
+    """Return the scheduler's words."""
     found = ((pod.get("status") or {}).get("conditions")) or ()
     told = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
     return told[-1] if told else ""
 
 
 def _event(cluster: ClusterEvidence, pod: Wire) -> str:
-    """Give the kubelet's last words about a pod's claims."""
+    """Return the kubelet's last words about a pod's claims."""
     uid = pod["metadata"].get("uid")
     mine = [one for one in cluster.of("events") if (one.get("involvedObject") or {}).get("uid") == uid]
     last = max(mine, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default={})
@@ -155,7 +155,7 @@ def _told(words: str) -> str:
 
 
 def seconds_since(time: str, now: datetime) -> float:
-    """Give the seconds since a time as the API writes it; 0 for what is none."""
+    """Return the seconds since a time as the API writes it; 0 for what is none."""
     try:
         return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
     except ValueError:

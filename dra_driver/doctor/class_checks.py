@@ -105,7 +105,7 @@ def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
 
 
 def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
-    """Give who names each class: claims that are not allocated yet, and templates."""
+    """Return who names each class: claims that are not allocated yet, and templates."""
     wanted: dict[str, str] = {}
     for kind, wire, spec in (
         *(("template", one, one["spec"].get("spec") or {}) for one in cluster.of("templates")),
@@ -128,6 +128,6 @@ def _expressions(one: ClassWire) -> list[str]:
 
 
 def _engine_version(minor: int) -> str:
-    """Give the version whose rules come nearest."""
+    """Return the version whose rules come nearest."""
     first, last = _ENGINE_MINORS
     return f"1.{min(max(minor, first), last)}"

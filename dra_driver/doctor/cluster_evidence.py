@@ -62,11 +62,11 @@ class ClusterEvidence:
     unseen: tuple[Unseen, ...] = ()
 
     def of(self, kind: str) -> list[Wire]:
-        """Give the objects of one kind; none when they could not be read."""
+        """Return the objects of one kind; none when they could not be read."""
         return self.objects.get(kind, [])
 
     def has(self, *kinds: str) -> bool:
-        """Say whether all of these kinds were read."""
+        """Return whether all of these kinds were read."""
         return all(kind in self.objects for kind in kinds)
 
 
@@ -104,7 +104,7 @@ def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
 
 
 def agents(daemonsets: list[Wire]) -> list[Wire]:
-    """Give the DaemonSets that run an agent, whatever they are called."""
+    """Return the DaemonSets that run an agent, whatever they are called."""
     return [one for one in daemonsets if _label(one, "app.kubernetes.io/name") == "dra-driver"]
 
 

@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """Give 0 for the worst."""
+        """Return 0 for the worst."""
         return list(Severity).index(self)
 
 
@@ -108,16 +108,16 @@ class Finding:
 
     @property
     def kind(self) -> FindingKind:
-        """Give what findings of this id share."""
+        """Return what findings of this id share."""
         return CATALOGUE[self.id]
 
     @property
     def severity(self) -> Severity:
-        """Give how bad it is."""
+        """Return how bad it is."""
         return self.kind.severity
 
     def document(self) -> Wire:
-        """Give the finding for machines."""
+        """Return the finding for machines."""
         kind = self.kind
         return {**asdict(self), "severity": str(kind.severity), "title": kind.title, "page": f"docs/{kind.page}"}
 
@@ -140,11 +140,11 @@ class DoctorReport:
 
     @property
     def is_clean(self) -> bool:
-        """Say whether nothing is wrong; notes do not count."""
+        """Return whether nothing is wrong; notes do not count."""
         return all(one.severity is Severity.NOTE for one in self.findings)
 
     def document(self) -> Wire:
-        """Give the report for machines."""
+        """Return the report for machines."""
         return {
             "isClean": self.is_clean,
             "lookedAt": list(self.looked_at),
@@ -154,5 +154,5 @@ class DoctorReport:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Give findings worst first, each once."""
+    """Return findings worst first, each once."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda one: (one.severity.rank, one.id, one.subject)))

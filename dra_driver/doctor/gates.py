@@ -27,12 +27,12 @@ class Question:
     without: str
 
     def request(self, driver: str, node: str, minor: int) -> tuple[str, Wire]:
-        """Give path and body of the dry run."""
+        """Return path and body of the dry run."""
         return self.make(driver, node, minor)
 
 
 def answer(question: Question, stored: Wire) -> bool:
-    """Say whether the answer has the field."""
+    """Return whether the answer has the field."""
     value: Any = stored
     for key in question.field:
         try:

@@ -50,7 +50,7 @@ def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_gates(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Say what the API server drops."""
+    """Return what the API server drops."""
     for gate, is_kept in cluster.kept.items():
         if not is_kept:
             yield Finding(
@@ -83,7 +83,7 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def containerd_version(cluster: ClusterEvidence, node: str) -> tuple[int, int] | None:
-    """Give the version of containerd that a node reports; None for another runtime, or where nothing is known."""
+    """Return the version of containerd that a node reports; None for another runtime, or where nothing is known."""
     for one in cluster.of("nodes"):
         runtime, _, version = _info(one, "containerRuntimeVersion").partition("://")
         if _name(one) == node and runtime == "containerd":

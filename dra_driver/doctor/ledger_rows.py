@@ -29,7 +29,7 @@ class LedgerRow:
 
 
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
-    """Give every row; none where there is no ledger. Raises: PermissionError, ValueError for a damaged file."""
+    """Return every row; none where there is no ledger. Raises: PermissionError, ValueError for a damaged file."""
     if not path.exists():
         return ()
     if not os.access(path, os.R_OK):

@@ -61,7 +61,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
-    """Tell what the hardware's own library answers."""
+    """Return what the hardware's own library answers."""
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
@@ -191,6 +191,6 @@ def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def _same_folder(path: str) -> str:
-    """Give one name for folders that are one: /var/run is a link to /run on every distribution."""
+    """Return one name for folders that are one: /var/run is a link to /run on every distribution."""
     clean = os.path.normpath(path)
     return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean

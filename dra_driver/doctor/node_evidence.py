@@ -41,7 +41,7 @@ class NodeFolders:
 
     @property
     def is_kubelet_here(self) -> bool:
-        """Say whether a kubelet has made its folders; one that may not be entered is its own."""
+        """Return whether a kubelet has made its folders; one that may not be entered is its own."""
         return any(_is_folder(one) or _is_closed(one.parent) for one in (self.registrar, self.plugins))
 
 

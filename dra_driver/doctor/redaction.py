@@ -19,7 +19,7 @@ _SERIALS = frozenset({"serial"})
 
 
 def redacted(kind: str, wire: Wire, driver: str) -> Wire:
-    """Give the part of an object that may be shown. `kind` is a key of `cluster_evidence.KINDS`."""
+    """Return the part of an object that may be shown. `kind` is a key of `cluster_evidence.KINDS`."""
     shown: Wire = {"metadata": _metadata(wire["metadata"])}
     body = _BODIES[kind](wire, driver)
     return {**shown, **{key: value for key, value in body.items() if value}}

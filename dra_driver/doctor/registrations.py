@@ -24,7 +24,7 @@ class PluginSocket:
     is_dead: bool = False
 
     def serves(self, driver: str) -> bool:
-        """Say whether a DRA plugin of this driver name answered."""
+        """Return whether a DRA plugin of this driver name answered."""
         return self.plugin is not None and self.plugin.kind == PLUGIN_TYPE and self.plugin.name == driver
 
 

@@ -63,7 +63,7 @@ def _containerd(path: Path, host: Path) -> RuntimeConfig:
 
 
 def _with_imports(path: Path, host: Path) -> Iterator[dict[str, Any]]:
-    """Give the file, then what it imports; what comes later wins."""
+    """Yield the file, then what it imports; what comes later wins."""
     document = tomllib.loads(path.read_text("utf-8"))
     yield document
     for pattern in document.get("imports") or ():

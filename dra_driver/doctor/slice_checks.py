@@ -97,7 +97,7 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
 
 
 def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceWire]:
-    """Give the devices of the newest generation of each pool (of one node), by name."""
+    """Return the devices of the newest generation of each pool (of one node), by name."""
     chosen = [one["spec"] for one in slices if not node or one["spec"].get("nodeName") == node]
     newest: dict[str, int] = {}
     for spec in chosen:
@@ -118,7 +118,7 @@ def _has_gpus(node: Wire) -> bool:
 
 
 def identities(device: DeviceWire) -> frozenset[str]:
-    """Give what ties a device to its GPU: PCI address, own UUID or its GPU's."""
+    """Return what ties a device to its GPU: PCI address, own UUID or its GPU's."""
     attributes = device.get("attributes") or {}
     found = (_value(attributes[name]) for name in (_PCI, *_OWNERS) if name in attributes)
     return frozenset(str(value) for value in found if value)

@@ -37,7 +37,7 @@ class Fields:
                 self._fault(self._at(key), f"unknown field (known here: {known})")
 
     def has(self, key: str) -> bool:
-        """Say whether the field is there and not null."""
+        """Return whether the field is there and not null."""
         self._asked.add(key)
         return self._value.get(key) is not None
 
@@ -121,7 +121,7 @@ class Fields:
         )
 
     def entries(self) -> Iterator[tuple[str, object]]:
-        """Give all fields as they are, for mappings whose names the author chooses."""
+        """Yield all fields as they are, for mappings whose names the author chooses."""
         self._asked.update(self._value)
         yield from self._value.items()
 

@@ -33,7 +33,7 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """Give the process id, 0 before the start."""
+        """Return the process id, 0 before the start."""
         return self._process.pid if self._process else 0
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class AgentProcess:
             raise NodeError("agent-died", f"the agent ended with status {status}", hint=self.last_lines())
 
     def last_lines(self) -> str:
-        """Give the end of the log."""
+        """Return the end of the log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n  ".join(["its last lines:", *lines[-_LOG_LINES:]])
 
@@ -75,7 +75,7 @@ class AgentProcess:
         return self._process.wait(10)
 
     def resident_mib(self) -> float:
-        """Give the memory that the process holds now, in MiB; 0 when it can't be read."""
+        """Return the memory that the process holds now, in MiB; 0 when it can't be read."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):

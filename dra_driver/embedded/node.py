@@ -83,7 +83,7 @@ class EmbeddedNode:
 
     @property
     def ledger(self) -> Path:
-        """Give the agent's ledger."""
+        """Return the agent's ledger."""
         return self.kubelet.plugins_dir / self.driver / "ledger.db"
 
     def start(self, progress: Callable[[str], None] = lambda _: None, *, timeout_s: float = READY_SECONDS) -> None:
@@ -113,11 +113,11 @@ class EmbeddedNode:
         self._await_ready(time.monotonic() + timeout_s)
 
     def slices(self) -> list[SliceWire]:
-        """Give the agent's slices."""
+        """Return the agent's slices."""
         return [one for one in self.api.items(SLICES) if one["spec"]["driver"] == self.driver]
 
     def runner(self) -> ExampleRunner:
-        """Give what runs examples on this node, over HTTP. Raises: NodeError before `start`."""
+        """Return what runs examples on this node, over HTTP. Raises: NodeError before `start`."""
         if self._kube is None:
             raise NodeError("not-started", "the embedded node was not started")
         scheduler = EmbeddedScheduler(self._kube, node=self.name, kubernetes=self._version)

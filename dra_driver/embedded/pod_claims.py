@@ -10,7 +10,7 @@ from dra_driver.model.wire import Wire
 
 
 def claim_name(pod: Wire, entry: Wire) -> str:
-    """Give the name of the claim behind an entry of spec.resourceClaims. Raises: NodeError when it is not made yet."""
+    """Return the name of the claim behind an entry of spec.resourceClaims. Raises: NodeError when it is not made yet."""
     if name := entry.get("resourceClaimName"):
         return str(name)
     for status in (pod.get("status") or {}).get("resourceClaimStatuses") or []:

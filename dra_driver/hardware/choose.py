@@ -14,7 +14,7 @@ from dra_driver.model.errors import UsageError
 
 
 def roots_of(values: Mapping[str, str]) -> Roots:
-    """Give the roots that the flags name; `nvidia_driver_root_mount` is the driver root itself unless it is given."""
+    """Return the roots that the flags name; `nvidia_driver_root_mount` is the driver root itself unless it is given."""
     mount = values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]
     return Roots(
         sys=_absolute(values["sysfs_root"]),
@@ -31,7 +31,7 @@ def _absolute(path: str) -> str:
 
 
 def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:
-    """Give the vendor named by `--hardware`. "auto" is the real hardware of this node.
+    """Return the vendor named by `--hardware`. "auto" is the real hardware of this node.
 
     `state_dir` is where simulated hardware keeps what was made of it; None: in memory.
 

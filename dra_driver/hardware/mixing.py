@@ -13,7 +13,7 @@ _FIRST_BAD, _FIRST_GOOD = (570,), (580, 65, 6)
 
 
 def hangs_when_mixed(driver_version: str | None) -> bool:
-    """Say whether workloads hang on this driver while some of a node's GPUs are in MIG mode and others are not.
+    """Return whether workloads hang on this driver while some of a node's GPUs are in MIG mode and others are not.
 
     >>> hangs_when_mixed("570.133.20"), hangs_when_mixed("580.65.6")
     (True, False)

@@ -37,19 +37,19 @@ class Hardware(Protocol):
     vendor: str  # "nvidia", "simulated"
 
     def is_present(self) -> bool:
-        """Say whether a matching PCI function exists (sysfs only: no library, no driver needed)."""
+        """Return whether a matching PCI function exists (sysfs only: no library, no driver needed)."""
 
     def discover(self) -> Facts:
         """Read everything. Never raises for one bad GPU: it is dropped and stands in `Facts.problems`."""
 
     def fingerprint(self) -> Hashable:
-        """Give a cheap value that changes when `discover` would give something else (well below 10 ms)."""
+        """Return a cheap value that changes when `discover` would give something else (well below 10 ms)."""
 
     def common_edits(self) -> Edits:
-        """Give what every container with one of these devices needs: control nodes, libraries, environment."""
+        """Return what every container with one of these devices needs: control nodes, libraries, environment."""
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Give what one device needs: its nodes, with major and minor from stat (or the driver's tables) now.
+        """Return what one device needs: its nodes, with major and minor from stat (or the driver's tables) now.
 
         Raises: HardwareError("hardware.node-missing", retry LATER) naming the node that is not there.
         """
@@ -80,7 +80,7 @@ class Partitionable(Protocol):
     """
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Give the partition of `profile` at `start`, made now unless it is there already.
+        """Return the partition of `profile` at `start`, made now unless it is there already.
 
         A GPU instance without compute instance at exactly that placement (a crash left it) is completed. Its
         capability nodes are there on return. MIG mode is left as it is.

@@ -75,7 +75,7 @@ class Found:
 
     @property
     def type(self) -> DeviceType:
-        """Give the type of the device."""
+        """Return the type of the device."""
         if self.share is None:
             return DeviceType.GPU if self.partition is None else DeviceType.MIG
         return DeviceType.GPU_SHARE if self.partition is None else DeviceType.MIG_SHARE
@@ -150,7 +150,7 @@ def family(gpu: GpuFacts) -> str | None:
 
 
 def label_product(product_name: str | None) -> str | None:
-    """Give a product name as GPU feature discovery writes it into a label: `NVIDIA-H100-80GB-HBM3`.
+    """Return a product name as GPU feature discovery writes it into a label: `NVIDIA-H100-80GB-HBM3`.
 
     Source: label nvidia.com/gpu.product: other characters than letters, digits, `-_.` go, blanks become dashes.
     """
@@ -449,7 +449,7 @@ MEMORY_SLICES = Published(
 
 
 def names_of(device_type: DeviceType) -> tuple[Published, ...]:
-    """Give the rows that devices of a type carry, in the order of the table.
+    """Return the rows that devices of a type carry, in the order of the table.
 
     All names that have no rank, room for the memory slices of a partition, then ours by rank while there is room.
 

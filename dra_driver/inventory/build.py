@@ -30,7 +30,7 @@ _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb": one of several c
 
 
 def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRules = NOTHING_SHARED) -> Inventory:
-    """Give the devices that these facts are published as, with every problem found on the way."""
+    """Return the devices that these facts are published as, with every problem found on the way."""
     collected = _Collected(facts, policy, sharing)
     counter_sets = {}
     for gpu in facts.gpus:
@@ -70,7 +70,7 @@ class _Collected:
         self.sharer.choose(facts.gpus, self._standing)
 
     def cuts_on_demand(self, gpu: GpuFacts) -> tuple[Cut, ...]:
-        """Give the placements that a GPU is offered as; none where Prepare does not cut it, or where it is shared."""
+        """Return the placements that a GPU is offered as; none where Prepare does not cut it, or where it is shared."""
         if not partitions.is_dynamic(gpu, self._policy) or self.sharer.is_shared_whole(gpu):
             return ()
         cuts = partitions.cuts_of(gpu, with_all=self._policy.with_all)
@@ -147,7 +147,7 @@ class _Collected:
 
 
 def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
-    """Give the placements of a GPU that claims hold, by name: any that the GPU knows, whatever is usually offered."""
+    """Return the placements of a GPU that claims hold, by name: any that the GPU knows, whatever is usually offered."""
     if not policy.ownership.held:
         return {}
     cuts = {partitions.cut_name(gpu, cut): cut for cut in partitions.cuts_of(gpu, with_all=True)}
@@ -188,7 +188,7 @@ def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, take
 
 
 def _unfit(kind: ValueKind, value: Fact) -> str:
-    """Say why the API server would refuse a value, "" if it would not.
+    """Return why the API server would refuse a value, "" if it would not.
 
     Source: Kubernetes API resource/v1 DeviceAttribute, DeviceCapacity.
     """

@@ -22,7 +22,7 @@ class DeviceType(enum.StrEnum):
 
     @property
     def undivided(self) -> DeviceType:
-        """Give the type of the device that shares of this type are shares of; an undivided device's is its own."""
+        """Return the type of the device that shares of this type are shares of; an undivided device's is its own."""
         return {DeviceType.GPU_SHARE: DeviceType.GPU, DeviceType.MIG_SHARE: DeviceType.MIG}.get(self, self)
 
 
@@ -39,11 +39,11 @@ class Cut:
 
     @property
     def slices(self) -> range:
-        """Give the memory slices that it covers."""
+        """Return the memory slices that it covers."""
         return range(self.start, self.start + self.profile.size)
 
     def is_at(self, partition: PartitionFacts) -> bool:
-        """Say whether an existing partition is this one."""
+        """Return whether an existing partition is this one."""
         return (partition.gi_profile_id, partition.start) == (self.profile.gi_profile_id, self.start)
 
 
@@ -89,7 +89,7 @@ class Share:
 
     @property
     def enforcement(self) -> Enforcement:
-        """Say what keeps tenants within their shares. MPS trusts what the tenant's environment says."""
+        """Return what keeps tenants within their shares. MPS trusts what the tenant's environment says."""
         if self.is_hard:
             return Enforcement.HARD
         return Enforcement.COOPERATIVE if isinstance(self.settings, MpsSettings) else Enforcement.NONE
@@ -135,7 +135,7 @@ class Device:
 
     @property
     def shared_name(self) -> str:
-        """Give the name of the physical device: the parent's for a replica, its own for any other."""
+        """Return the name of the physical device: the parent's for a replica, its own for any other."""
         return self.share.parent if self.share else self.name
 
 
@@ -176,7 +176,7 @@ class Inventory:
         return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
 
     def offered(self, *, with_shares: bool) -> tuple[Device, ...]:
-        """Give what is offered to a server that keeps that devices may be allocated many times, or does not."""
+        """Return what is offered to a server that keeps that devices may be allocated many times, or does not."""
         if with_shares:
             return self.devices
         return tuple(one for d in self.devices for one in (self.instead.get(d.name, ()) if d.policies else (d,)))

@@ -51,7 +51,7 @@ left out; both are said among the problems of `dra-driver devices`.
 
 
 def render() -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     shown = set().union(*ROWS.values())
     parts = [
         INTRODUCTION,

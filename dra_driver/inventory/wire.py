@@ -23,7 +23,7 @@ _SHAPES, _VALUES = 256, 4096  # remembered; more are made again
 
 
 def device_wire(device: Device) -> DeviceWire:
-    """Give the device as the API takes it.
+    """Return the device as the API takes it.
 
     >>> from dra_driver.hardware.facts import GpuFacts
     >>> from dra_driver.inventory.device import DeviceType
@@ -47,7 +47,7 @@ def device_wire(device: Device) -> DeviceWire:
 
 
 def counter_set_wire(name: str, counters: Mapping[str, int]) -> Wire:
-    """Give a set of shared counters as the API takes it.
+    """Return a set of shared counters as the API takes it.
 
     >>> counter_set_wire("gpu-a", {"memory-slice-0": 1})
     {'name': 'gpu-a', 'counters': {'memory-slice-0': {'value': '1'}}}
@@ -72,7 +72,7 @@ def _policy_wire(name: str, policy: RequestPolicy) -> Wire:
 
 @lru_cache(_VALUES, typed=True)  # True is not 1 here
 def attribute_wire(value: AttributeValue) -> Wire:
-    """Give one attribute value under the key of its type.
+    """Return one attribute value under the key of its type.
 
     >>> attribute_wire(("version", "9.0.0")), attribute_wire(True), attribute_wire(3)
     ({'version': '9.0.0'}, {'bool': True}, {'int': 3})

@@ -196,7 +196,7 @@ class KubeApi:
 
 
 def _may_resend(method: str, err: Exception) -> bool:
-    """Say whether sending again can't do anything twice, and is likely to go better."""
+    """Return whether sending again can't do anything twice, and is likely to go better."""
     if isinstance(err, (http.ClosedPoolError, http.SSLError)):
         return True  # not sent: the pool was renewed meanwhile, or the certificate was refused before the request
     return method == "GET" and isinstance(err, http.ProtocolError) and not _is_too_large(err)

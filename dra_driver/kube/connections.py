@@ -52,7 +52,7 @@ class Connections:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def pool(self) -> urllib3.HTTPConnectionPool:
-        """Give the pool to use now. Raises: ApiError("api.tls-files")."""
+        """Return the pool to use now. Raises: ApiError("api.tls-files")."""
         with self._lock:
             self._refresh()
             if self._pool is None:

@@ -91,7 +91,7 @@ class OfficialToken:
         self._header = ""
 
     def authorization(self) -> str:
-        """Give the header's value, "" for none."""
+        """Return the header's value, "" for none."""
         with self._lock:
             return self._current()
 

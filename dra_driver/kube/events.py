@@ -30,7 +30,7 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 
 def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reason: str, message: str) -> Wire:
-    """Give the event as it is sent. The kubelet's convention: the involved Node carries its name as UID."""
+    """Return the event as it is sent. The kubelet's convention: the involved Node carries its name as UID."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",

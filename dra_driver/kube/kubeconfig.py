@@ -114,7 +114,7 @@ class _KubeconfigReader:
         return TokenFile(file, fallback=token) if file else StaticToken(token)
 
     def parse(self) -> dict[str, Any]:
-        """Give the file as a mapping with absolute paths in it."""
+        """Return the file as a mapping with absolute paths in it."""
         config = self._parse()
         for plural, singular in _LISTS.items():
             entries = config.get(plural) or []

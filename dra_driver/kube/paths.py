@@ -10,15 +10,15 @@ SLICES = f"/apis/{RESOURCE_GROUP}/resourceslices"
 
 
 def slice_path(name: str) -> str:
-    """Give the path of one ResourceSlice."""
+    """Return the path of one ResourceSlice."""
     return f"{SLICES}/{quote(name, safe='')}"
 
 
 def claim_path(namespace: str, name: str) -> str:
-    """Give the path of one ResourceClaim."""
+    """Return the path of one ResourceClaim."""
     return f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
 
 
 def node_path(name: str) -> str:
-    """Give the path of one Node."""
+    """Return the path of one Node."""
     return f"/api/v1/nodes/{quote(name, safe='')}"

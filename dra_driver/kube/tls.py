@@ -25,7 +25,7 @@ class TlsMaterial:
     is_unverified: bool = False
 
     def stamp(self) -> tuple[object, ...]:
-        """Give a value that changes when one of the files was replaced or rewritten."""
+        """Return a value that changes when one of the files was replaced or rewritten."""
         return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
 
     def context(self) -> ssl.SSLContext:

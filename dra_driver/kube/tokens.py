@@ -24,7 +24,7 @@ class TokenSource(Protocol):
     """Where the Authorization header comes from. Both methods may be called from any thread."""
 
     def authorization(self) -> str:
-        """Give the header's value, "" for none."""
+        """Return the header's value, "" for none."""
 
     def reread(self) -> bool:
         """Get the token anew, at once. Says whether asking the server again can help."""
@@ -37,7 +37,7 @@ class StaticToken:
         self._header = bearer(token)
 
     def authorization(self) -> str:
-        """Give the header's value, "" for none."""
+        """Return the header's value, "" for none."""
         return self._header
 
     def reread(self) -> bool:
@@ -55,7 +55,7 @@ class TokenFile:
         self._read_at = float("-inf")
 
     def authorization(self) -> str:
-        """Give the header's value; reads the file when the copy is older than a minute."""
+        """Return the header's value; reads the file when the copy is older than a minute."""
         with self._lock:
             if self._clock() - self._read_at >= REREAD_SECONDS:
                 self._read()
@@ -77,6 +77,6 @@ class TokenFile:
 
 
 def bearer(token: str) -> str:
-    """Give the header's value for a token, "" for an empty one."""
+    """Return the header's value for a token, "" for an empty one."""
     token = token.strip()
     return f"Bearer {token}" if token else ""

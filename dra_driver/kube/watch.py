@@ -119,7 +119,7 @@ class Watch:
         self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
-        """Give events until `stop`. Never raises for a server that fails: it waits and goes on."""
+        """Yield events until `stop`. Never raises for a server that fails: it waits and goes on."""
         while not self._stopping.is_set():
             opened_at = None
             try:

@@ -42,7 +42,7 @@ class Block:
 
 
 def blocks_of(wants: list[Want]) -> list[Block]:
-    """Give the requests of a pod, named and spread over claims."""
+    """Return the requests of a pod, named and spread over claims."""
     blocks: list[Block] = []
     for want in wants:
         if not want.container.is_init:
@@ -121,7 +121,7 @@ NAME_MAX = 57  # a DNS label's 63, less what `free` and templates may append
 
 
 def free(stem: str, taken: set[str]) -> str:
-    """Give a name that is not taken: itself, or with a number."""
+    """Return a name that is not taken: itself, or with a number."""
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}-{number}", number + 1

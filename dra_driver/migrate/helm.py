@@ -35,7 +35,7 @@ def check_no_template(text: str, origin: str) -> None:
 
 
 def _in_text(text: str, start: int) -> bool:
-    """Tell whether a line stands in a block of text: below a key with | or >, and deeper."""
+    """Return whether a line stands in a block of text: below a key with | or >, and deeper."""
     end = text.find("\n", start)
     line = text[start : end if end >= 0 else len(text)]
     depth = len(line) - len(line.lstrip())

@@ -265,7 +265,7 @@ def _mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 
 def _truths(rule: LabelRequirement) -> set[bool] | None:
-    """Give the values of a label of true and false that a rule lets pass."""
+    """Return the values of a label of true and false that a rule lets pass."""
     if rule.operator not in {IN, NOT_IN}:
         return None
     named = {value == "true" for value in rule.values if value in {"true", "false"}}
@@ -301,7 +301,7 @@ _STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
 
 
 def _replicas(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Say how many replicas a GPU has: shares know; a device that is whole has one."""
+    """Return how many replicas a GPU has: shares know; a device that is whole has one."""
     numbers = _numbers(rule)
     if rule.operator == EXISTS:
         return ""

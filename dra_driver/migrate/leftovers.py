@@ -33,7 +33,7 @@ def say_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) ->
 
 
 def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str, bool]]:
-    """Give paths, names, and whether the name is only a part of the text there."""
+    """Yield paths, names, and whether the name is only a part of the text there."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in _SKIPPED:
@@ -58,7 +58,7 @@ def _is_ours(text: str, path: tuple[Step, ...], names: Known) -> bool:
 
 
 def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
-    """Tell whether a container asks for a resource of this domain: one that is known would be gone from there."""
+    """Return whether a container asks for a resource of this domain: one that is known would be gone from there."""
     return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 

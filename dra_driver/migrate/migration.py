@@ -151,7 +151,7 @@ def _migrate_object(
 
 
 def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject) -> list[dict[str, Any]]:
-    """Give the sharing rules of a ConfigMap, unless they are there."""
+    """Return the sharing rules of a ConfigMap, unless they are there."""
     files = plugin_files(one.wire)
     if not files:
         say_leftovers(one.wire, NOTHING_KNOWN, subject)
@@ -162,7 +162,7 @@ def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject
 
 
 def _differ(wire: dict[str, Any], known: Known) -> bool:
-    """Tell whether the pods of an object want different things, by migrating a copy of it."""
+    """Return whether the pods of an object want different things, by migrating a copy of it."""
     seen: list[Any] = []
 
     def note(specs: list[dict[str, Any]], _: str) -> list[str]:

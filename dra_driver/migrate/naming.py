@@ -35,7 +35,7 @@ class TemplateNames:
                 self.add(one.stem, one.namespace, inner if isinstance(inner, dict) else {})
 
     def has_config(self, name: str, namespace: str) -> bool:
-        """Tell whether a ConfigMap is there."""
+        """Return whether a ConfigMap is there."""
         return (name, namespace) in self.configs
 
     def add(self, name: str, namespace: str, spec: Spec) -> None:
@@ -43,7 +43,7 @@ class TemplateNames:
         self.known.setdefault(name, []).append((namespace, _sign(spec)))
 
     def find(self, name: str, namespace: str, spec: Spec) -> bool | None:
-        """Tell whether a name stands for this very spec (True), for another (False), or for nothing (None)."""
+        """Return whether a name stands for this very spec (True), for another (False), or for nothing (None)."""
         rows = [sign for there, sign in self.known.get(name, ()) if there == namespace or not there or not namespace]
         if not rows:
             return None

@@ -54,7 +54,7 @@ def absorb(spec: dict[str, Any], kinds: Iterable[DeviceKind], subject: ReportSub
 
 
 def gpu_rules(spec: dict[str, Any]) -> list[LabelRequirement]:
-    """Give all requirements on the labels of GPU feature discovery."""
+    """Return all requirements on the labels of GPU feature discovery."""
     found = [rule for _, rule in _selector_rules(spec)]
     for term in _terms(spec):
         found += [rule for _, rule in _term_rules(term)]

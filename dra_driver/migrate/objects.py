@@ -52,7 +52,7 @@ class KubeObject:
 def objects_of(
     value: Any, path: tuple[Step, ...] = (), holder: list[Any] | None = None, kind: str = ""
 ) -> Iterator[KubeObject]:
-    """Give the objects of a document; nothing for what is no object."""
+    """Yield the objects of a document; nothing for what is no object."""
     if len(path) > 2 * _LISTS_MAX or not isinstance(value, dict):
         return
     items = value.get("items")

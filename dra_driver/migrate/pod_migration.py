@@ -68,7 +68,7 @@ class PodMigration:
 
 
 def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
-    """Give the spec of each claim."""
+    """Return the spec of each claim."""
     specs: list[ClaimSpec] = []
     for block in blocks:
         while len(specs) <= block.claim:

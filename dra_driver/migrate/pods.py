@@ -57,13 +57,13 @@ class PodShape:
 
 
 def refuses_claims(wire: dict[str, Any]) -> str:
-    """Say why pods of such an object can't have claims; "" where they can."""
+    """Return why pods of such an object can't have claims; "" where they can."""
     group = str(wire.get("apiVersion") or "").rpartition("/")[0]
     return _REFUSE_CLAIMS.get((group, str(wire.get("kind") or "")), "")
 
 
 def shapes_of(wire: dict[str, Any], known: Known = NOTHING_KNOWN) -> Iterator[PodShape]:
-    """Give the pods of an object."""
+    """Yield the pods of an object."""
     group = str(wire.get("apiVersion") or "").rpartition("/")[0]
     if group == "argoproj.io" and wire.get("kind") in _ARGO_KINDS:
         yield from _argo(wire, ())
@@ -93,7 +93,7 @@ def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Kno
 
 
 def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
-    """Give the containers of what is a pod's spec; nothing for anything else."""
+    """Return the containers of what is a pod's spec; nothing for anything else."""
     if not _is_containers(spec.get("containers")):
         return ()
     found = []
@@ -111,7 +111,7 @@ def _is_containers(value: Any) -> bool:
 
 
 def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -> tuple[Container, ...]:
-    """Give the containers that are named after the framework instead of listed."""
+    """Return the containers that are named after the framework instead of listed."""
     return tuple(
         Container(value, (*path, key), fallback="kserve-container")
         for key, value in spec.items()
@@ -120,13 +120,13 @@ def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -
 
 
 def wants_devices(resources: Any, known: Known = NOTHING_KNOWN) -> bool:
-    """Tell whether resources name the device plugin's."""
+    """Return whether resources name the device plugin's."""
     fields = [resources.get(field) for field in ("limits", "requests")] if isinstance(resources, dict) else []
     return any(kind_of(name, known) for field in fields if isinstance(field, dict) for name in field)
 
 
 def _argo(value: Any, path: tuple[Step, ...]) -> Iterator[PodShape]:
-    """Give the pods of a workflow's templates."""
+    """Yield the pods of a workflow's templates."""
     if isinstance(value, dict):
         if path and isinstance(path[-1], int) and "templates" in path:
             containers = tuple(_argo_containers(value, path))
@@ -159,7 +159,7 @@ _USUAL = {"spec", "template", "jobTemplate", "podTemplate", "podTemplateSpec", "
 
 
 def _role(root: dict[str, Any], path: tuple[Step, ...]) -> str:
-    """Say which of an object's pods it is: "worker" of spec.pytorchReplicaSpecs.Worker.template.spec."""
+    """Return which of an object's pods it is: "worker" of spec.pytorchReplicaSpecs.Worker.template.spec."""
     word = ""
     value: Any = root
     for position, step in enumerate(path):

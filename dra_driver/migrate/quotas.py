@@ -40,7 +40,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) ->
 def _replaced(
     hard: dict[str, Any], found: dict[str, tuple[DeviceKind, int]], sums: dict[str, int], subject: ReportSubject
 ) -> dict[str, Any]:
-    """Give the counts with the new ones in the places of the old."""
+    """Return the counts with the new ones in the places of the old."""
     made: dict[str, Any] = {}
     for name, amount in hard.items():
         if name not in found:
@@ -59,7 +59,7 @@ def _replaced(
 
 
 def _counted(hard: dict[str, Any], known: Known, subject: ReportSubject) -> dict[str, tuple[DeviceKind, int]]:
-    """Give what is about the device plugin's resources."""
+    """Return what is about the device plugin's resources."""
     found = {}
     for name, amount in hard.items():
         kind = kind_of(name.removeprefix(QUOTA).removeprefix("limits."), known)

@@ -49,7 +49,7 @@ class ReportSubject:
     path: tuple[Step, ...] = ()
 
     def below(self, *steps: Step) -> ReportSubject:
-        """Give a place inside."""
+        """Return a place inside."""
         return ReportSubject(self.name, self.report, (*self.path, *steps))
 
     def changed(self, code: str, what: str, why: str, *steps: Step) -> None:

@@ -50,7 +50,7 @@ NOTHING_KNOWN: Known = MappingProxyType({})
 
 
 def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
-    """Tell what a resource stands for; None for one that is not the device plugin's.
+    """Return what a resource stands for; None for one that is not the device plugin's.
 
     >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
     (Kind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
@@ -69,14 +69,14 @@ def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
 
 
 def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Give the mappings in what should be a list of mappings, numbered; what is something else is nobody's."""
+    """Return the mappings in what should be a list of mappings, numbered; what is something else is nobody's."""
     return (
         [(number, one) for number, one in enumerate(value) if isinstance(one, dict)] if isinstance(value, list) else []
     )
 
 
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
-    """Give how many of each of the device plugin's resources a container wants; 0 is kept.
+    """Return how many of each of the device plugin's resources a container wants; 0 is kept.
 
     Raises: InputError("input.resource"): not a whole number, or requests that differ from limits.
     """

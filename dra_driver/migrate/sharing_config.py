@@ -29,7 +29,7 @@ DOMAIN = "nvidia.com/"
 
 
 def plugin_files(wire: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give the files of the device plugin in a ConfigMap, by key."""
+    """Return the files of the device plugin in a ConfigMap, by key."""
     data = wire.get("data")
     found = {}
     for key, text in data.items() if isinstance(data, dict) else ():
@@ -49,7 +49,7 @@ def _parsed(text: str) -> Any:
 
 
 def names_in(files: dict[str, dict[str, Any]]) -> Known:
-    """Tell which names stand for shares: made up by a row, or a device's own where one file serves all nodes."""
+    """Return which names stand for shares: made up by a row, or a device's own where one file serves all nodes."""
     found: dict[str, set[DeviceKind]] = {}
     for file in files.values():
         for section, row in _rows(file):
@@ -69,7 +69,7 @@ def _full(name: Any) -> str:
 
 
 def _is_every(row: dict[str, Any]) -> bool:
-    """Tell whether a row is about all devices of its kind."""
+    """Return whether a row is about all devices of its kind."""
     return row.get("devices") is None or row["devices"] == "all"
 
 
@@ -88,7 +88,7 @@ def rules_name(one: KubeObject) -> str:
 
 
 def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: ReportSubject) -> dict[str, Any] | None:
-    """Give the ConfigMap with rules; None where there is nothing to share."""
+    """Return the ConfigMap with rules; None where there is nothing to share."""
     rules = []
     for key, file in files.items():
         for way, strategy in _WAYS.items():

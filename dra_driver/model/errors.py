@@ -55,7 +55,7 @@ class DriverError(Exception):
         self.retry = retry
 
     def __str__(self) -> str:
-        """Give the message, then the hint, in one line each."""
+        """Return the message, then the hint, in one line each."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 

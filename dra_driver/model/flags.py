@@ -26,12 +26,12 @@ class Flag:
 
     @property
     def field(self) -> str:
-        """Give the flag as a Python name: `node_name`."""
+        """Return the flag as a Python name: `node_name`."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def twin(self) -> str:
-        """Give the environment twin: `NODE_NAME`."""
+        """Return the environment twin: `NODE_NAME`."""
         return self.field.upper()
 
 
@@ -137,7 +137,7 @@ FLAGS: tuple[Flag, ...] = (
 def resolve(
     given: Mapping[str, str | None], environment: Mapping[str, str], flags: Iterable[Flag] = FLAGS
 ) -> dict[str, str]:
-    """Give every flag's value by field name: the flag if given, else its non-empty twin, else the default.
+    """Return every flag's value by field name: the flag if given, else its non-empty twin, else the default.
 
     Raises: UsageError("usage.bad-choice", "usage.flags") naming the flag or the twin that is wrong.
     """

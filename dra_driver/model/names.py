@@ -23,7 +23,7 @@ POOL_NAME_MAX = 253
 
 
 def is_dns_label(text: str) -> bool:
-    """Say whether `text` may name a device, counter or counter set (at most 63 characters, no dots)."""
+    """Return whether `text` may name a device, counter or counter set (at most 63 characters, no dots)."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
@@ -110,7 +110,7 @@ def check_pool_name(node: str, driver: str) -> str:
 
 
 def normal_pci_address(text: str) -> str:
-    """Give a PCI address as the kernel writes it, `dddd:bb:dd.f` in lower case; NVML writes eight digits of domain.
+    """Return a PCI address as the kernel writes it, `dddd:bb:dd.f` in lower case; NVML writes eight digits of domain.
 
     A domain above ffff (of a volume management device, or a virtual bus) has as many digits as it needs.
 
@@ -135,7 +135,7 @@ def gpu_name(pci_address: str) -> str:
 
 
 def profile_label(profile: str) -> str:
-    """Give a MIG profile name as part of a device name: no dots, lower case, '+' becomes '-'.
+    """Return a MIG profile name as part of a device name: no dots, lower case, '+' becomes '-'.
 
     >>> profile_label("1g.10gb+me")
     '1g10gb-me'
@@ -162,7 +162,7 @@ def replica_name(device: str, index: int) -> str:
 
 
 def replicated_name(name: str) -> str | None:
-    """Give the name of the device that a replica is of; None for any other device.
+    """Return the name of the device that a replica is of; None for any other device.
 
     >>> replicated_name("gpu-0000-65-00-0-share-2"), replicated_name("gpu-0000-65-00-0")
     ('gpu-0000-65-00-0', None)

@@ -81,7 +81,7 @@ class Quantity:
 
     @property
     def value(self) -> int | Fraction:
-        """Give the exact value: an int if it is whole, else a Fraction.
+        """Return the exact value: an int if it is whole, else a Fraction.
 
         Raises:
             QuantityError: The number has more digits than anybody can want.
@@ -94,7 +94,7 @@ class Quantity:
         return fraction.numerator if fraction.denominator == 1 else fraction
 
     def as_int64(self) -> int | None:
-        """Give the value as Kubernetes' AsInt64 does: None where the server no longer holds an integer."""
+        """Return the value as Kubernetes' AsInt64 does: None where the server no longer holds an integer."""
         if not self.machine or self.scale < 0:
             return None
         if self.scale > _FAST_DIGITS:
@@ -103,7 +103,7 @@ class Quantity:
         return value if -_INT64_MAX - 1 <= value <= _INT64_MAX else None
 
     def as_float(self) -> float:
-        """Give a double near the value: base times a power of ten, as Kubernetes' AsApproximateFloat64 does."""
+        """Return a double near the value: base times a power of ten, as Kubernetes' AsApproximateFloat64 does."""
         try:
             base = float(self.unscaled)
         except OverflowError:
@@ -115,11 +115,11 @@ class Quantity:
 
     @property
     def sign(self) -> int:
-        """Give -1, 0 or 1."""
+        """Return -1, 0 or 1."""
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def compare(self, other: Quantity) -> int:
-        """Give -1, 0 or 1 for less, equal, greater. Exact, and quick for any exponents."""
+        """Return -1, 0 or 1 for less, equal, greater. Exact, and quick for any exponents."""
         if self.scale == other.scale:
             return (self.unscaled > other.unscaled) - (self.unscaled < other.unscaled)
         if self.sign != other.sign or self.sign == 0:
@@ -180,13 +180,13 @@ class Quantity:
 
 
 def _ten_to(exponent: int) -> int:
-    """Give 10**exponent for an exponent that is not negative."""
+    """Return 10**exponent for an exponent that is not negative."""
     power: int = 10**exponent
     return power
 
 
 def _magnitude(quantity: Quantity) -> int:
-    """Give the position of the leading digit; equal values have equal magnitudes."""
+    """Return the position of the leading digit; equal values have equal magnitudes."""
     return _digits(abs(quantity.unscaled)) + quantity.scale
 
 
@@ -232,7 +232,7 @@ def _decimal_form(quantity: Quantity) -> str:
 
 
 def _interpret(suffix: str) -> tuple[int, int, Format]:
-    """Give (base, exponent, format) of a suffix."""
+    """Return (base, exponent, format) of a suffix."""
     if suffix in _DECIMAL_SUFFIXES:
         return 10, _DECIMAL_SUFFIXES[suffix], Format.DECIMAL_SI
     if suffix in _BINARY_SUFFIXES:

@@ -48,7 +48,7 @@ class Semver:
         return _parse(text) if len(text) <= _INTERNED else _parse.__wrapped__(text)
 
     def compare(self, other: Semver) -> int:
-        """Give -1, 0 or 1. A pre-release is lower than its release, numbers are lower than words."""
+        """Return -1, 0 or 1. A pre-release is lower than its release, numbers are lower than words."""
         if self.major != other.major:
             return 1 if self.major > other.major else -1
         if self.minor != other.minor:

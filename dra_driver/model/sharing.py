@@ -34,7 +34,7 @@ class Interval(enum.StrEnum):
 
     @property
     def level(self) -> int:
-        """Give the driver's number: 0 for its default, 1 to 3 for short to long."""
+        """Return the driver's number: 0 for its default, 1 to 3 for short to long."""
         return tuple(Interval).index(self)
 
 
@@ -87,7 +87,7 @@ def strategy_of(settings: SharingSettings) -> Strategy:
 
 
 def record_of_settings(settings: SharingSettings) -> Wire:
-    """Give settings as JSON, for the ledger."""
+    """Return settings as JSON, for the ledger."""
     if isinstance(settings, TimeSlicingSettings):
         return {"strategy": Strategy.TIME_SLICING, "interval": settings.interval}
     return {
@@ -101,7 +101,7 @@ def record_of_settings(settings: SharingSettings) -> Wire:
 
 
 def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
-    """Give the settings that `record_of_settings` wrote. Raises: KeyError, ValueError for what it did not write."""
+    """Return the settings that `record_of_settings` wrote. Raises: KeyError, ValueError for what it did not write."""
     if record["strategy"] == Strategy.TIME_SLICING:
         return TimeSlicingSettings(Interval(record["interval"]))
     if record["strategy"] != Strategy.MPS:
@@ -142,7 +142,7 @@ class SharedDevice:
 
     @property
     def uuid(self) -> str:
-        """Give the UUID by which CUDA finds the device."""
+        """Return the UUID by which CUDA finds the device."""
         return self.mig_uuid or self.gpu_uuid
 
     def __str__(self) -> str:

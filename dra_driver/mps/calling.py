@@ -26,7 +26,7 @@ _POLL_S = 0.1
 
 
 def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-    """Give a command to the supervisor at `path` and return its result.
+    """Return a command to the supervisor at `path` and return its result.
 
     Raises: SharingError: "sharing.mps-unavailable" (LATER) without a supervisor, "sharing.mps-not-ready" (LATER)
     without an answer in time, or what the supervisor says.

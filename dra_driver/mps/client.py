@@ -18,7 +18,7 @@ from dra_driver.mps.settings import MpsChannel, RunningDaemon
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Give the supervisor's socket for a plugin's data folder."""
+    """Return the supervisor's socket for a plugin's data folder."""
     return data_dir / wire.FOLDER_NAME / wire.SOCKET_NAME
 
 
@@ -29,7 +29,7 @@ class MpsClient:
         self._path = path
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Give the channel of the device's daemon, ready on return; one that runs gets the settings' limits.
+        """Return the channel of the device's daemon, ready on return; one that runs gets the settings' limits.
 
         Raises: SharingError.
         """

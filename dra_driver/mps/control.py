@@ -38,11 +38,11 @@ class Control:
         self._program, self._folder, self._process, self._deadline = program, folder, process, deadline
 
     def left(self) -> float:
-        """Give the seconds that are left until the deadline, 0 when it has passed."""
+        """Return the seconds that are left until the deadline, 0 when it has passed."""
         return max(0.0, self._deadline - time.monotonic())
 
     def ask(self, command: str) -> str:
-        """Give the daemon's answer to one command.
+        """Return the daemon's answer to one command.
 
         Raises: SharingError("sharing.mps-not-ready", LATER) without an answer, ("sharing.mps-refused") for a no.
         """
@@ -95,7 +95,7 @@ class Control:
         return [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
 
     def server_status(self, pid: int) -> str:
-        """Give what the daemon says of one of its servers. Raises: SharingError."""
+        """Return what the daemon says of one of its servers. Raises: SharingError."""
         return self.ask(f"get_server_status {pid}")
 
     def quit(self, seconds: int) -> bool:
@@ -123,7 +123,7 @@ class Control:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
     def _try(self, command: str) -> ProgramExit:
-        """Give a command, unless somebody else than our daemon would hear it: then the outcome says who listens."""
+        """Return a command, unless somebody else than our daemon would hear it: then the outcome says who listens."""
         if fault := peer.fault(self._folder.control, self._process):
             return ProgramExit(None, fault)
         seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
@@ -131,7 +131,7 @@ class Control:
 
 
 def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
-    """Give the limit in bytes for each client on a device: its own, else the general one; None for no limit."""
+    """Return the limit in bytes for each client on a device: its own, else the general one; None for no limit."""
     limits = settings.per_device_limits
     for name in (device.uuid, device.gpu_uuid, str(_DEVICE)):
         if name in limits:
@@ -140,7 +140,7 @@ def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
 
 
 def may_be(limit: int, words: str) -> bool:
-    """Say whether a size that was read back can be the limit, in bytes.
+    """Return whether a size that was read back can be the limit, in bytes.
 
     Drivers show it in their own ways, newer ones in whole GiB, rounded down; words without a size say nothing.
 

@@ -34,7 +34,7 @@ _LEAST_S = 0.05
 def start(
     at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float
 ) -> DaemonRecord:
-    """Give the record of a ready daemon: found, or made now. What fails at its first start is undone.
+    """Return the record of a ready daemon: found, or made now. What fails at its first start is undone.
 
     Raises: SharingError("sharing.mps-other-settings") for what a running daemon can't change, and for all else that
     goes wrong ("mps-not-ready", "mps-refused", "mps-no-program", "mps-no-permission", "mps-path-too-long").
@@ -97,7 +97,7 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
 
 
 def current(at: Folder, around: Surroundings) -> DaemonRecord | None:
-    """Give the record, if it is of this boot."""
+    """Return the record, if it is of this boot."""
     state = at.read()
     return state if state is not None and state.boot_id == around.boot_id else None
 

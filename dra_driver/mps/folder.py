@@ -123,7 +123,7 @@ class Folder:
             raise NodeError("folder", text, retry=Retry.LATER) from exc
 
     def read(self) -> DaemonRecord | None:
-        """Give the record; None where there is none that can be read."""
+        """Return the record; None where there is none that can be read."""
         try:
             return _state_of(json.loads((self.path / _STATE).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, DriverError):

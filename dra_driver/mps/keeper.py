@@ -124,7 +124,7 @@ class Daemons:
             self._thread.join(REPAIR_S)
 
     def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> Folder:
-        """Give the folder of a device's daemon, ready now. Raises: SharingError, NodeError."""
+        """Return the folder of a device's daemon, ready now. Raises: SharingError, NodeError."""
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             entry.due = None
             try:

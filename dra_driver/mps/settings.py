@@ -49,7 +49,7 @@ class MpsSupervisor(Protocol):
     """
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Give the channel of the device's daemon, which is ready on return; started now unless it runs already.
+        """Return the channel of the device's daemon, which is ready on return; started now unless it runs already.
 
         One that runs is never restarted under its clients: new limits hold for clients to come, and what can't be
         changed so ("sharing.mps-other-settings": multi-user mode, no memory limit any more) is refused.

@@ -36,7 +36,7 @@ _LIMITS_MAX = 64
 
 
 def line_of(message: Mapping[str, Any]) -> bytes:
-    """Give a message as one line."""
+    """Return a message as one line."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
@@ -86,7 +86,7 @@ def request_of(line: bytes) -> MpsCommand:
 
 
 def device_wire(device: SharedDevice) -> dict[str, Any]:
-    """Give a device for a message."""
+    """Return a device for a message."""
     return {
         "name": device.name,
         "gpuUUID": device.gpu_uuid,
@@ -110,7 +110,7 @@ def device_of(value: Any) -> SharedDevice:
 
 
 def settings_wire(settings: MpsSettings) -> dict[str, Any]:
-    """Give settings for a message."""
+    """Return settings for a message."""
     return {
         "activeThreadPercentage": settings.active_thread_percentage,
         "pinnedMemoryLimit": settings.pinned_memory_limit,
@@ -141,7 +141,7 @@ def settings_of(value: Any) -> MpsSettings:
 
 
 def error_wire(error: DriverError) -> dict[str, Any]:
-    """Give a fault for an answer."""
+    """Return a fault for an answer."""
     return {
         "code": error.code.partition(".")[2],
         "message": error.message,

@@ -23,25 +23,25 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """Give the deadline `seconds` from now."""
+        """Return the deadline `seconds` from now."""
         return cls(time.monotonic() + seconds)
 
     @classmethod
     def of_call(cls, time_remaining_s: float | None, *, goes_first: bool = False) -> Deadline:
-        """Give the deadline of a gRPC call: its budget, less a margin for the way back."""
+        """Return the deadline of a gRPC call: its budget, less a margin for the way back."""
         if time_remaining_s is None or time_remaining_s > KUBELET_SECONDS:
             time_remaining_s = KUBELET_SECONDS
         margin = min(2.0, time_remaining_s / 5)
         return cls(time.monotonic() + min(BUDGET_SECONDS, time_remaining_s - margin), goes_first)
 
     def remaining(self) -> float:
-        """Give the seconds left, 0 when passed."""
+        """Return the seconds left, 0 when passed."""
         return max(0.0, self.at - time.monotonic())
 
     def has_passed(self) -> bool:
-        """Say whether no time is left."""
+        """Return whether no time is left."""
         return time.monotonic() >= self.at
 
     def sooner(self, seconds: float) -> Deadline:
-        """Give the earlier of this deadline and `seconds` from now."""
+        """Return the earlier of this deadline and `seconds` from now."""
         return Deadline(min(self.at, time.monotonic() + seconds), self.goes_first)

@@ -133,7 +133,7 @@ class GoneClaims:
         return True
 
     def _is_idle(self, record: Record) -> bool:
-        """Say whether no process is on any device that the claim owns; when in doubt, no."""
+        """Return whether no process is on any device that the claim owns; when in doubt, no."""
         if not isinstance(self._hardware, ProcessLister):
             return False
         by_name = self._inventory().by_name

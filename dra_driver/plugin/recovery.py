@@ -31,7 +31,7 @@ _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 
 def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
-    """Give the function that a Ledger calls when it has to begin again."""
+    """Return the function that a Ledger calls when it has to begin again."""
     return lambda: tuple(_records(store, driver))
 
 
@@ -41,7 +41,7 @@ def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
 
 
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
-    """Give the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
+    """Yield the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
     for entry in (store.read(file) or {}).get("devices") or ():
         env = (entry.get("containerEdits") or {}).get("env") or ()
         for value in (v.partition("=")[2] for v in env if v.startswith(OWNER_ENV)):
@@ -75,7 +75,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
 
 
 def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
-    """Give the steps that shared devices: one for each device, whatever number of its shares the claim has."""
+    """Yield the steps that shared devices: one for each device, whatever number of its shares the claim has."""
     steps: dict[str, Wire] = {}
     for entry in (store.read(file) or {}).get("devices") or ():
         for value in _values(entry, EFFECT_ENV):

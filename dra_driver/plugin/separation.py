@@ -53,7 +53,7 @@ def require_one_namespace(device: str, namespace: str, name: str, others: Iterab
 
 
 def _what_to_delete(namespace: str, name: str) -> str:
-    """Say how a pod gets another device: an allocation stands for as long as a pod uses it."""
+    """Return how a pod gets another device: an allocation stands for as long as a pod uses it."""
     return (
         f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
         "what takes their place is scheduled anew"

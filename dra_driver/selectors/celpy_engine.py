@@ -130,7 +130,7 @@ def _celtypes() -> Any:
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Give the functions carried over: all that are called by a plain name."""
+    """Return the functions carried over: all that are called by a plain name."""
     return {name: _carry(name) for name in TABLES if name.isidentifier() and name not in _OWN}
 
 

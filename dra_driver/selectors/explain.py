@@ -92,7 +92,7 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> tuple[bool | Non
 
 
 def _is_readable(selector: KubernetesSelector, view: DeviceView) -> bool:
-    """Tell whether the server could convert the device at all."""
+    """Return whether the server could convert the device at all."""
     try:
         selector.check_view(view)
     except SelectorRuntimeError:
@@ -153,7 +153,7 @@ def _written(node: Node) -> list[Node]:
 
 
 def _is_path(node: Node) -> bool:
-    """Tell whether a node is a chain of plain accesses, which one line explains."""
+    """Return whether a node is a chain of plain accesses, which one line explains."""
     while True:
         if type(node) is Select:
             node = node.operand

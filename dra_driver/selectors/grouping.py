@@ -65,7 +65,7 @@ class DeviceGroups:
         return [_verdict(selector, view) for view in self.views]
 
     def matches(self, selector: KubernetesSelector) -> list[Verdict]:
-        """Give the verdict of each device, in the order they were given."""
+        """Return the verdict of each device, in the order they were given."""
         verdicts = self.verdicts(selector)
         return [verdicts[group] for group in self.index]
 
@@ -142,7 +142,7 @@ def _whole(read: Read) -> _KeyPart:
 
 
 def _frozen(value: Any) -> Any:
-    """Give a hashable stand-in for a wire value that keeps types apart (true is not 1)."""
+    """Return a hashable stand-in for a wire value that keeps types apart (true is not 1)."""
     if value is None:
         return None
     if isinstance(value, dict) and len(value) == 1:

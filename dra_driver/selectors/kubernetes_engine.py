@@ -229,7 +229,7 @@ class KubernetesEngine:
             return KubernetesSelector(self, expression, declarations, program)
 
     def is_admissible(self, expression: str) -> bool:
-        """Tell whether the API server accepts the expression in a new object."""
+        """Return whether the API server accepts the expression in a new object."""
         if len(expression.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
             return False
         try:

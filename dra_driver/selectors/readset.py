@@ -35,7 +35,7 @@ class ReadSet:
     guarded: frozenset[Read]
 
     def covers(self, other: ReadSet) -> bool:
-        """Tell whether everything that `other` reads is read here too."""
+        """Return whether everything that `other` reads is read here too."""
         mine = {(read.field, read.domain, read.name) for read in self.reads}
         for read in other.reads:
             wider = {(read.field, None, None), (read.field, read.domain, None), (read.field, read.domain, read.name)}
@@ -112,7 +112,7 @@ class _Reader:
         self._aliases[name].pop()
 
     def _path(self, node: Node) -> _Path | None:
-        """Give the way from `device` to what a chain denotes; None if the node is no such chain."""
+        """Return the way from `device` to what a chain denotes; None if the node is no such chain."""
         steps: list[str | None] = []
         while True:
             if type(node) is Select and not node.declared:
@@ -160,7 +160,7 @@ class _Reader:
 
 
 def _is_guard(node: Node) -> bool:
-    """Tell whether an access can't fail for a missing name."""
+    """Return whether an access can't fail for a missing name."""
     if type(node) is Select:
         return node.test
     return type(node) is Call and node.function in {"_[?_]", "_?._"}

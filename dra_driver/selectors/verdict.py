@@ -28,7 +28,7 @@ _NATIVE = {
 
 
 def to_match(value: Any) -> bool:
-    """Tell whether the value means a match.
+    """Return whether the value means a match.
 
     Raises:
         SelectorRuntimeError: The value is no bool.

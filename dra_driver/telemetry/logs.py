@@ -56,7 +56,7 @@ _ATTRIBUTE = "dra_fields"
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """Give key-values as `extra` of a log call. Raises: KeyError for a key outside the closed set (a bug)."""
+    """Return key-values as `extra` of a log call. Raises: KeyError for a key outside the closed set (a bug)."""
     unknown = values.keys() - KEYS
     if unknown:
         raise KeyError(f"log keys outside the closed set: {sorted(unknown)}")

@@ -62,7 +62,7 @@ class Metrics:
         self._seconds.labels(rpc).observe(seconds)
 
     def render(self) -> bytes:
-        """Give everything in Prometheus' text format."""
+        """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -77,7 +77,7 @@ class _Scrape:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Give every family that is read at scrape time."""
+        """Yield every family that is read at scrape time."""
         now = self._snapshot()
         yield _labelled(
             GaugeMetricFamily, "devices", "Devices of this node that can be published.", "type", now.devices

@@ -63,7 +63,7 @@ def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
 
 
 def why_renew(pair: Pair, names: Sequence[str], now: datetime) -> str:
-    """Say why a pair has to be renewed; empty when it is good."""
+    """Return why a pair has to be renewed; empty when it is good."""
     found = _read(pair.certificate)
     if not found or not pair.key or not _read(pair.authorities):
         return "there is none"

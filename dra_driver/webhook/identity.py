@@ -37,7 +37,7 @@ class CertificateSource(Protocol):
     """Where certificates come from."""
 
     def current(self) -> Pair:
-        """Give the pair to serve with. Raises: DriverError."""
+        """Return the pair to serve with. Raises: DriverError."""
 
 
 class SelfMade:

@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the names by which the API server calls us."""
+        """Return the names by which the API server calls us."""
         return (f"{self.service}.{self.namespace}.svc", f"{self.service}.{self.namespace}.svc.cluster.local")
 
 
@@ -139,7 +139,7 @@ def _source(api: KubeApi, settings: Settings) -> CertificateSource:
 
 
 def _engine_version(api: KubeApi) -> str:
-    """Give the version whose rules come nearest; the oldest while the API server does not answer."""
+    """Return the version whose rules come nearest; the oldest while the API server does not answer."""
     try:
         minor = api.server_version().minor
     except ApiError as error:

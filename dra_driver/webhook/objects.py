@@ -35,7 +35,7 @@ class SelectorText:
 
 
 def opaque_configs(kind: str, obj: Any) -> Iterator[OpaqueConfig]:
-    """Give the opaque configs of an object, whatever their driver."""
+    """Yield the opaque configs of an object, whatever their driver."""
     at, holder = _device_part(kind, obj)
     for index, entry in enumerate(_items(holder.get("config"))):
         opaque = _mapping(entry.get("opaque"))
@@ -44,7 +44,7 @@ def opaque_configs(kind: str, obj: Any) -> Iterator[OpaqueConfig]:
 
 
 def selectors(kind: str, obj: Any) -> Iterator[SelectorText]:
-    """Give the CEL selectors of an object."""
+    """Yield the CEL selectors of an object."""
     at, holder = _device_part(kind, obj)
     if kind == "DeviceClass":
         name = _mapping(_mapping(obj).get("metadata")).get("name")
@@ -70,7 +70,7 @@ def _of_request(request: Mapping[str, Any], at: str, class_name: str) -> Iterato
 
 
 def _device_part(kind: str, obj: Any) -> tuple[str, Mapping[str, Any]]:
-    """Give the part that holds configs and requests (or selectors), and its path."""
+    """Return the part that holds configs and requests (or selectors), and its path."""
     spec = _mapping(_mapping(obj).get("spec"))
     if kind == "DeviceClass":
         return "spec.", spec

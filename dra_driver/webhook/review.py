@@ -117,21 +117,21 @@ def _request(review: Any) -> Mapping[str, Any]:
 
 
 def _subject(request: Mapping[str, Any]) -> tuple[str, Any]:
-    """Give kind and object; a kind that is none of ours has nothing to judge."""
+    """Return kind and object; a kind that is none of ours has nothing to judge."""
     kind = request.get("kind")
     name = kind.get("kind") if isinstance(kind, dict) else None
     return (name, request.get("object")) if name in KINDS else (KINDS[0], None)
 
 
 def _name_of(request: Mapping[str, Any]) -> str:
-    """Give the object's name, or what its name will begin with."""
+    """Return the object's name, or what its name will begin with."""
     metadata = request["object"].get("metadata")
     names = metadata if isinstance(metadata, dict) else {}
     return next((one for key in ("name", "generateName") if isinstance(one := names.get(key), str) and one), "")
 
 
 def _is_settled(request: Mapping[str, Any]) -> bool:
-    """Say whether there is nothing to stop: what is going away, or a change of labels, must not be held up."""
+    """Return whether there is nothing to stop: what is going away, or a change of labels, must not be held up."""
     new, old = request.get("object"), request.get("oldObject")
     if request.get("operation") == "DELETE" or not isinstance(new, dict):
         return True

@@ -41,12 +41,12 @@ def is_same(old: Any, new: Any) -> bool:
 
 
 def comments_in(text: str, start: int, end: int) -> list[str]:
-    """Give the comments in a piece of text that is no comment itself."""
+    """Return the comments in a piece of text that is no comment itself."""
     return [found["note"].rstrip() for found in _PIECES.finditer(text, start, end) if found["note"]]
 
 
 def line_end(text: str, at: int) -> int:
-    """Give the start of the next line, or of this one where a value ended with its line."""
+    """Return the start of the next line, or of this one where a value ended with its line."""
     if at > 0 and text[at - 1] == "\n":
         return at
     found = text.find("\n", at)

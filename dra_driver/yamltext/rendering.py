@@ -66,7 +66,7 @@ def _note(found: list[int], distance: int, least: int) -> None:
 
 
 def column(text: str, index: int) -> int:
-    """Give the column of a place."""
+    """Return the column of a place."""
     return index - (text.rfind("\n", 0, index) + 1)
 
 
@@ -79,7 +79,7 @@ def dash_before(text: str, index: int) -> int:
 
 
 def _is_dash(text: str, at: int, index: int) -> bool:
-    """Tell whether a dash opens the item: only blanks before it (or other openings), only blanks and comments after."""
+    """Return whether a dash opens the item: only blanks before it (or other openings), only blanks and comments after."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     after = re.sub(r"#[^\n]*|[&!]\S+", "", text[at + 1 : index])
     return not line.strip("- \t") and not after.strip() and text[at + 1 : at + 2] in {" ", "\n", "\r", "\t"}

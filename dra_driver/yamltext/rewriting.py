@@ -41,7 +41,7 @@ class Rewriter:
         self._rank = 0
 
     def edits(self, root: YamlNode, new: Any) -> list[Edit]:
-        """Give the edits that make the document hold `new`."""
+        """Return the edits that make the document hold `new`."""
         self._note(root, new)
         self._visit(root, new, is_flow=False)
         return self._edits
@@ -95,7 +95,7 @@ class Rewriter:
             self._replace(node, new, is_flow=is_flow)
 
     def _fits(self, node: Sequence, new: list[Any]) -> bool:
-        """Tell whether a list can be changed item by item."""
+        """Return whether a list can be changed item by item."""
         if not new and not node.is_flow:
             return False
         if is_same(value_of(node), new) and not self._finals:
@@ -127,7 +127,7 @@ class Rewriter:
             self._block_pairs(node, gone, added, new)
 
     def _brought(self, node: Mapping) -> dict[str, Any]:
-        """Give what the merge key will bring."""
+        """Return what the merge key will bring."""
         made: dict[str, Any] = {}
         for source in reversed(merge_sources(node)):
             target = source.target if isinstance(source, Alias) else source
@@ -157,7 +157,7 @@ class Rewriter:
             self._insert_pairs(anchor, values, indent, is_first=before is None and anchor not in gone)
 
     def _is_plain(self, gone: list[Any], added: list[Any]) -> bool:
-        """Tell whether all that is gone has something in its place."""
+        """Return whether all that is gone has something in its place."""
         values = [value for _, rows in added for value in rows.values()]
         is_plain = all(isinstance(value, Scalar) for _, value in gone)
         return is_plain and len(values) == len(gone) and not any(isinstance(value, dict | list) for value in values)
@@ -195,7 +195,7 @@ class Rewriter:
         self._add(at, at, f"{lead}{' ' * indent}{written}{'' if lead else line_break}")
 
     def _shares_line(self, key: YamlNode) -> bool:
-        """Tell whether something stands before a key on its line: the dash of an item."""
+        """Return whether something stands before a key on its line: the dash of an item."""
         return bool(self._text[self._text.rfind("\n", 0, key.start) + 1 : key.start].strip())
 
     def _take_lines(self, start: int, end: int) -> None:
@@ -303,7 +303,7 @@ class Rewriter:
         self._flow_edits(node, spans, kept, inserted, is_wide=is_wide)
 
     def _flow_place(self, node: YamlNode, spans: list[tuple[int, int]]) -> tuple[int, bool]:
-        """Give the column that the entries of braces stand in, and whether each has its own line."""
+        """Return the column that the entries of braces stand in, and whether each has its own line."""
         if spans and "\n" in self._text[node.start : spans[0][0]]:
             return column(self._text, spans[0][0]), True
         return 0, False

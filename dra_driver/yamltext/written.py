@@ -73,7 +73,7 @@ class Mapping(YamlNode):
     pairs: list[tuple[YamlNode, YamlNode]] = field(default_factory=list)
 
     def own(self) -> dict[str, tuple[YamlNode, YamlNode]]:
-        """Give the pairs by key, the merge key left out."""
+        """Return the pairs by key, the merge key left out."""
         return {key_of(key): (key, value) for key, value in self.pairs if not is_merge(key)}
 
 
@@ -87,7 +87,7 @@ class DocumentText:
 
 
 def documents_of(text: str, origin: str) -> list[DocumentText]:
-    """Give the documents that are not empty. Raises: InputError("input.not-yaml")."""
+    """Return the documents that are not empty. Raises: InputError("input.not-yaml")."""
     from ruamel.yaml import YAML  # noqa: PLC0415  (only who migrates pays for it)
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
@@ -169,17 +169,17 @@ class _NodeBuilder:
 
 
 def is_merge(key: YamlNode) -> bool:
-    """Tell whether a key is the merge key."""
+    """Return whether a key is the merge key."""
     return isinstance(key, Scalar) and key.style is None and key.text == MERGE
 
 
 def key_of(key: YamlNode) -> str:
-    """Give a key's text."""
+    """Return a key's text."""
     return key.text if isinstance(key, Scalar) else "?"
 
 
 def scalar_value(node: YamlNode) -> Any:
-    """Give a scalar's value; the text of one that readers don't agree on."""
+    """Return a scalar's value; the text of one that readers don't agree on."""
     if not isinstance(node, Scalar):
         return Verbatim("?")
     if node.style is not None:
@@ -200,7 +200,7 @@ _AMBIGUOUS = re.compile(
 
 
 def is_ambiguous(text: str) -> bool:
-    """Tell whether some reader of YAML takes a plain scalar for something else than a text."""
+    """Return whether some reader of YAML takes a plain scalar for something else than a text."""
     return _AMBIGUOUS.fullmatch(text) is not None
 
 
@@ -214,7 +214,7 @@ class Origins:
 
 
 def value_of(node: YamlNode, origins: Origins | None = None) -> Any:
-    """Give the plain value of a node, a new one for each alias. Raises: InputError("input.not-yaml")."""
+    """Return the plain value of a node, a new one for each alias. Raises: InputError("input.not-yaml")."""
     return _value(node, node, origins if origins is not None else Origins(), ())
 
 
@@ -243,7 +243,7 @@ def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int,
 
 
 def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[str, Any]:
-    """Give what the merge key brings; the earlier source wins."""
+    """Return what the merge key brings; the earlier source wins."""
     made: dict[str, Any] = {}
     for source in reversed(merge_sources(node)):
         found = _value(source, source, origins, within)
@@ -252,7 +252,7 @@ def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[st
 
 
 def merge_sources(node: Mapping) -> list[YamlNode]:
-    """Give the nodes that the merge key names."""
+    """Return the nodes that the merge key names."""
     found: list[YamlNode] = []
     for key, value in node.pairs:
         if is_merge(key):

@@ -86,7 +86,7 @@ def _answer(file: IO[bytes]) -> int:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Give lines; what is longer than `_LINE_MAX` is cut, and then is no JSON."""
+    """Yield lines; what is longer than `_LINE_MAX` is cut, and then is no JSON."""
     while raw := file.readline(_LINE_MAX):
         yield raw
         while raw and not raw.endswith(b"\n"):
@@ -106,7 +106,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _id(raw: bytes) -> Any:
-    """Give the id of a bad line, where it can be read."""
+    """Return the id of a bad line, where it can be read."""
     try:
         return _parsed(raw).get("id")
     except InputError:

@@ -81,7 +81,7 @@ class Judged:
         return sum(1 + len(self.like.get(device.node, ())) for device in group.devices)
 
     def by_node(self) -> dict[str, dict[str, list[FleetDevice]]]:
-        """Give devices by node and verdict."""
+        """Return devices by node and verdict."""
         found: dict[str, dict[str, list[FleetDevice]]] = {}
         for group in self.groups:
             for device in group.devices:
@@ -90,7 +90,7 @@ class Judged:
         return found
 
     def errors(self) -> dict[int, tuple[str | None, int | None]]:
-        """Give what aborts scheduling, by the identity of the device: the error and the number of the selector."""
+        """Return what aborts scheduling, by the identity of the device: the error and the number of the selector."""
         aborting = (group for group in self.groups if group.verdict.kind == ABORT)
         return {id(one): (group.verdict.error, group.verdict.step) for group in aborting for one in group.devices}
 
@@ -139,7 +139,7 @@ def compile_written(written: Written, engine: Engine, environment: Environment) 
 
 
 def refusal_of(selector: object, engine: Engine) -> str:
-    """Say why the API server does not accept an expression that compiles for the scheduler."""
+    """Return why the API server does not accept an expression that compiles for the scheduler."""
     assert isinstance(selector, KubernetesSelector)  # noqa: S101  (no other engine can tell)
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
     if length > MAX_EXPRESSION_BYTES:

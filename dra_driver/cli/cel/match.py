@@ -123,7 +123,7 @@ def _show_nodes(out: Any, judged: Judged) -> None:
 
 
 def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
-    """Give nodes with their devices by verdict. More nodes than a reader looks at are put together where alike."""
+    """Return nodes with their devices by verdict. More nodes than a reader looks at are put together where alike."""
     nodes = judged.by_node()
     if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
         return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]

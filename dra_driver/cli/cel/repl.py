@@ -91,7 +91,7 @@ class ReplSession:
         self._values(fragment)
 
     def type_of(self, text: str) -> str:
-        """Give the type of an unfinished line, or what is wrong with it."""
+        """Return the type of an unfinished line, or what is wrong with it."""
         if not text.strip() or text.startswith(":"):
             return f"{len(self.views)} devices  ·  Tab completes  ·  :help"
         try:

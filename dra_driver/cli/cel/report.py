@@ -98,7 +98,7 @@ def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
 
 
 def sentence(unknown: Unknown) -> str:
-    """Say what does not exist, and what was probably meant."""
+    """Return what does not exist, and what was probably meant."""
     meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
     if unknown.kind in {"attribute", "capacity", "domain"}:
         return f"no device has the {unknown.kind} {unknown.name}{meant}"
@@ -106,7 +106,7 @@ def sentence(unknown: Unknown) -> str:
 
 
 def compiled_document(one: Compiled, given: Given) -> Wire:
-    """Give one expression for machines."""
+    """Return one expression for machines."""
     error, selector = one.error, one.selector
     return {
         "source": one.written.label,
@@ -122,7 +122,7 @@ def compiled_document(one: Compiled, given: Given) -> Wire:
 
 
 def given_document(given: Given) -> Wire:
-    """Give what was judged on, for machines."""
+    """Return what was judged on, for machines."""
     return {
         "kubernetes": given.kubernetes,
         "verdicts": given.verdicts,

@@ -82,7 +82,7 @@ def _written(text: str, node: Any, expression: str) -> str:
 
 
 def _reads_back(before: str, after: str, origin: str, exchanges: Sequence[Exchange]) -> bool:
-    """Tell whether the new text holds the old objects with the new expressions and nothing else."""
+    """Return whether the new text holds the old objects with the new expressions and nothing else."""
     wanted = deepcopy(load_text(before, origin))
     for one in exchanges:
         holder = wanted[one.number]

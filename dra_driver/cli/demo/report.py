@@ -38,7 +38,7 @@ def _gpu_of(device: DeviceWire) -> str:
 
 
 def _folded(devices: Sequence[DeviceWire]) -> list[str]:
-    """Give one row for all partitions of a GPU that can be made."""
+    """Return one row for all partitions of a GPU that can be made."""
     row = [_cell(devices[0], name) for _, name in _COLUMNS]
     profiles = list(dict.fromkeys(_cell(device, "profile") for device in devices))
     row[0] = f"{_gpu_of(devices[0])}-mig-… ({len(devices)} placements)"
@@ -89,7 +89,7 @@ def show_example(out: Any, report: ExampleReport, *, with_document: bool = False
 
 
 def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
-    """Give each view once, with the containers that have it."""
+    """Yield each view once, with the containers that have it."""
     seen: dict[ContainerView, list[str]] = {}
     for pod in report.pods:
         for name, view in pod.containers.items():

@@ -92,7 +92,7 @@ def _document(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[
 
 
 def _withheld(selected: Chosen) -> str:
-    """Say why the agent publishes none of this, as far as the node's own sockets show it."""
+    """Return why the agent publishes none of this, as far as the node's own sockets show it."""
     from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
     from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
@@ -103,7 +103,7 @@ def _withheld(selected: Chosen) -> str:
 
 
 def _gpu_document(gpu: GpuFacts) -> Wire:
-    """Give what is not published because it may change while claims are prepared."""
+    """Return what is not published because it may change while claims are prepared."""
     return {
         "uuid": gpu.uuid,
         "pciAddress": gpu.pci_address,
@@ -168,7 +168,7 @@ _COLUMNS = (
 
 
 def device_row(device: Device) -> tuple[str, ...]:
-    """Give one device as the cells of the table."""
+    """Return one device as the cells of the table."""
     gpu, partition = device.gpu, device.partition
     part = partition.profile if partition else device.cut.profile.name if device.cut else ""
     product = gpu.product_name or "?"
@@ -185,7 +185,7 @@ def device_row(device: Device) -> tuple[str, ...]:
 
 
 def share_line(device: Device, instead: tuple[Device, ...]) -> str:
-    """Say how one shared device is divided, and what takes its place where shares are not kept."""
+    """Return how one shared device is divided, and what takes its place where shares are not kept."""
     share, policy = device.share, device.policies
     if share is None:
         return ""

@@ -47,7 +47,7 @@ def command(driver_name: str, kubeconfig: str | None) -> int:
 
 
 def holders(claims: Iterable[Wire], driver: str) -> Iterator[str]:
-    """Give a line for each claim that holds devices of a driver."""
+    """Yield a line for each claim that holds devices of a driver."""
     for claim in claims:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         results = (allocation.get("devices") or {}).get("results") or ()

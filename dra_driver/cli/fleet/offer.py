@@ -37,12 +37,12 @@ class NodeOffer:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Give what is published: with counters unless the server drops them."""
+        """Return what is published: with counters unless the server drops them."""
         return self.inventory.plain if self.is_counting is False and self.is_on_demand else self.inventory.devices
 
     @property
     def is_on_demand(self) -> bool:
-        """Say whether any GPU would be cut on demand."""
+        """Return whether any GPU would be cut on demand."""
         return bool(self.inventory.counter_sets)
 
 
@@ -59,7 +59,7 @@ def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: Shar
 
 
 def runs_here(selected: Chosen) -> bool:
-    """Say whether an agent has run on this node."""
+    """Return whether an agent has run on this node."""
     return (selected.data / "ledger.db").exists()
 
 

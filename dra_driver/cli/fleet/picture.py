@@ -96,7 +96,7 @@ def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> I
 
 
 def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
-    """Give all that is drawn of a pool, but for its name."""
+    """Return all that is drawn of a pool, but for its name."""
     slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
@@ -220,7 +220,7 @@ def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
 
 
 def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
-    """Give devices that claims hold but nobody publishes."""
+    """Yield devices that claims hold but nobody publishes."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
             branch = Branch("device", key[2], flags=("held, but not published",))

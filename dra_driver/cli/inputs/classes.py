@@ -31,7 +31,7 @@ class Classes:
             self._known[document.name] = document.wire, "file"
 
     def find(self, name: str, wanted_by: str) -> ClassWire:
-        """Give a class. Raises: InputError("input.no-class")."""
+        """Return a class. Raises: InputError("input.no-class")."""
         found = self._known.get(name)
         if found is None:
             near = get_close_matches(name, list(self._known), n=1)

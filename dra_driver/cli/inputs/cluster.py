@@ -57,7 +57,7 @@ class Cluster:
             raise
 
     def kubernetes(self) -> str:
-        """Give the version, "1.35". Raises: ApiError."""
+        """Return the version, "1.35". Raises: ApiError."""
         version = self._api.server_version()
         return f"{version.major}.{version.minor}"
 

@@ -106,12 +106,12 @@ class Fleet:
         return tuple(dict.fromkeys(device.driver for device in self.devices))
 
     def pairs(self) -> list[tuple[DeviceWire, str]]:
-        """Give devices with their drivers, as engines take them."""
+        """Return devices with their drivers, as engines take them."""
         return [(device.wire, device.driver) for device in self.devices]
 
 
 def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fleet:
-    """Give the devices of slices, each given with where it was found. Raises: InputError for a slice that is none."""
+    """Return the devices of slices, each given with where it was found. Raises: InputError for a slice that is none."""
     specs = [(origin, _mapping(wire.get("spec"), origin, "spec")) for origin, wire in slices]
     newest: dict[tuple[str, str], int] = {}
     for origin, spec in specs:
@@ -168,7 +168,7 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
 
 
 def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
-    """Give what nodes of a profile would publish, other drivers' devices included; the first of them in full.
+    """Return what nodes of a profile would publish, other drivers' devices included; the first of them in full.
 
     Raises: InputError.
     """
@@ -191,7 +191,7 @@ def _replicas(shapes: Iterable[Shape], node: str) -> Iterator[FleetDevice]:
 def fleet_of_hardware(
     hardware: Hardware, node: str, driver: str, source: str, sharing: SharingRules = NOTHING_SHARED
 ) -> Fleet:
-    """Give what a node with this hardware would publish. Raises: HardwareError, NodeError."""
+    """Return what a node with this hardware would publish. Raises: HardwareError, NodeError."""
     from dra_driver.inventory.build import build_inventory
     from dra_driver.inventory.wire import device_wire
 

@@ -119,7 +119,7 @@ def read_text(path: str) -> str:
 
 
 def stdin_has_something() -> bool:
-    """Tell whether something is piped into this process; a pipe that stays silent is not waited for."""
+    """Return whether something is piped into this process; a pipe that stays silent is not waited for."""
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
@@ -152,7 +152,7 @@ def shown(path: str) -> str:
 
 
 def files_of(path: str) -> list[str]:
-    """Give the files that a path stands for. Raises: InputError."""
+    """Return the files that a path stands for. Raises: InputError."""
     folder = Path(path)
     try:
         if path == STDIN or not folder.is_dir():

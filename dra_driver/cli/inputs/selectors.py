@@ -62,7 +62,7 @@ class Query:
 def queries_of(
     expressions: Sequence[str], documents: Sequence[Document], classes: Classes, cluster: Cluster | None
 ) -> list[Query]:
-    """Give what is asked. Raises: InputError for objects that are not what they should be; ApiError."""
+    """Return what is asked. Raises: InputError for objects that are not what they should be; ApiError."""
     found: list[Query] = []
     if expressions:
         written = [Written(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)]
@@ -188,7 +188,7 @@ def document_name(document: Document | None) -> str:
 
 
 def _alternatives(request: Wire, at: str) -> Iterator[tuple[tuple[Step, ...], Wire, str]]:
-    """Give the parts of a request that name a class: where, what, and a suffix for the title."""
+    """Yield the parts of a request that name a class: where, what, and a suffix for the title."""
     if "exactly" in request:
         yield ("exactly",), _sub(request, "exactly", at), ""
     elif "firstAvailable" in request:

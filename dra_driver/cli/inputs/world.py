@@ -36,11 +36,11 @@ class World:
     kubernetes: str = ""
 
     def of(self, kind: str) -> list[Wire]:
-        """Give the objects of one kind."""
+        """Return the objects of one kind."""
         return self.objects[kind]
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:
-        """Give one object; files may leave the namespace out."""
+        """Return one object; files may leave the namespace out."""
         for wire in self.objects[kind]:
             metadata = wire["metadata"]
             if metadata["name"] == name and metadata.get("namespace", namespace) == namespace:
@@ -48,7 +48,7 @@ class World:
         return None
 
     def allocated(self) -> list[Wire]:
-        """Give the claims that hold something."""
+        """Return the claims that hold something."""
         return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
 
     def complete(self) -> None:
@@ -158,7 +158,7 @@ def _list(api: Any, kind: str) -> list[Wire]:
 
 
 def pod_claims(world: World, pod: Wire) -> list[Wire]:
-    """Give a pod's claims; those that would be made from a template are made up here.
+    """Return a pod's claims; those that would be made from a template are made up here.
 
     Raises:
         InputError: A claim or template is missing.

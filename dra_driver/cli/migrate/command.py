@@ -207,7 +207,7 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
 
 
 def diff_of(one: Migrated) -> str:
-    """Give what changed as a unified diff; "" where nothing did."""
+    """Return what changed as a unified diff; "" where nothing did."""
     old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
     name = one.origin.lstrip("/")
     rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")

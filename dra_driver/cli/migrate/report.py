@@ -70,7 +70,7 @@ def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
 
 
 def document_of(done: Sequence[Migrated], checks: Sequence[Check]) -> dict[str, Any]:
-    """Give it for machines."""
+    """Return it for machines."""
     return {
         "files": [
             {

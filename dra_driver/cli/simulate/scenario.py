@@ -65,7 +65,7 @@ def read_scenario(path: str) -> Scenario:
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
-    """Give a key of a scenario; an empty one where it is not there. Raises: InputError."""
+    """Return a key of a scenario; an empty one where it is not there. Raises: InputError."""
     value = wire.get(key)
     if value is None:
         return kind()
@@ -81,7 +81,7 @@ def arrivals(world: World) -> TimelineEvent:
 
 
 def jobs_of(world: World) -> Iterator[Job]:
-    """Give the jobs of a world that hold nothing yet. Raises: InputError."""
+    """Yield the jobs of a world that hold nothing yet. Raises: InputError."""
     used: set[int] = set()
     for pod in world.of("Pod"):
         claims = pod_claims(world, pod)

@@ -25,7 +25,7 @@ MINORS = (34, 35, 36, 37)
 
 
 def parse_minor(version: str) -> int:
-    """Give the minor of "1.36". Raises: UsageError("usage.server-version")."""
+    """Return the minor of "1.36". Raises: UsageError("usage.server-version")."""
     major, _, minor = version.partition(".")
     if major != "1" or not minor.isdigit() or int(minor) not in MINORS:
         served = ", ".join(f"1.{m}" for m in MINORS)
@@ -34,7 +34,7 @@ def parse_minor(version: str) -> int:
 
 
 def gates_on(minor: int, overrides: Mapping[str, bool]) -> frozenset[str]:
-    """Give the gates that are on. Raises: UsageError("usage.gate") for one that this version does not know."""
+    """Return the gates that are on. Raises: UsageError("usage.gate") for one that this version does not know."""
     known = {name: on for name, (since, on) in _GATES.items() if since <= minor}
     if unknown := overrides.keys() - known.keys():
         raise UsageError("gate", f"1.{minor} has no feature gate {', '.join(sorted(unknown))}")

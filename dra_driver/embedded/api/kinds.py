@@ -26,16 +26,16 @@ class ApiKind:
 
     @property
     def api_version(self) -> str:
-        """Give `resource.k8s.io/v1`, or `v1` of the core group."""
+        """Return `resource.k8s.io/v1`, or `v1` of the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """Give the name that messages use: `resourceslices.resource.k8s.io`."""
+        """Return the name that messages use: `resourceslices.resource.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Give the URL path of one object, or of the collection without `name`."""
+        """Return the URL path of one object, or of the collection without `name`."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
@@ -77,7 +77,7 @@ class Target:
 
 
 def kind_of(wire: Wire) -> ApiKind:
-    """Give the kind of an object that carries apiVersion and kind. Raises: Refusal 404 for one that is not served."""
+    """Return the kind of an object that carries apiVersion and kind. Raises: Refusal 404 for one that is not served."""
     try:
         return _BY_KIND[wire["apiVersion"], wire["kind"]]
     except KeyError:
@@ -85,7 +85,7 @@ def kind_of(wire: Wire) -> ApiKind:
 
 
 def parse_path(path: str) -> Target:
-    """Say what a URL path names. Raises: Refusal 404 for anything that is not served."""
+    """Return what a URL path names. Raises: Refusal 404 for anything that is not served."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]

@@ -30,7 +30,7 @@ _OPAQUE = frozenset(["parameters", "data"])
 
 
 def now_text() -> str:
-    """Give the time as the API server writes it: UTC, whole seconds."""
+    """Return the time as the API server writes it: UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -44,7 +44,7 @@ class Registry:
         self._gates = gates
 
     def read(self, target: Target) -> Stored:
-        """Give an object. Raises: Refusal 404."""
+        """Return an object. Raises: Refusal 404."""
         stored = self._store.get(target.kind, _key(target.kind, target.namespace, target.name))
         if stored is None:
             raise not_found(target.kind.resource, target.name)
@@ -163,7 +163,7 @@ class Registry:
         _refuse(target.kind, target.name, faults)
 
     def _decoded(self, kind: ApiKind, wire: Wire) -> Wire:
-        """Give a new object of this kind. Raises: Refusal 400 when the body is something else."""
+        """Return a new object of this kind. Raises: Refusal 400 when the body is something else."""
         for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
             if wire.get(name, wanted) != wanted:
                 raise bad_request(f"the {name} in the data ({wire[name]}) does not match the expected ({wanted})")
@@ -177,7 +177,7 @@ class Registry:
         return body | {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": kept}
 
     def _as_stored(self, kind: ApiKind, wire: Wire) -> Wire:
-        """Give the object without empty lists and maps, if we know its shape."""
+        """Return the object without empty lists and maps, if we know its shape."""
         rules = self._rules.get(kind, KindRules())
         if rules.shape is None:
             return wire

@@ -25,7 +25,7 @@ class Selection:
     tests: tuple[Callable[[Wire], bool], ...]
 
     def matches(self, wire: Wire) -> bool:
-        """Say whether the object is wanted."""
+        """Return whether the object is wanted."""
         if self.namespace and wire["metadata"].get("namespace") != self.namespace:
             return False
         return all(test(wire) for test in self.tests)

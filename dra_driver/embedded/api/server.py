@@ -111,7 +111,7 @@ class EmbeddedApi:
 
     @property
     def gone_as_http(self) -> bool:
-        """Say whether a watch from a forgotten version is answered by HTTP 410, not by an ERROR event."""
+        """Return whether a watch from a forgotten version is answered by HTTP 410, not by an ERROR event."""
         return self._dispatch.gone_as_http
 
     @gone_as_http.setter
@@ -120,7 +120,7 @@ class EmbeddedApi:
 
     @property
     def bookmark_every_s(self) -> float:
-        """Say how often a watch that wants bookmarks gets one."""
+        """Return how often a watch that wants bookmarks gets one."""
         return self._watchers.bookmark_every_s
 
     @bookmark_every_s.setter

@@ -28,14 +28,14 @@ class Stored:
 
     @property
     def encoded(self) -> bytes:
-        """Give the object as JSON."""
+        """Return the object as JSON."""
         if self._encoded is None:
             self._encoded = json.dumps(self.wire, separators=(",", ":")).encode()
         return self._encoded
 
     @property
     def revision(self) -> int:
-        """Give the resourceVersion as a number."""
+        """Return the resourceVersion as a number."""
         return int(self.wire["metadata"]["resourceVersion"])
 
 
@@ -64,11 +64,11 @@ class Store:
         self._oldest: dict[ApiKind, int] = dict.fromkeys(KINDS, 0)
 
     def get(self, kind: ApiKind, key: Key) -> Stored | None:
-        """Give the object, or None."""
+        """Return the object, or None."""
         return self._objects[kind].get(key)
 
     def all(self, kind: ApiKind) -> list[Stored]:
-        """Give the objects of a kind in key order, as etcd does."""
+        """Return the objects of a kind in key order, as etcd does."""
         with self.lock:
             return [stored for _, stored in sorted(self._objects[kind].items())]
 
@@ -94,7 +94,7 @@ class Store:
             return last
 
     def events_after(self, kind: ApiKind, revision: int) -> list[Event]:
-        """Give the events of a kind after `revision`. Raises: Refusal 410 when they are no longer all there."""
+        """Return the events of a kind after `revision`. Raises: Refusal 410 when they are no longer all there."""
         with self.lock:
             if revision < self._oldest[kind]:
                 raise expired(revision, self._oldest[kind])

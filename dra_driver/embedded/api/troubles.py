@@ -41,7 +41,7 @@ class Logged:
 
     @property
     def is_write(self) -> bool:
-        """Say whether the request was one that writes."""
+        """Return whether the request was one that writes."""
         return self.method in WRITES
 
 
@@ -62,12 +62,12 @@ class RequestLog:
             self.counts[request.method] = self.counts.get(request.method, 0) + 1
 
     def entries(self, *, method: str = "", contains: str = "") -> list[Logged]:
-        """Give the recorded requests of a method ("" for all) whose path contains a text."""
+        """Return the recorded requests of a method ("" for all) whose path contains a text."""
         with self._lock:
             return [e for e in self._entries if (not method or e.method == method) and contains in e.path]
 
     def writes(self, contains: str = "") -> list[Logged]:
-        """Give the recorded requests that write."""
+        """Return the recorded requests that write."""
         return [e for e in self.entries(contains=contains) if e.is_write]
 
     def clear(self) -> None:

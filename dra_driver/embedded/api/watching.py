@@ -52,7 +52,7 @@ class Watchers:
             self._store.changed.notify_all()
 
     def stream(self, request: WatchRequest, is_gone: Callable[[], bool]) -> Iterator[bytes]:
-        """Give the event stream, each piece holding whole lines."""
+        """Yield the event stream, each piece holding whole lines."""
         with self._lock:
             self.open += 1
         try:
@@ -114,7 +114,7 @@ def _bookmark(kind: ApiKind, revision: int, annotations: Wire | None = None) -> 
 
 
 def _selected(event: Event, selection: Selection) -> bytes:
-    """Give the event as this watch sees it: an object that leaves the selection is deleted for it."""
+    """Return the event as this watch sees it: an object that leaves the selection is deleted for it."""
     was = event.old is not None and selection.matches(event.old.wire)
     is_now = event.type != "DELETED" and selection.matches(event.new.wire)
     if was and is_now:

@@ -19,7 +19,7 @@ _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
 def _choices(spec: Wire) -> Iterator[Wire]:
-    """Give every `exactly` and every alternative of a claim spec."""
+    """Yield every `exactly` and every alternative of a claim spec."""
     for request in (spec.get("devices") or {}).get("requests") or []:
         if "exactly" in request:
             yield request["exactly"]

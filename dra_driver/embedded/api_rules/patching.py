@@ -32,7 +32,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def device_key(entry: Wire) -> DeviceKey:
-    """Give the list-map key of an entry of status.devices."""
+    """Return the list-map key of an entry of status.devices."""
     return entry.get("driver", ""), entry.get("pool", ""), entry.get("device", ""), entry.get("shareID", "")
 
 

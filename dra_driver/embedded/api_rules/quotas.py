@@ -18,7 +18,7 @@ _ALL = 32
 
 
 def refusal(quotas: Iterable[Wire], claims: Iterable[ClaimWire], claim: ClaimWire) -> str:
-    """Say which quota a claim would exceed."""
+    """Return which quota a claim would exceed."""
     used: Counter[str] = Counter()
     for one in claims:
         used += devices_by_class(one)

@@ -23,7 +23,7 @@ class Cause:
     message: str
 
     def wire(self) -> Wire:
-        """Give the cause as it stands in a Status."""
+        """Return the cause as it stands in a Status."""
         return {"field": self.field, "reason": self.reason, "message": self.message}
 
 
@@ -47,7 +47,7 @@ class ApiRefusal(ApiError):
         self.details = details
 
     def wire(self) -> Wire:
-        """Give the Status object."""
+        """Return the Status object."""
         answer: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -63,7 +63,7 @@ class ApiRefusal(ApiError):
 
 
 def _code(reason: str) -> str:
-    """Give `AlreadyExists` as `already-exists`."""
+    """Return `AlreadyExists` as `already-exists`."""
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
 
 

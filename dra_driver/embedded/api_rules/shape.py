@@ -32,7 +32,7 @@ _GO = {str: "string", int: "int64", bool: "bool"}
 
 
 def decode(value: Any, shape: Shape, path: str = "") -> Any:
-    """Give `value` as the type `shape` holds it. Raises: Refusal 400 naming the field whose type is wrong."""
+    """Return `value` as the type `shape` holds it. Raises: Refusal 400 naming the field whose type is wrong."""
     if shape is ANY:
         return copy.deepcopy(value)
     if isinstance(shape, dict):
@@ -58,7 +58,7 @@ def decode(value: Any, shape: Shape, path: str = "") -> Any:
 
 
 def _time(value: Any, path: str) -> str:
-    """Give a time as the server writes it: UTC, whole seconds."""
+    """Return a time as the server writes it: UTC, whole seconds."""
     _expect(isinstance(value, str), value, path, "time")
     try:
         parsed = datetime.fromisoformat(value)

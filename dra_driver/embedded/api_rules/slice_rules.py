@@ -49,7 +49,7 @@ def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
 
 
 def _amounts(spec: Wire) -> Iterator[Wire]:
-    """Give everything that holds a quantity under `value`, which is 0 where it is absent."""
+    """Yield everything that holds a quantity under `value`, which is 0 where it is absent."""
     for device in spec.get("devices") or []:
         yield from (device.get("capacity") or {}).values()
         for entry in device.get("consumesCounters") or []:

@@ -79,7 +79,7 @@ def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: 
 
 
 def of_key(path: str, key: str, minor: int) -> str:
-    """Give the field path of a fault in a map's key: up to 1.35 it names the key."""
+    """Return the field path of a fault in a map's key: up to 1.35 it names the key."""
     return f"{path}[{key}]" if minor < 36 else path
 
 

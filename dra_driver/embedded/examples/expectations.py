@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def unmet(expectation: Expectation, report: ExampleReport) -> str:
-    """Say how an expectation was not met; "" when it was."""
+    """Return how an expectation was not met; "" when it was."""
     match expectation:
         case PodRuns(pod):
             return _runs(report, pod)

@@ -146,7 +146,7 @@ class Example:
 
     @property
     def pods(self) -> list[Wire]:
-        """Give the pods, in the order of the file."""
+        """Return the pods, in the order of the file."""
         return [wire for wire in self.objects if wire["kind"] == PODS.kind]
 
 
@@ -272,7 +272,7 @@ def _meaning(path: Path, line: int, text: str) -> Expectation:
 
 
 def _intent(text: str) -> str:
-    """Give the comment at the head of the file, up to the first empty comment line."""
+    """Return the comment at the head of the file, up to the first empty comment line."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#") or not line.strip("# "):

@@ -71,12 +71,12 @@ class ExampleReport:
 
     @property
     def is_good(self) -> bool:
-        """Say whether every expectation was met and nothing was left behind."""
+        """Return whether every expectation was met and nothing was left behind."""
         return not self.unmet and not self.left
 
     @property
     def files(self) -> list[Path]:
-        """Give the CDI files that the containers' devices stand in."""
+        """Return the CDI files that the containers' devices stand in."""
         views = [view for pod in self.pods for view in pod.containers.values()]
         return list(dict.fromkeys(path for view in views for path in view.files))
 

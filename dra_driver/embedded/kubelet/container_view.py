@@ -58,7 +58,7 @@ class _Spec:
 
 
 def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
-    """Say what a container with these devices sees; of equal names in two folders the later folder's stands.
+    """Return what a container with these devices sees; of equal names in two folders the later folder's stands.
 
     Raises: NodeError("node.cdi") for an id that no file has, that two files of one folder have, or whose file is wrong.
     """
@@ -83,7 +83,7 @@ def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
 
 
 def _edits(found: Sequence[tuple[_Spec, Wire]]) -> Iterable[Wire]:
-    """Give the edits in the order in which they apply: a file's own once, before its first device's."""
+    """Yield the edits in the order in which they apply: a file's own once, before its first device's."""
     seen: set[Path] = set()
     for spec, device in found:
         if spec.path not in seen:
@@ -145,7 +145,7 @@ def _parse(path: Path) -> Any:
 
 
 def _fault(document: Any) -> str:
-    """Say what makes a runtime leave a spec file out; "" if nothing does."""
+    """Return what makes a runtime leave a spec file out; "" if nothing does."""
     if not isinstance(document, dict):
         return "not an object"
     version, kind = document.get("cdiVersion"), str(document.get("kind"))
@@ -188,7 +188,7 @@ def _version_needed(document: CdiWire, cdi_class: str) -> str:
 
 
 def _node(node: Wire) -> SeenNode:
-    """Give a device node; what the spec leaves open is read from the host, as a runtime does."""
+    """Return a device node; what the spec leaves open is read from the host, as a runtime does."""
     path = node["path"]
     host_path = node.get("hostPath") or path
     kind, major, minor = node.get("type", ""), node.get("major"), node.get("minor")

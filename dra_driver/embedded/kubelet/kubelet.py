@@ -129,7 +129,7 @@ class EmbeddedKubelet:
                 claim.is_prepared = True
 
     def containers(self, pod: Wire) -> dict[str, ContainerView]:
-        """Say what each container of a prepared pod sees. Raises: NodeError("node.cdi") as the runtime would refuse."""
+        """Return what each container of a prepared pod sees. Raises: NodeError("node.cdi") as the runtime would refuse."""
         return {
             container["name"]: resolve(self._ids(pod, container), self._cdi_folders)
             for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
@@ -162,12 +162,12 @@ class EmbeddedKubelet:
             self._pods.pop(uid, None)
 
     def cached_claims(self) -> tuple[CachedClaim, ...]:
-        """Give what the kubelet holds about claims, as its checkpoint would."""
+        """Return what the kubelet holds about claims, as its checkpoint would."""
         with self._lock:
             return tuple(self._claims.values())
 
     def pod_resources(self, pod: Wire) -> dict[str, list[Wire]]:
-        """Give by container the dynamic resources as the PodResources API lists them."""
+        """Return by container the dynamic resources as the PodResources API lists them."""
         answer: dict[str, list[Wire]] = {}
         for container in pod["spec"]["containers"]:
             entries = []
@@ -209,7 +209,7 @@ class EmbeddedKubelet:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _claims_of(self, pod: Wire) -> Iterator[ClaimWire]:
-        """Give the claims of a pod from the API, each checked. Raises: NodeError."""
+        """Yield the claims of a pod from the API, each checked. Raises: NodeError."""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         for entry in pod["spec"].get("resourceClaims") or []:
             name = claim_name(pod, entry)
@@ -261,7 +261,7 @@ class EmbeddedKubelet:
                 claim.devices.setdefault(driver, []).extend(reply)
 
     def _used(self, pod: Wire, container: Wire) -> Iterator[tuple[CachedClaim, str]]:
-        """Give the claims that a container names, each with the request it wants ("" for all)."""
+        """Yield the claims that a container names, each with the request it wants ("" for all)."""
         by_entry = {entry["name"]: entry for entry in pod["spec"].get("resourceClaims") or []}
         for use in (container.get("resources") or {}).get("claims") or []:
             key = (pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))
@@ -295,7 +295,7 @@ class EmbeddedKubelet:
 
 
 def _matching(claim: CachedClaim, request: str) -> Iterator[ReportedDevice]:
-    """Give the devices of a claim that a container gets."""
+    """Yield the devices of a claim that a container gets."""
     for devices in claim.devices.values():
         for device in devices:
             if not request or not device.request_names or request in device.request_names:

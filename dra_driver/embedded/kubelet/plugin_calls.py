@@ -68,7 +68,7 @@ class PluginInfo:
 
 
 def choose_version(offered: Sequence[str]) -> str:
-    """Give the first DRA version, in the plugin's order, that this kubelet speaks; "" for none."""
+    """Return the first DRA version, in the plugin's order, that this kubelet speaks; "" for none."""
     return next((version for version in offered if version in _VERSIONS), "")
 
 

@@ -73,22 +73,22 @@ class PluginWatcher:
             self._sockets.clear()
 
     def plugins(self, driver: str) -> list[Plugin]:
-        """Give the instances of a driver, the last registered last."""
+        """Return the instances of a driver, the last registered last."""
         with self._changed:
             return [plugin for plugin in self._order if plugin.driver == driver]
 
     def newest(self, driver: str) -> Plugin | None:
-        """Give the instance that gets the calls: the last registered that is connected, else the last registered."""
+        """Return the instance that gets the calls: the last registered that is connected, else the last registered."""
         instances = self.plugins(driver)
         return next((p for p in reversed(instances) if p.is_connected), instances[-1] if instances else None)
 
     def drivers(self) -> list[str]:
-        """Give the names of the registered drivers."""
+        """Return the names of the registered drivers."""
         with self._changed:
             return sorted({plugin.driver for plugin in self._order})
 
     def errors(self) -> dict[Path, str]:
-        """Give the sockets that could not be registered, and why."""
+        """Return the sockets that could not be registered, and why."""
         with self._changed:
             return {path: seen.error for path, seen in self._sockets.items() if seen.error}
 
@@ -164,7 +164,7 @@ class PluginWatcher:
         return Plugin(info.driver, endpoint, choose_version(info.versions), path)
 
     def _refusal(self, info: PluginInfo, endpoint: Path) -> str:
-        """Say why a plugin may not register; "" if it may."""
+        """Return why a plugin may not register; "" if it may."""
         if info.type != "DRAPlugin":
             return f"no handler registered for plugin type: {info.type} at socket {endpoint}"
         if not info.versions:
@@ -177,7 +177,7 @@ class PluginWatcher:
 
 
 def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
-    """Give the sockets below a folder; names that begin with a dot are not looked at."""
+    """Yield the sockets below a folder; names that begin with a dot are not looked at."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:

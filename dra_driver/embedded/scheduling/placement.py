@@ -110,7 +110,7 @@ def _why(constraints: Sequence[Wire], request: RequestPlan, alternative: Alterna
 
 
 def _counts(alternative: Alternative, seen: Funnel) -> str:
-    """Say how many devices were left at each stage that matters here."""
+    """Return how many devices were left at each stage that matters here."""
     stages = {stage.name: stage for stage in seen.stages}
     class_name = alternative.device_class["metadata"]["name"]
     counts = f"{seen.devices} devices here, {stages['class selector'].left} of class {class_name}"

@@ -19,12 +19,12 @@ ENTRY = "extended-resources"
 
 
 def is_workload(document: Wire) -> bool:
-    """Say whether this is an object that pods are made from."""
+    """Return whether this is an object that pods are made from."""
     return document.get("kind") in _PODS_OF
 
 
 def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
-    """Give pods in place of workloads, and claims beside pods that use extended resources."""
+    """Yield pods in place of workloads, and claims beside pods that use extended resources."""
     known = list(objects)
     spec_of = {wire["metadata"]["name"]: wire.get("spec") or {} for wire in known if wire["kind"] == CLASSES.kind}
     classes = {spec["extendedResourceName"]: name for name, spec in spec_of.items() if spec.get("extendedResourceName")}

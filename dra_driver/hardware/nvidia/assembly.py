@@ -15,7 +15,7 @@ from dra_driver.hardware.nvidia.sysfs import PciFunction
 
 
 def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[GpuFacts, ...]:
-    """Give the GPUs in PCI order, each with its links.
+    """Return the GPUs in PCI order, each with its links.
 
     `edges` are all links seen since the process began: a GPU in MIG mode, whose links are hidden, keeps its domain.
     """
@@ -32,7 +32,7 @@ def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[Gp
 
 
 def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
-    """Say which GPUs claim the same minor or UUID: containers can't tell them apart, and may be given the same one."""
+    """Return which GPUs claim the same minor or UUID: containers can't tell them apart, and may be given the same one."""
     by_identity: dict[str, list[GpuFacts]] = {}
     for gpu in (reading.facts for reading in readings):
         if gpu is not None:
@@ -47,7 +47,7 @@ def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
 
 
 def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, silent: int) -> tuple[Problem, ...]:
-    """Say which GPUs on the bus the library does not report.
+    """Return which GPUs on the bus the library does not report.
 
     `silent` GPUs are known to the library but have not told their address, so as many of those that are driven by
     NVIDIA's driver may be the same; no second problem is made of them.
@@ -71,7 +71,7 @@ def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, sil
 def name_silent(
     problems: Sequence[Problem], functions: Sequence[PciFunction], answered: Iterable[str]
 ) -> list[Problem]:
-    """Give a problem of the one GPU that told no address the one address that is left, if it is only one."""
+    """Return a problem of the one GPU that told no address the one address that is left, if it is only one."""
     known = set(answered)
     left = [f.address for f in functions if f.driver == "nvidia" and f.address not in known and not f.is_virtual]
     nameless = [p for p in problems if p.subject == "node"]

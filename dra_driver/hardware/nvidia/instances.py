@@ -96,7 +96,7 @@ def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profil
 
 
 def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -> str:
-    """Give the UUID of the MIG device of a compute instance.
+    """Return the UUID of the MIG device of a compute instance.
 
     What a compute instance calls its device is the MIG device with some drivers, its GPU with others and by the manual.
     """
@@ -153,7 +153,7 @@ class Removal:
 
 
 def _is_empty(nvml: Nvml, instance: Handle, profiles: tuple[MigProfile, ...]) -> bool:
-    """Say whether a compute instance of the full size would fit, so that there is none of any size."""
+    """Return whether a compute instance of the full size would fit, so that there is none of any size."""
     profile_id = nvml.describe(instance).profile_id
     slices = next((profile.slices for profile in profiles if profile.gi_profile_id == profile_id), None)
     return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0

@@ -46,12 +46,12 @@ def look_at(path: str) -> LibraryFile | None:
 
 
 def has_own_mount(roots: Roots) -> bool:
-    """Say whether the driver root is mounted apart from this process's own root."""
+    """Return whether the driver root is mounted apart from this process's own root."""
     return os.path.normpath(roots.driver_mount) != "/"
 
 
 def below_mount(roots: Roots) -> Iterator[str]:
-    """Give the library files below the driver root's mount."""
+    """Yield the library files below the driver root's mount."""
     for folder in FOLDERS:
         path = Path(roots.driver_mount, folder, SONAME)
         if path.is_file():
@@ -59,7 +59,7 @@ def below_mount(roots: Roots) -> Iterator[str]:
 
 
 def in_library_path() -> Iterator[str]:
-    """Give the library files in LD_LIBRARY_PATH's folders.
+    """Yield the library files in LD_LIBRARY_PATH's folders.
 
     The loader would look there too, but it never looks again into a folder that was once missing.
     """
@@ -70,7 +70,7 @@ def in_library_path() -> Iterator[str]:
 
 
 def candidates(roots: Roots) -> Iterator[str]:
-    """Give what to load, best first. The bare soname stands for the loader's own search."""
+    """Yield what to load, best first. The bare soname stands for the loader's own search."""
     if has_own_mount(roots):
         yield from below_mount(roots)
         yield from in_library_path()
@@ -82,7 +82,7 @@ def candidates(roots: Roots) -> Iterator[str]:
 
 
 def mapped_file(soname: str = SONAME) -> str | None:
-    """Give the file from which this process has the library mapped."""
+    """Return the file from which this process has the library mapped."""
     stem = soname.rpartition(".")[0]
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:

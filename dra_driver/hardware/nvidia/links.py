@@ -84,7 +84,7 @@ def _is_real(address: str) -> bool:
 
 
 def read_fabric(nvml: Nvml, gpu: Handle) -> tuple[str | None, bool]:
-    """Give the fabric that the GPU has joined, and whether it is still joining one.
+    """Return the fabric that the GPU has joined, and whether it is still joining one.
 
     A completed registration with a cluster of zeros is a single machine's NVSwitch fabric, which has no name.
     Source: GPU feature discovery's label nvidia.com/gpu.clique.
@@ -102,7 +102,7 @@ def read_fabric(nvml: Nvml, gpu: Handle) -> tuple[str | None, bool]:
 
 
 def domains(edges: Iterable[Edge]) -> dict[str, str]:
-    """Give each GPU that has a peer the id of its connected component.
+    """Return each GPU that has a peer the id of its connected component.
 
     >>> domains([("0000:65:00.0", "0000:01:00.0")])["0000:65:00.0"]
     'nvlink-0000-01-00-0'

@@ -34,7 +34,7 @@ def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
 
 
 def mig_devices(nvml: Nvml, gpu: Handle) -> Iterator[Handle]:
-    """Give handles, one look-up for each. The library leaves holes where instances were destroyed."""
+    """Yield handles, one look-up for each. The library leaves holes where instances were destroyed."""
     for index in range(nvml.mig_devices_max(gpu)):
         mig = nvml.mig_device(gpu, index)
         if mig is not None:
@@ -74,7 +74,7 @@ def read_partitions(
 
 
 def _instances(nvml: Nvml, gpu: Handle, profiles: Iterable[int]) -> Iterator[GpuInstance]:
-    """Give all GPU instances, also those that no MIG device shows; none of a profile whose instances can't be read."""
+    """Yield all GPU instances, also those that no MIG device shows; none of a profile whose instances can't be read."""
     for profile_id in profiles:
         try:
             yield from [nvml.describe(instance) for instance in nvml.gpu_instances(gpu, profile_id)]

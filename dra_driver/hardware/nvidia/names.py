@@ -68,7 +68,7 @@ _MIB = 2**20
 
 
 def strict_version(text: str) -> str | None:
-    """Give a driver's version as strict semver; None when there is no such reading of it.
+    """Return a driver's version as strict semver; None when there is no such reading of it.
 
     >>> strict_version("580.65.06")
     '580.65.6'
@@ -80,7 +80,7 @@ def strict_version(text: str) -> str | None:
 
 
 def cuda_version(number: int) -> str:
-    """Give CUDA's version number as strict semver.
+    """Return CUDA's version number as strict semver.
 
     >>> cuda_version(12040)
     '12.4.0'
@@ -108,7 +108,7 @@ def profile_name(
 
 
 def profile_in_name(device_name: str) -> str | None:
-    """Give the profile that stands at the end of a MIG device's product name.
+    """Return the profile that stands at the end of a MIG device's product name.
 
     >>> profile_in_name("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb")
     '1c.3g.20gb'

@@ -104,11 +104,11 @@ class Nvml(MigCalls):
         self._call("nvmlShutdown")
 
     def driver_version(self) -> str:
-        """Give the driver's version as it writes it ("580.65.06")."""
+        """Return the driver's version as it writes it ("580.65.06")."""
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def cuda_driver_version(self) -> int:
-        """Give CUDA's version as 1000 for each major and 10 for each minor version."""
+        """Return CUDA's version as 1000 for each major and 10 for each minor version."""
         try:
             return int(self._call("nvmlSystemGetCudaDriverVersion_v2"))
         except NvmlFault as fault:
@@ -123,83 +123,83 @@ class Nvml(MigCalls):
     # -- one GPU
 
     def gpu(self, index: int) -> Handle:
-        """Give the handle of the GPU at an index (in PCI order)."""
+        """Return the handle of the GPU at an index (in PCI order)."""
         return self._call("nvmlDeviceGetHandleByIndex", index)
 
     def by_uuid(self, uuid: str) -> Handle:
-        """Give the handle of the GPU or MIG device with a UUID."""
+        """Return the handle of the GPU or MIG device with a UUID."""
         return self._call("nvmlDeviceGetHandleByUUID", uuid)
 
     def uuid(self, device: Handle) -> str:
-        """Give the UUID of a GPU or a MIG device."""
+        """Return the UUID of a GPU or a MIG device."""
         return str(self._call("nvmlDeviceGetUUID", device))
 
     def pci_address(self, gpu: Handle) -> str:
-        """Give the PCI address as the library writes it (`00000000:65:00.0`)."""
+        """Return the PCI address as the library writes it (`00000000:65:00.0`)."""
         pci = self._call("nvmlDeviceGetPciInfo", gpu)
         return _text(pci.busId) or f"{pci.domain:08x}:{pci.bus:02x}:{pci.device:02x}.0"
 
     def minor(self, gpu: Handle) -> int:
-        """Give N of /dev/nvidiaN."""
+        """Return N of /dev/nvidiaN."""
         return int(self._call("nvmlDeviceGetMinorNumber", gpu))
 
     def memory_bytes(self, gpu: Handle) -> int:
-        """Give the size of the GPU's memory in bytes."""
+        """Return the size of the GPU's memory in bytes."""
         return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
 
     def name(self, device: Handle) -> str:
-        """Give the product name; for a MIG device the profile stands at its end."""
+        """Return the product name; for a MIG device the profile stands at its end."""
         return str(self._call("nvmlDeviceGetName", device))
 
     def brand(self, gpu: Handle) -> int:
-        """Give NVML_BRAND_*."""
+        """Return NVML_BRAND_*."""
         return int(self._call("nvmlDeviceGetBrand", gpu))
 
     def architecture(self, gpu: Handle) -> int:
-        """Give NVML_DEVICE_ARCH_*."""
+        """Return NVML_DEVICE_ARCH_*."""
         return int(self._call("nvmlDeviceGetArchitecture", gpu))
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        """Give CUDA's compute capability, major and minor."""
+        """Return CUDA's compute capability, major and minor."""
         major, minor = self._call("nvmlDeviceGetCudaComputeCapability", gpu)
         return int(major), int(minor)
 
     def addressing_mode(self, gpu: Handle) -> int:
-        """Give NVML_DEVICE_ADDRESSING_MODE_*."""
+        """Return NVML_DEVICE_ADDRESSING_MODE_*."""
         return int(self._call("nvmlDeviceGetAddressingMode", gpu))
 
     def ecc_enabled(self, gpu: Handle) -> bool:
-        """Say whether ECC is on now (not: after the next reboot)."""
+        """Return whether ECC is on now (not: after the next reboot)."""
         return bool(self._call("nvmlDeviceGetEccMode", gpu)[0])
 
     def serial(self, gpu: Handle) -> str:
-        """Give the board's serial number."""
+        """Return the board's serial number."""
         return str(self._call("nvmlDeviceGetSerial", gpu))
 
     def vbios_version(self, gpu: Handle) -> str:
-        """Give the version of the video BIOS."""
+        """Return the version of the video BIOS."""
         return str(self._call("nvmlDeviceGetVbiosVersion", gpu))
 
     def memory_bus_bits(self, gpu: Handle) -> int:
-        """Give the width of the memory bus in bits."""
+        """Return the width of the memory bus in bits."""
         return int(self._call("nvmlDeviceGetMemoryBusWidth", gpu))
 
     def memory_clock_max_mhz(self, gpu: Handle) -> int:
-        """Give the highest memory clock."""
+        """Return the highest memory clock."""
         return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_MEM))
 
     def sm_clock_max_mhz(self, gpu: Handle) -> int:
-        """Give the highest clock of the multiprocessors."""
+        """Return the highest clock of the multiprocessors."""
         return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_SM))
 
     def power_limit_max_mw(self, gpu: Handle) -> int:
-        """Give the highest power limit that may be set, in milliwatts."""
+        """Return the highest power limit that may be set, in milliwatts."""
         return int(self._call("nvmlDeviceGetPowerManagementLimitConstraints", gpu)[1])
 
     # -- compute mode, of a GPU or a MIG device
 
     def compute_mode(self, device: Handle) -> int:
-        """Give NVML_COMPUTEMODE_*."""
+        """Return NVML_COMPUTEMODE_*."""
         return int(self._call("nvmlDeviceGetComputeMode", device))
 
     def set_compute_mode(self, device: Handle, mode: int) -> None:
@@ -209,7 +209,7 @@ class Nvml(MigCalls):
     # -- memory limits of a cgroup, since release 615
 
     def memory_limit(self, gpu: Handle, cgroup: str) -> int:
-        """Give the most memory that the processes of a cgroup may have, in bytes; UNLIMITED where nothing is set."""
+        """Return the most memory that the processes of a cgroup may have, in bytes; UNLIMITED where nothing is set."""
         limits = self._limits("c_nvmlGetMemoryLimits_v1_t", cgroup)
         self._call("nvmlDeviceGetMemoryLimits_v1", gpu, limits)
         return int(limits.hardLimit)
@@ -231,19 +231,19 @@ class Nvml(MigCalls):
     # -- links
 
     def link_is_active(self, gpu: Handle, link: int) -> bool:
-        """Say whether an NVLink is up."""
+        """Return whether an NVLink is up."""
         return bool(self._call("nvmlDeviceGetNvLinkState", gpu, link))
 
     def link_remote_address(self, gpu: Handle, link: int) -> str:
-        """Give the PCI address at the other end of an NVLink."""
+        """Return the PCI address at the other end of an NVLink."""
         return _text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link).busId)
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        """Give NVML_NVLINK_DEVICE_TYPE_*: 0 a GPU, 1 an IBM NPU, 2 a switch, 255 unknown."""
+        """Return NVML_NVLINK_DEVICE_TYPE_*: 0 a GPU, 1 an IBM NPU, 2 a switch, 255 unknown."""
         return int(self._call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
 
     def fabric(self, gpu: Handle) -> Fabric:
-        """Give the GPU's place in an NVLink fabric, by the newest version of the call that the library knows."""
+        """Return the GPU's place in an NVLink fabric, by the newest version of the call that the library knows."""
         for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
             make = getattr(self._api, structure, None)
             try:
@@ -263,7 +263,7 @@ class Nvml(MigCalls):
     # -- processes
 
     def processes(self, device: Handle) -> frozenset[int]:
-        """Give the ids of all processes on a GPU or a MIG device: compute, graphics and MPS clients."""
+        """Return the ids of all processes on a GPU or a MIG device: compute, graphics and MPS clients."""
         found: set[int] = set()
         asked = 0
         for kind in ("Compute", "Graphics", "MPSCompute"):

@@ -56,12 +56,12 @@ class NvmlFault(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """Say whether this GPU or this library has no such fact, as against failing to give it."""
+        """Return whether this GPU or this library has no such fact, as against failing to give it."""
         return self.name in _ABSENT
 
     @property
     def is_lost(self) -> bool:
-        """Say whether the GPU has fallen off the bus."""
+        """Return whether the GPU has fallen off the bus."""
         return self.name == "GPU_IS_LOST"
 
 
@@ -117,7 +117,7 @@ class MigCalls(ABC):
 
     @abstractmethod
     def _name_of(self, code: int) -> str:
-        """Give the name of an error code."""
+        """Return the name of an error code."""
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         """Say whether MIG mode is on now, and whether it will be after the next reset."""
@@ -125,11 +125,11 @@ class MigCalls(ABC):
         return bool(current), bool(pending)
 
     def mig_devices_max(self, gpu: Handle) -> int:
-        """Give the highest number of MIG devices that the GPU can have."""
+        """Return the highest number of MIG devices that the GPU can have."""
         return int(self._call("nvmlDeviceGetMaxMigDeviceCount", gpu))
 
     def mig_device(self, gpu: Handle, index: int) -> Handle | None:
-        """Give the handle of the MIG device at an index; None where there is none."""
+        """Return the handle of the MIG device at an index; None where there is none."""
         try:
             return self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
         except NvmlFault as fault:
@@ -138,11 +138,11 @@ class MigCalls(ABC):
             raise
 
     def gi_id(self, mig: Handle) -> int:
-        """Give the id of a MIG device's GPU instance."""
+        """Return the id of a MIG device's GPU instance."""
         return int(self._call("nvmlDeviceGetGpuInstanceId", mig))
 
     def ci_id(self, mig: Handle) -> int:
-        """Give the id of a MIG device's compute instance within its GPU instance."""
+        """Return the id of a MIG device's compute instance within its GPU instance."""
         return int(self._call("nvmlDeviceGetComputeInstanceId", mig))
 
     def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
@@ -209,7 +209,7 @@ class MigCalls(ABC):
         )
 
     def is_virtual(self, gpu: Handle) -> bool:
-        """Say whether this is a vGPU inside a virtual machine."""
+        """Return whether this is a vGPU inside a virtual machine."""
         return int(self._call("nvmlDeviceGetVirtualizationMode", gpu)) == int(
             self._api.NVML_GPU_VIRTUALIZATION_MODE_VGPU
         )
@@ -243,7 +243,7 @@ class MigCalls(ABC):
         return self._call("nvmlDeviceCreateGpuInstanceWithPlacement", gpu, profile_id, place)
 
     def gpu_instance_handle(self, gpu: Handle, gi_id: int) -> Handle:
-        """Give the handle of a GPU instance."""
+        """Return the handle of a GPU instance."""
         return self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id)
 
     def destroy_gpu_instance(self, instance: Handle) -> None:
@@ -251,7 +251,7 @@ class MigCalls(ABC):
         self._call("nvmlGpuInstanceDestroy", instance)
 
     def ci_profile_id(self, instance: Handle, slices: int) -> int:
-        """Give the id of the compute instance profile of so many slices.
+        """Return the id of the compute instance profile of so many slices.
 
         The plain one: profiles of the same size for special uses exist on few GPUs.
         """
@@ -278,7 +278,7 @@ class MigCalls(ABC):
         return tuple(made[: count.value])
 
     def compute_instances_left(self, instance: Handle, ci_profile_id: int) -> int:
-        """Say how many more compute instances of a profile fit into a GPU instance."""
+        """Return how many more compute instances of a profile fit into a GPU instance."""
         return int(self._call("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", instance, ci_profile_id))
 
     def create_compute_instance(self, instance: Handle, ci_profile_id: int) -> Handle:
@@ -286,12 +286,12 @@ class MigCalls(ABC):
         return self._call("nvmlGpuInstanceCreateComputeInstance", instance, ci_profile_id)
 
     def describe_compute_instance(self, compute: Handle) -> tuple[int, Handle]:
-        """Give a compute instance's id, and what the library calls its device: the MIG device, or only its GPU."""
+        """Return a compute instance's id, and what the library calls its device: the MIG device, or only its GPU."""
         info = self._call("nvmlComputeInstanceGetInfo", compute)
         return int(info.id), info.device
 
     def compute_instance_handle(self, instance: Handle, ci_id: int) -> Handle:
-        """Give the handle of a compute instance."""
+        """Return the handle of a compute instance."""
         return self._call("nvmlGpuInstanceGetComputeInstanceById", instance, ci_id)
 
     def destroy_compute_instance(self, compute: Handle) -> None:

@@ -25,7 +25,7 @@ class Opened:
     driver_version: str | None
 
     def is_outdated(self, roots: Roots) -> bool:
-        """Say whether the kernel has another driver now, or another library lies in this one's place."""
+        """Return whether the kernel has another driver now, or another library lies in this one's place."""
         version = sysfs.read_driver_version(roots)
         if version and self.driver_version and version != self.driver_version:
             return True

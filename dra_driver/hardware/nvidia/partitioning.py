@@ -131,7 +131,7 @@ class Partitioning:
             raise _not_open(gpu) from ended
 
     def _find(self, gpu: GpuFacts) -> tuple[GpuWorker, GpuFacts]:
-        """Give the GPU's worker, and its facts as last read.
+        """Return the GPU's worker, and its facts as last read.
 
         Raises: HardwareError; "hardware.gpu-lost" only where it is certain, for then its partitions are gone too.
         """
@@ -199,7 +199,7 @@ class _Switch:
 
 
 def _has_instances(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
-    """Say whether there is a GPU instance, finished or not."""
+    """Return whether there is a GPU instance, finished or not."""
     ids = (profile.gi_profile_id for profile in gpu.mig_profiles)
     is_cut = next(mig_devices(nvml, handle), None) is not None
     return is_cut or any(nvml.gpu_instances(handle, gi_profile_id) for gi_profile_id in ids)

@@ -30,7 +30,7 @@ class KnownProfiles:
     _profiles: tuple[MigProfile, ...] = ()
 
     def of_instances(self, nvml: Nvml, gpu: Handle, uuid: str) -> dict[int, GpuInstanceProfile]:
-        """Give the GPU instance profiles by NVIDIA's id. Raises: NvmlFault when the GPU is lost."""
+        """Return the GPU instance profiles by NVIDIA's id. Raises: NvmlFault when the GPU is lost."""
         if self._uuid != uuid:
             self._uuid, self._of_instances, self._profiles = uuid, {}, ()
         if not self._of_instances:
@@ -38,7 +38,7 @@ class KnownProfiles:
         return self._of_instances
 
     def read(self, nvml: Nvml, gpu: Handle, uuid: str, gpu_memory_bytes: int | None) -> tuple[MigProfile, ...]:
-        """Give the profiles; empty where the GPU does not tell. Raises: NvmlFault when it fails to tell."""
+        """Return the profiles; empty where the GPU does not tell. Raises: NvmlFault when it fails to tell."""
         known = self.of_instances(nvml, gpu, uuid)
         if not self._profiles and gpu_memory_bytes and not _is_virtual(nvml, gpu):
             self._profiles = _read_profiles(nvml, gpu, known.values(), gpu_memory_bytes)

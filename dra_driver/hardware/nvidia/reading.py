@@ -84,7 +84,7 @@ class _GpuReader:
         return GpuReading(self._index, self._address, facts, links, tuple(self._problems))
 
     def dropped(self, fault: NvmlFault) -> GpuReading:
-        """Give a reading without facts."""
+        """Return a reading without facts."""
         which = "GPU" if self._address else f"GPU at index {self._index}"
         code, what = ("gpu-lost", "is lost") if fault.is_lost else ("gpu-unreadable", "is left out")
         problem = Problem(f"hardware.{code}", self._subject, f"{which} {what}: {fault}")
@@ -117,7 +117,7 @@ class _GpuReader:
     # -- facts that may be missing
 
     def _optional(self, fact: str, read: Callable[[], T | None]) -> T | None:
-        """Give a fact or None; a failure other than "there is no such thing" is a problem.
+        """Return a fact or None; a failure other than "there is no such thing" is a problem.
 
         Raises: NvmlFault when the GPU is lost: then it has no facts.
         """
@@ -170,7 +170,7 @@ class _GpuReader:
         )
 
     def _limits_memory(self, gpu: Handle) -> bool:
-        """Say whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
+        """Return whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
         try:
             self._nvml.memory_limit(gpu, sysfs.own_cgroup(self._roots))
         except NvmlFault as fault:
@@ -180,7 +180,7 @@ class _GpuReader:
         return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
-        """Give the memory interface's highest rate: two transfers a clock, as wide as the bus.
+        """Return the memory interface's highest rate: two transfers a clock, as wide as the bus.
 
         NVIDIA's data sheets are this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
         """
@@ -188,7 +188,7 @@ class _GpuReader:
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
 
     def _mig(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[bool | None, bool, MigReading]:
-        """Give whether the GPU can do MIG, whether MIG mode is on, and what it is cut into.
+        """Return whether the GPU can do MIG, whether MIG mode is on, and what it is cut into.
 
         Where the mode can't be read, MIG devices that exist prove that it is on.
         """
@@ -223,7 +223,7 @@ class _GpuReader:
     def _mig_profiles(
         self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool
     ) -> tuple[MigProfile, ...]:
-        """Give what the GPU can be cut into; where partitions could be made of it, it is a problem not to know."""
+        """Return what the GPU can be cut into; where partitions could be made of it, it is a problem not to know."""
         found = self._optional("MIG profiles", lambda: self._profiles.read(self._nvml, gpu, uuid, memory_bytes))
         if found == () and expected and memory_bytes:
             text = "the driver does not tell which MIG partitions fit (some tell only while MIG mode is on)"
@@ -239,7 +239,7 @@ class _GpuReader:
         return LinkReading(count, edges, fabric, is_unknown)
 
     def _fabric(self, gpu: Handle) -> tuple[str | None, bool]:
-        """Give the fabric that the GPU has joined, and whether that is not known: then its domain is not either."""
+        """Return the fabric that the GPU has joined, and whether that is not known: then its domain is not either."""
         try:
             fabric, is_pending = read_fabric(self._nvml, gpu)
         except NvmlFault as fault:

@@ -56,7 +56,7 @@ def read_driver_state(nvml: Nvml) -> DriverState:
 
 
 def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
-    """Give what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric: a few calls."""
+    """Return what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric: a few calls."""
     try:
         gpu = nvml.gpu(index)
         return (nvml.uuid(gpu), _size(nvml, gpu), _mig(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
@@ -106,7 +106,7 @@ class GpuWorker:
             self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
 
     def find(self, uuid: str) -> Handle:
-        """Give the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.
+        """Return the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.
 
         Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
         """
@@ -116,7 +116,7 @@ class GpuWorker:
         return gpu
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
-        """Give the reading that was asked for, or None if it does not come in time."""
+        """Return the reading that was asked for, or None if it does not come in time."""
         reading = self._reading
         if reading is None or not reading.wait(timeout_s):
             return None
@@ -126,7 +126,7 @@ class GpuWorker:
 
     @property
     def is_reading(self) -> bool:
-        """Say whether a reading is under way whose result has not been taken."""
+        """Return whether a reading is under way whose result has not been taken."""
         return self._reading is not None
 
     def start_probe(self) -> None:
@@ -136,7 +136,7 @@ class GpuWorker:
             self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
-        """Give what the probe found (in time, or else the last time), and whether the GPU answers at all."""
+        """Return what the probe found (in time, or else the last time), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
         if probe is not None and probe.wait(0 if is_overdue else timeout_s):
             self._probe = None
@@ -145,7 +145,7 @@ class GpuWorker:
         return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
 
     def is_overdue(self, overdue_s: float) -> bool:
-        """Say whether a call has been in flight for longer than it may."""
+        """Return whether a call has been in flight for longer than it may."""
         return self.worker.waits_for()[1] >= overdue_s
 
 
@@ -183,7 +183,7 @@ class NvmlSession:
 
     @property
     def gpus(self) -> list[GpuWorker]:
-        """Give the workers of the GPUs that were counted last."""
+        """Return the workers of the GPUs that were counted last."""
         return self._gpus[: self.state.count]
 
     def read_gpus(self, patience_s: float, overdue_s: float) -> None:
@@ -218,7 +218,7 @@ class NvmlSession:
         return (counted or self.state, tuple(g.finish_probe(deadline - time.monotonic(), overdue_s) for g in gpus))
 
     def has_calls_in_flight(self) -> bool:
-        """Say whether a library call has not returned; the library must not be shut down then."""
+        """Return whether a library call has not returned; the library must not be shut down then."""
         return any(gpu.worker.is_busy for gpu in self._gpus)
 
     def close(self, timeout_s: float) -> bool:

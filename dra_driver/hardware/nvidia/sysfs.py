@@ -33,14 +33,14 @@ class PciFunction:
 
 
 def own_cgroup(roots: Roots) -> str:
-    """Give the folder of the cgroup that this process is in; of all cgroups where that can't be told."""
+    """Return the folder of the cgroup that this process is in; of all cgroups where that can't be told."""
     lines = (read_text(Path(roots.proc) / "self/cgroup") or "").splitlines()
     below = next((line.removeprefix("0::") for line in lines if line.startswith("0::/")), "/")
     return f"{roots.sys}/fs/cgroup{below}".rstrip("/")
 
 
 def read_text(path: Path) -> str | None:
-    """Give a small file's text, stripped; None when it can't be read."""
+    """Return a small file's text, stripped; None when it can't be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -81,7 +81,7 @@ def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
 
 @lru_cache(maxsize=8192)
 def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a function that is put in anew has another
-    """Give a PCI function's address if it is a GPU. Servers have hundreds of functions; each is read once."""
+    """Return a PCI function's address if it is a GPU. Servers have hundreds of functions; each is read once."""
     function = Path(path)
     if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
         return None
@@ -104,7 +104,7 @@ def _function_folder(roots: Roots, address: str) -> Path:
 
 
 def read_numa_node(roots: Roots, address: str) -> int | None:
-    """Give the NUMA node of a PCI function; None where the kernel knows none (-1)."""
+    """Return the NUMA node of a PCI function; None where the kernel knows none (-1)."""
     text = read_text(_function_folder(roots, address) / "numa_node")
     try:
         node = int(text or "-1")
@@ -114,14 +114,14 @@ def read_numa_node(roots: Roots, address: str) -> int | None:
 
 
 def read_pci_id(roots: Roots, address: str) -> int | None:
-    """Give a PCI function's device and vendor id in one number (0x233010DE); None where sysfs does not tell."""
+    """Return a PCI function's device and vendor id in one number (0x233010DE); None where sysfs does not tell."""
     folder = _function_folder(roots, address)
     device, vendor = _read_hex(folder / "device"), _read_hex(folder / "vendor")
     return device << 16 | vendor if device and vendor else None
 
 
 def read_pcie_root(roots: Roots, address: str) -> str | None:
-    """Give the PCIe root complex above a function, as `pci0000:64`.
+    """Return the PCIe root complex above a function, as `pci0000:64`.
 
     Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
     """
@@ -132,7 +132,7 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 
 def read_driver_version(roots: Roots) -> str | None:
-    """Give the version of the loaded kernel driver as it writes it ("580.65.06"); None when it is not loaded."""
+    """Return the version of the loaded kernel driver as it writes it ("580.65.06"); None when it is not loaded."""
     version = read_text(Path(roots.sys, "module/nvidia/version"))
     if version:
         return version
@@ -141,7 +141,7 @@ def read_driver_version(roots: Roots) -> str | None:
 
 
 def read_minor(roots: Roots, address: str) -> int | None:
-    """Give the minor number that the kernel driver gave to a GPU; None when it does not say."""
+    """Return the minor number that the kernel driver gave to a GPU; None when it does not say."""
     text = read_text(Path(roots.proc, "driver/nvidia/gpus", address, "information"))
     match = _MINOR.search(text or "")
     return int(match.group(1)) if match else None
@@ -172,5 +172,5 @@ def read_majors(roots: Roots) -> tuple[str, ...]:
 
 
 def has_driver_traces(roots: Roots) -> bool:
-    """Say whether a driver left something here, even if no PCI function is visible."""
+    """Return whether a driver left something here, even if no PCI function is visible."""
     return Path(roots.proc, "driver/nvidia").is_dir() or Path(roots.dev, "nvidiactl").exists()

@@ -76,7 +76,7 @@ class NvidiaHardware:
     # -- what is here
 
     def is_present(self) -> bool:
-        """Say whether there is a GPU on the PCI bus, or what a driver leaves where no bus is shown."""
+        """Return whether there is a GPU on the PCI bus, or what a driver leaves where no bus is shown."""
         return (
             bool(sysfs.read_pci_functions(self._roots))
             or sysfs.has_driver_traces(self._roots)
@@ -112,11 +112,11 @@ class NvidiaHardware:
             return facts
 
     def driver_changed(self) -> bool:
-        """Say whether the driver was exchanged since this process first used its library (files only, cheap)."""
+        """Return whether the driver was exchanged since this process first used its library (files only, cheap)."""
         return self._opened is not None and self._opened.is_outdated(self._roots)
 
     def fingerprint(self) -> Hashable:
-        """Give what changes when `discover` would give something else. Never opens the library."""
+        """Return what changes when `discover` would give something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
         files = (
             self._bus(nodes),
@@ -146,7 +146,7 @@ class NvidiaHardware:
     # -- what a container needs
 
     def common_edits(self) -> Edits:
-        """Give what every container with one of these devices needs."""
+        """Return what every container with one of these devices needs."""
         from dra_driver.hardware.nvidia.edits.edits import common_edits  # noqa: PLC0415
 
         version = sysfs.read_driver_version(self._roots) or self._driver_version
@@ -154,7 +154,7 @@ class NvidiaHardware:
         return common
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Give what one device needs. Raises: HardwareError("hardware.node-missing")."""
+        """Return what one device needs. Raises: HardwareError("hardware.node-missing")."""
         from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415
 
         minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have given it another
@@ -162,7 +162,7 @@ class NvidiaHardware:
         return device_edits(self._roots, now, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Say what the common edits leave out now and why; nothing where there is no GPU."""
+        """Return what the common edits leave out now and why; nothing where there is no GPU."""
         if self.is_present():
             self.common_edits()
         return self._left_out
@@ -190,14 +190,14 @@ class NvidiaHardware:
         return next((w for w in gpus if w.last is not None and w.last.address == gpu.pci_address), None)
 
     def _is_gone(self, gpu: GpuFacts) -> bool:
-        """Say whether a GPU has left the bus, or no GPU is here at all."""
+        """Return whether a GPU has left the bus, or no GPU is here at all."""
         addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
         return gpu.pci_address not in addresses if addresses else not self.is_present()
 
     # -- MIG on demand (port.Partitionable)
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Give the partition of `profile` at `start`, made now unless it is there already."""
+        """Return the partition of `profile` at `start`, made now unless it is there already."""
         return self._partitioning.create(gpu, profile, start, deadline_s)
 
     def destroy_partition(
@@ -264,7 +264,7 @@ class NvidiaHardware:
         return self._facts(session, state)
 
     def _current_session(self) -> NvmlSession:
-        """Give the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
+        """Return the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
         bus = self._bus(sysfs.read_nodes(self._roots))
         session = self._session
         if session is not None and (session.bus != bus or self._lost) and not session.has_calls_in_flight():
@@ -287,7 +287,7 @@ class NvidiaHardware:
             raise
 
     def _bus(self, nodes: tuple[tuple[str, int], ...]) -> Hashable:
-        """Give what the library looks at only when it is initialised: GPUs on the bus and the driver's hold on them."""
+        """Return what the library looks at only when it is initialised: GPUs on the bus and the driver's hold on them."""
         names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())
         return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), names_of_gpus
 
@@ -314,7 +314,7 @@ class NvidiaHardware:
         )
 
     def _readings(self, session: NvmlSession) -> tuple[list[GpuReading], list[Problem]]:
-        """Give the reading of each GPU that has one, and a problem for each that does not answer."""
+        """Return the reading of each GPU that has one, and a problem for each that does not answer."""
         readings: list[GpuReading] = []
         problems: list[Problem] = []
         for index, gpu in enumerate(session.gpus):
@@ -333,7 +333,7 @@ class NvidiaHardware:
         return readings, problems
 
     def _without_nodes(self, readings: list[GpuReading]) -> list[Problem]:
-        """Say which GPUs no container can open yet: their claims wait until the node is there."""
+        """Return which GPUs no container can open yet: their claims wait until the node is there."""
         found = (reading.facts for reading in readings if reading.facts is not None)
         lost = [gpu for gpu in found if is_missing(self._roots, f"nvidia{gpu.minor}")]
         text = "there is no device node /dev/nvidia{}: claims of this GPU wait for it"

@@ -43,7 +43,7 @@ class LibraryCall(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Say whether the work has ended, well or badly."""
+        """Return whether the work has ended, well or badly."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -55,7 +55,7 @@ class LibraryCall(Generic[T]):
         self._is_dropped = True
 
     def take(self) -> T:
-        """Give the result of work that is done, or raise what it raised."""
+        """Return the result of work that is done, or raise what it raised."""
         if self._error is not None:
             raise self._error
         return self._result[0]
@@ -97,11 +97,11 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Say whether a job is running or waiting."""
+        """Return whether a job is running or waiting."""
         return self._jobs > 0
 
     def waits_for(self) -> tuple[str, float]:
-        """Give the call in flight and for how many seconds it has been; ("", 0.0) when idle."""
+        """Return the call in flight and for how many seconds it has been; ("", 0.0) when idle."""
         call = self._call
         return (call[0], time.monotonic() - call[1]) if call else ("", 0.0)
 

@@ -32,7 +32,7 @@ class GpuChanges:
 
 
 def placements_of(gpu: SimulatedGpu, cut: GpuChanges) -> tuple[Placement, ...] | None:
-    """Give a GPU's placements now, in order; None while MIG mode is off. Pure."""
+    """Return a GPU's placements now, in order; None while MIG mode is off. Pure."""
     is_on = gpu.mig is not None
     if cut.mode is not None and cut.mode_was == is_on:
         is_on = cut.mode
@@ -72,11 +72,11 @@ class Cuts:
         self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
 
     def fingerprint(self) -> Hashable:
-        """Give what changes with every change."""
+        """Return what changes with every change."""
         return self._file.fingerprint()
 
     def read(self) -> Mapping[str, GpuChanges]:
-        """Give the cuts as they are now."""
+        """Return the cuts as they are now."""
         return {pci: _cut_of(wire) for pci, wire in self._file.read().items()}
 
     def change(self, pci: str, edit: Callable[[GpuChanges], GpuChanges]) -> None:

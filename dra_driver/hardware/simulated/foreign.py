@@ -71,7 +71,7 @@ def _check_key(section: Fields, key: object) -> None:
 
 
 def _attribute(section: Fields, key: str, value: object) -> Wire:
-    """Give a value in wire form; `{version: "1.2.3"}` for a version."""
+    """Return a value in wire form; `{version: "1.2.3"}` for a version."""
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, int):

@@ -64,12 +64,12 @@ class SimulatedHardware:
         self._read()
 
     def is_present(self) -> bool:
-        """Say whether the profile has a GPU, lost or not."""
+        """Return whether the profile has a GPU, lost or not."""
         self.discover()
         return self._has_gpus
 
     def fingerprint(self) -> Hashable:
-        """Give what changes with the profile's file and with every partition."""
+        """Return what changes with the profile's file and with every partition."""
         return (self._file_fingerprint(), self._cuts.fingerprint())
 
     def _file_fingerprint(self) -> Hashable:
@@ -80,7 +80,7 @@ class SimulatedHardware:
         return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def discover(self) -> Facts:
-        """Give the facts of the profile as it is on disk now.
+        """Return the facts of the profile as it is on disk now.
 
         Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
         """
@@ -90,12 +90,12 @@ class SimulatedHardware:
             raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
 
     def common_edits(self) -> Edits:
-        """Give the control nodes, and the environment that keeps other runtimes from adding GPUs."""
+        """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
         nodes = tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
         return Edits(device_nodes=nodes, env=("NVIDIA_VISIBLE_DEVICES=void",))
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Give the GPU's node, and for a partition its two capability nodes.
+        """Return the GPU's node, and for a partition its two capability nodes.
 
         Raises: HardwareError("hardware.node-missing") for a partition that does not exist now.
         """
@@ -152,7 +152,7 @@ class SimulatedHardware:
         return known
 
     def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Give nothing: no instance is ever unfinished here."""
+        """Return nothing: no instance is ever unfinished here."""
         del gpu
         return ()
 
@@ -205,7 +205,7 @@ class SimulatedHardware:
 
 
 def _as_cut(profile: Profile, cuts: Cuts) -> Profile:
-    """Give the profile with the partitions that there are now."""
+    """Return the profile with the partitions that there are now."""
     known = cuts.read()
     gpus = (replace(gpu, mig=placements_of(gpu, known.get(gpu.pci_address, GpuChanges()))) for gpu in profile.gpus)
     return replace(profile, gpus=tuple(gpus))
@@ -219,7 +219,7 @@ def _boot_id(roots: Roots) -> str:
 
 
 def facts_of(profile: Profile, node_name: str) -> Facts:
-    """Give what discovery would find on a node with this profile. Pure."""
+    """Return what discovery would find on a node with this profile. Pure."""
     if profile.waiting_for:
         return Facts("simulated", waiting_for=profile.waiting_for)
     gpus = sorted(profile.gpus, key=lambda gpu: gpu.pci_address)
@@ -273,7 +273,7 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
 
 
 def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
-    """Give the profiles of which everything is known, in order of id."""
+    """Return the profiles of which everything is known, in order of id."""
     made = []
     for profile in table.profiles:
         engines = profile.engines
@@ -300,7 +300,7 @@ def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
 
 
 def _partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
-    """Give the facts of a partition; the decoder has seen to it that all of them are known."""
+    """Return the facts of a partition; the decoder has seen to it that all of them are known."""
     profile, engines = placement.profile, placement.profile.engines
     if profile.gi_profile_id is None or profile.memory_mib is None or not (profile.multiprocessors and engines):
         raise InputError("profile", f"the figures of {profile.name} are not known")

@@ -51,7 +51,7 @@ class ModelMigProfile:
 
     @property
     def has_figures(self) -> bool:
-        """Say whether everything is known that a partition of it reports."""
+        """Return whether everything is known that a partition of it reports."""
         known = (self.gi_profile_id, self.memory_mib, self.multiprocessors, self.engines)
         return all(figure is not None for figure in known)
 
@@ -79,7 +79,7 @@ class Placement:
 
     @property
     def slices(self) -> range:
-        """Give the memory slices that it covers."""
+        """Return the memory slices that it covers."""
         return range(self.start, self.start + self.profile.memory_slices)
 
 
@@ -130,7 +130,7 @@ def _decode_engines(row: Fields) -> Engines | None:
 
 
 def placement_faults(table: MigTable, placements: Sequence[Placement]) -> Iterator[tuple[int, str]]:
-    """Say which placements are not possible, each with its index and why; nothing for a possible cut."""
+    """Return which placements are not possible, each with its index and why; nothing for a possible cut."""
     taken: dict[int, str] = {}
     counts: Counter[str] = Counter()
     compute = 0

@@ -37,7 +37,7 @@ class Model:
 
 
 def model_names() -> tuple[str, ...]:
-    """Give the names of the shipped models."""
+    """Return the names of the shipped models."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

@@ -80,7 +80,7 @@ class Profile:
 
 
 def profile_names() -> tuple[str, ...]:
-    """Give the names of the shipped profiles."""
+    """Return the names of the shipped profiles."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

@@ -30,7 +30,7 @@ class StateFile:
         self._changes = 0
 
     def fingerprint(self) -> Hashable:
-        """Give what changes with every change."""
+        """Return what changes with every change."""
         if self._path is None:
             return self._changes
         try:
@@ -40,7 +40,7 @@ class StateFile:
         return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def read(self) -> Mapping[str, State]:
-        """Give the states as they are now."""
+        """Return the states as they are now."""
         if self._path is None:
             return self._held
         try:

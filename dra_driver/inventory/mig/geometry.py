@@ -32,12 +32,12 @@ class Wanted:
 
 
 def is_geometry(name: str, configurations: Configurations) -> bool:
-    """Say whether a name can mean a geometry: one of the file, one of ours, or a list."""
+    """Return whether a name can mean a geometry: one of the file, one of ours, or a list."""
     return name in configurations or name.startswith(ALL) or listed(name) is not None
 
 
 def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configurations) -> Wanted | str | None:
-    """Say how a GPU is to be; `index` is its place among the node's GPUs in PCI order.
+    """Return how a GPU is to be; `index` is its place among the node's GPUs in PCI order.
 
     Gives a text where that is not possible, None where the configuration does not speak of this GPU.
     """

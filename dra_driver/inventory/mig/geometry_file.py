@@ -42,7 +42,7 @@ class GeometryEntry:
     filters: frozenset[int] = frozenset()  # PCI device id << 16 | vendor id
 
     def speaks_of(self, gpu: GpuFacts, index: int) -> bool:
-        """Say whether the entry is about this GPU, the index-th of its node."""
+        """Return whether the entry is about this GPU, the index-th of its node."""
         is_chosen = self.indices is None or index in self.indices
         return is_chosen and (not self.filters or gpu.pci_id in self.filters)
 

@@ -33,7 +33,7 @@ class GeometryRule:
     geometry: str
 
     def fits(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Say whether the rule is for this node."""
+        """Return whether the rule is for this node."""
         key, is_label, value = self.selector.partition("=")
         if is_label:
             return labels.get(key) == value
@@ -64,5 +64,5 @@ def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
 
 
 def geometry_of(rules: tuple[GeometryRule, ...], node: str, labels: Mapping[str, str]) -> str:
-    """Give a node's geometry, "" for none."""
+    """Return a node's geometry, "" for none."""
     return next((rule.geometry for rule in rules if rule.fits(node, labels)), "")

@@ -61,16 +61,16 @@ class Ownership:
     tenants: frozenset[tuple[str, str]] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
-        """Say whether a partition is ours."""
+        """Return whether a partition is ours."""
         place = (gpu.pci_address, partition.gi_profile_id, partition.start)
         return partition.uuid in self.uuids or place in self.places
 
     def foreign(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Give the GPU's partitions that are an administrator's."""
+        """Return the GPU's partitions that are an administrator's."""
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
 
     def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Give where an administrator's instances stand: profile id and start, of usable ones first."""
+        """Return where an administrator's instances stand: profile id and start, of usable ones first."""
         others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
         return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
 
@@ -88,7 +88,7 @@ STATIC = MigPolicy()
 
 
 def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
-    """Give every placement that may be asked for, in order of profile and start."""
+    """Return every placement that may be asked for, in order of profile and start."""
     return tuple(
         Cut(profile, start)
         for profile in gpu.mig_profiles
@@ -98,7 +98,7 @@ def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
 
 
 def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
-    """Say whether Prepare may cut this GPU.
+    """Return whether Prepare may cut this GPU.
 
     Not one with an administrator's partition. One whose MIG mode only a reset can change is cut while the mode is on.
     """
@@ -108,7 +108,7 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
 
 
 def whole_is_offered(gpu: GpuFacts) -> bool:
-    """Say whether a GPU that Prepare may cut is offered whole too."""
+    """Return whether a GPU that Prepare may cut is offered whole too."""
     return gpu.mig_toggles_without_reset or not gpu.mig_enabled
 
 
@@ -126,7 +126,7 @@ def partition_to_be(cut: Cut) -> PartitionFacts:
 
 
 def cut_of_partition(partition: PartitionFacts) -> Cut:
-    """Give the placement of an existing partition; where else it could be placed is not known."""
+    """Return the placement of an existing partition; where else it could be placed is not known."""
     engines = {name: getattr(partition, name) for name in _ENGINES}
     slices = int(partition.profile.partition("g.")[0]) if partition.profile.partition("g.")[0].isdigit() else 0
     profile = MigProfile(
@@ -141,7 +141,7 @@ def counter_set_name(gpu: GpuFacts) -> str:
 
 
 def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give all that there is to consume of a GPU: of each engine as much as its largest profile has.
+    """Return all that there is to consume of a GPU: of each engine as much as its largest profile has.
 
     Where no profile of the whole GPU is known, as much as its partitions can have at one time.
     """
@@ -151,13 +151,13 @@ def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
 
 
 def counters_of_cut(cut: Cut) -> dict[str, int]:
-    """Give what one placement consumes."""
+    """Return what one placement consumes."""
     counters = {name: getattr(cut.profile, field) for field, name in _COUNTERS.items()}
     return counters | {_slice(index): 1 for index in cut.slices}
 
 
 def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Give the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
+    """Return the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
 
     Nothing where no profile of the whole GPU is known: the GPU has more than the largest that is.
     """
@@ -175,7 +175,7 @@ def _slices_of(cuts: Sequence[Cut]) -> int:
 
 
 def _are_complete(cuts: Sequence[Cut]) -> bool:
-    """Say whether a profile of the whole GPU is among them."""
+    """Return whether a profile of the whole GPU is among them."""
     return any(cut.profile.size == _slices_of(cuts) for cut in cuts)
 
 
@@ -184,7 +184,7 @@ def _largest(cuts: Sequence[Cut], field: str) -> int:
 
 
 def _most_at_once(cuts: Sequence[Cut], field: str) -> int:
-    """Give the most of an engine that partitions side by side can have, no profile more often than it may stand."""
+    """Return the most of an engine that partitions side by side can have, no profile more often than it may stand."""
     best = [0]
     for end in range(1, _slices_of(cuts) + 1):
         ending = [best[cut.start] + int(getattr(cut.profile, field)) for cut in cuts if cut.slices.stop == end]

@@ -13,7 +13,7 @@ ON_DEMAND = "cut on demand"
 
 
 def how_offered(gpu: GpuFacts, policy: MigPolicy) -> str:
-    """Say how a GPU is offered where the API server counts, and why not cut on demand if it is not.
+    """Return how a GPU is offered where the API server counts, and why not cut on demand if it is not.
 
     >>> from dra_driver.hardware.facts import GpuFacts
     >>> how_offered(GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 30), MigPolicy(True))

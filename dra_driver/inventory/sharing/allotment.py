@@ -32,7 +32,7 @@ class Allotment:
 
 
 def replica_memory(memory: int, replicas: int) -> int:
-    """Give the memory of one replica in bytes: whole MiB, as MPS daemons count.
+    """Return the memory of one replica in bytes: whole MiB, as MPS daemons count.
 
     >>> replica_memory(81559 << 20, 4) >> 20
     20389
@@ -41,7 +41,7 @@ def replica_memory(memory: int, replicas: int) -> int:
 
 
 def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
-    """Say what a device shared by a rule has and how much one share takes; or why that can't be.
+    """Return what a device shared by a rule has and how much one share takes; or why that can't be.
 
     Shapes: with n replicas exactly n shares fit; with a portion as many as there are amounts left.
     """

@@ -24,7 +24,7 @@ _ID = re.compile(r"[0-9]{1,3}(:[0-9]{1,2})?|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 
 
 def decode_device_plugin(root: Fields) -> SharingRules:
-    """Give the rules of the file; faults are added to the fields' own."""
+    """Return the rules of the file; faults are added to the fields' own."""
     notes: list[str] = []
     for name in _OTHER:
         root.any(name)

@@ -71,7 +71,7 @@ class SharingOffers:
                 self.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Say whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
+        """Return whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
         name = gpu_name(gpu.pci_address)
         return name in self._rules or self._is_held_in_shares(name)
 
@@ -88,7 +88,7 @@ class SharingOffers:
             self.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
 
     def offer(self, device: Device) -> ShareOffer:
-        """Say what a device is offered as. A placement that Prepare makes is never shared."""
+        """Return what a device is offered as. A placement that Prepare makes is never shared."""
         if device.cut is not None:
             return ShareOffer((device,))
         rule = self._rules.get(device.name)
@@ -167,7 +167,7 @@ def _is_hard(device: Device, rule: SharingRule) -> bool:
 
 
 def _why_not(device: Device) -> str:
-    """Say why the driver can't limit what its users have of a device's memory."""
+    """Return why the driver can't limit what its users have of a device's memory."""
     if device.type is DeviceType.MIG:
         return "the driver does not know for partitions, which the hardware cuts"
     if MEMORY not in device.capacity:

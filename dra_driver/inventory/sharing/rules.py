@@ -37,7 +37,7 @@ class Match:
     first: int | None = None
 
     def is_met_by(self, device: Device, index: str) -> bool:
-        """Say whether a device is meant, wherever it is."""
+        """Return whether a device is meant, wherever it is."""
         product = device.gpu.product_name or ""
         profile = device.partition.profile if device.partition else ""
         return (
@@ -49,7 +49,7 @@ class Match:
         )
 
     def is_met_on(self, node: str, labels: Mapping[str, str] | None) -> bool:
-        """Say whether a node is meant, or may be while its labels are not known."""
+        """Return whether a node is meant, or may be while its labels are not known."""
         if self.nodes and not _is_one_of(node, self.nodes):
             return False
         return labels is None or all(key in labels and fnmatchcase(labels[key], value) for key, value in self.labels)
@@ -97,11 +97,11 @@ class SharingRules:
 
     @property
     def need_labels(self) -> bool:
-        """Say whether a rule asks for labels of the node."""
+        """Return whether a rule asks for labels of the node."""
         return any(rule.match.labels for rule in self.rules)
 
     def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, SharingRule]:
-        """Give the rule of each device that is shared, by name. `devices` come with their indices.
+        """Return the rule of each device that is shared, by name. `devices` come with their indices.
 
         While the node's labels are not known, a device that a rule with labels may mean is left out of every later
         rule: it stays whole.

@@ -37,11 +37,11 @@ class Folders:
         self.log = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
 
     def path(self, name: str) -> str:
-        """Give a file in the pipe folder."""
+        """Return a file in the pipe folder."""
         return f"{self.pipe}/{name}"
 
     def running(self) -> int:
-        """Give the pid of the daemon that serves the pipe folder; 0 when there is none."""
+        """Return the pid of the daemon that serves the pipe folder; 0 when there is none."""
         try:
             fd = os.open(self.path(PID_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a client may have made it
             with open(fd, encoding="utf-8") as file:  # noqa: PTH123
@@ -81,7 +81,7 @@ class ServerProcess:
         return [int(word) for word in self.ask("LIST").split()]
 
     def has_ended(self) -> bool:
-        """Say whether the process is gone."""
+        """Return whether the process is gone."""
         try:
             return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:

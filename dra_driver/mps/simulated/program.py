@@ -11,5 +11,5 @@ _FILE = Path(__file__).resolve().with_name("control.py")
 
 
 def simulated_program() -> ControlProgram:
-    """Give the simulated control program: it shares no GPU, and needs no privilege."""
+    """Return the simulated control program: it shares no GPU, and needs no privilege."""
     return ControlProgram((sys.executable, "-I", "-S", str(_FILE)))

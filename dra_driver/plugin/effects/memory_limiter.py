@@ -111,12 +111,12 @@ class MemoryLimiter:
 
 
 def limit_steps(record: Record) -> tuple[MemoryLimitStep, ...]:
-    """Give the limits that a recorded claim has set."""
+    """Return the limits that a recorded claim has set."""
     return tuple(limit_step_of_record(step) for step in record.steps if step.get("kind") == MemoryLimitStep.kind)
 
 
 def limits_in_force(steps: Sequence[Step], recorded: Iterable[Mapping[str, object]]) -> tuple[Step, ...]:
-    """Give the steps of a plan with the limits that the claim was prepared with: the configuration may differ now."""
+    """Return the steps of a plan with the limits that the claim was prepared with: the configuration may differ now."""
     known = {str(r["key"]): limit_step_of_record(r) for r in recorded if r.get("kind") == MemoryLimitStep.kind}
     *others, last = [_joined(s, known.pop(s.key, s)) if isinstance(s, MemoryLimitStep) else s for s in steps]
     return (*others, *known.values(), last)

@@ -26,12 +26,12 @@ class PodCgroups:
         self._kubepods: tuple[Path, ...] = ()
 
     def of(self, uids: Iterable[str]) -> dict[str, str]:
-        """Give the folders of those pods that have one, by UID."""
+        """Return the folders of those pods that have one, by UID."""
         found = self.all()
         return {uid: found[uid] for uid in uids if uid in found}
 
     def all(self) -> dict[str, str]:
-        """Give the folders of all pods, by UID."""
+        """Return the folders of all pods, by UID."""
         if not self._kubepods or not all(path.is_dir() for path in self._kubepods):
             self._kubepods = tuple(_roots(self._root, _DEPTH))
         folders = [

@@ -39,7 +39,7 @@ class DriverCdiNames:
 
     @property
     def kind(self) -> str:
-        """Give the kind of all devices that this driver prepares."""
+        """Return the kind of all devices that this driver prepares."""
         return ids.kind(self.driver)
 
     def file(self, uid: str) -> str:
@@ -51,7 +51,7 @@ class DriverCdiNames:
         return ids.device_name(uid, device, share_id)
 
     def id(self, uid: str, device: str, share_id: str | None) -> str:
-        """Give the fully qualified id of that device."""
+        """Return the fully qualified id of that device."""
         return ids.device_id(self.driver, uid, device, share_id)
 
 
@@ -72,7 +72,7 @@ class Effects:
         self._partitioner, self._sharer, self._limiter = partitioner, sharer, limiter
 
     def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
-        """Give what is to be recorded before anything is done. Raises: HardwareError."""
+        """Return what is to be recorded before anything is done. Raises: HardwareError."""
         return tuple(
             self._partitioner.look(s) if isinstance(s, (MigModeStep, MigPartitionStep)) else s.record() for s in steps
         )
@@ -181,7 +181,7 @@ class Effects:
         return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
     def _edits_of(self, gpu: GpuFacts, partition: PartitionFacts, patience: Deadline) -> Edits:
-        """Give what a partition that was just made needs; its nodes may come a moment after it.
+        """Return what a partition that was just made needs; its nodes may come a moment after it.
 
         Raises: HardwareError.
         """
@@ -195,7 +195,7 @@ class Effects:
 
 
 def owner_env(recorded: Wire) -> tuple[str, ...]:
-    """Give the variable that says whose a partition is, should the ledger be lost; none for an administrator's.
+    """Return the variable that says whose a partition is, should the ledger be lost; none for an administrator's.
 
     Each partition has a name of its own: a container that has several would see only the last.
     """
@@ -204,19 +204,19 @@ def owner_env(recorded: Wire) -> tuple[str, ...]:
 
 
 def is_only_file(recorded: Sequence[Wire]) -> bool:
-    """Say whether recorded steps wrote a CDI file and did nothing else to the node."""
+    """Return whether recorded steps wrote a CDI file and did nothing else to the node."""
     return all(step.get("kind") == CdiFileStep.kind for step in recorded)
 
 
 def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:
-    """Give the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
+    """Return the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
     known = {_key(step): step for step in recorded}
     steps = [known.pop(_key(step), step) for step in planned]
     return [*known.values(), *steps]
 
 
 def _sharing(steps: Iterable[Step], recorded: Sequence[Wire]) -> tuple[tuple[SharingStep, Wire], ...]:
-    """Give the steps that share devices, each with what is recorded of it."""
+    """Return the steps that share devices, each with what is recorded of it."""
     return tuple((s, recorded[_index_of(s, recorded)]) for s in steps if isinstance(s, SharingStep))
 
 

@@ -43,7 +43,7 @@ class RegistrationService(Protocol):
 
 
 def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler[Any, Any]:
-    """Give the method table of the registration socket."""
+    """Return the method table of the registration socket."""
     return grpc.method_handlers_generic_handler(
         REGISTRATION_SERVICE,
         {
@@ -58,7 +58,7 @@ def dra_methods(
     prepare: Behaviour,
     unprepare: Behaviour,
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Give the method table of one version of the DRA service; messages are those of `MESSAGES[version]`."""
+    """Return the method table of one version of the DRA service; messages are those of `MESSAGES[version]`."""
     messages = MESSAGES[version]
     return grpc.method_handlers_generic_handler(
         VERSIONS[version],

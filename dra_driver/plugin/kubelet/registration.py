@@ -43,7 +43,7 @@ class Registration:
 
     @property
     def is_reachable(self) -> bool:
-        """Say whether the socket is still ours: a kubelet that starts anew would not find us otherwise."""
+        """Return whether the socket is still ours: a kubelet that starts anew would not find us otherwise."""
         with self._mutex:
             return not self._is_open or self._is_ours()
 
@@ -55,7 +55,7 @@ class Registration:
             self._made, self._is_open = identity(self._path), True
 
     def methods(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Give the service, for the server's table."""
+        """Return the service, for the server's table."""
         return registration_methods(self)
 
     def stop(self) -> None:

@@ -77,7 +77,7 @@ class SameNameDrivers:
             self._thread.join(timeout_s)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Give the reason as a problem of the node."""
+        """Return the reason as a problem of the node."""
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def find(self) -> str:
@@ -142,7 +142,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
-    """Give the sockets that somebody listens on, with what tells each from one made anew."""
+    """Yield the sockets that somebody listens on, with what tells each from one made anew."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:

@@ -69,17 +69,17 @@ class PluginServer:
 
     @property
     def registered(self) -> bool:
-        """Say whether the kubelet has accepted the registration."""
+        """Return whether the kubelet has accepted the registration."""
         return self._registration.is_registered
 
     @property
     def last_error(self) -> str:
-        """Give the kubelet's last word against the registration, or our own."""
+        """Return the kubelet's last word against the registration, or our own."""
         return self._registration.last_error
 
     @property
     def is_reachable(self) -> bool:
-        """Say whether both sockets are still ours: a kubelet that starts anew could not call us otherwise."""
+        """Return whether both sockets are still ours: a kubelet that starts anew could not call us otherwise."""
         return self._is_ours() and self._registration.is_reachable
 
     def start(self) -> None:

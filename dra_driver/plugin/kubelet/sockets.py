@@ -106,7 +106,7 @@ def sweep(driver: str, paths: SocketPaths) -> int:
 
 
 def identity(path: Path) -> Identity | None:
-    """Give what tells this file from another one that is put in its place; None where there is none."""
+    """Return what tells this file from another one that is put in its place; None where there is none."""
     try:
         status = path.lstat()
     except OSError:
@@ -115,7 +115,7 @@ def identity(path: Path) -> Identity | None:
 
 
 def is_refused(path: Path) -> bool:
-    """Say whether nobody listens: connecting is refused. A full queue or a missing permission is somebody."""
+    """Return whether nobody listens: connecting is refused. A full queue or a missing permission is somebody."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED

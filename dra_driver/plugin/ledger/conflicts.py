@@ -25,7 +25,7 @@ class Conflict:
 
 
 def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Give what a claim is to hold: devices with their share ids, and parts of GPUs."""
+    """Return what a claim is to hold: devices with their share ids, and parts of GPUs."""
     return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
 
 
@@ -45,7 +45,7 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
 
 
 def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
-    """Give the rivals among what that query found: two shares of a device are none."""
+    """Return the rivals among what that query found: two shares of a device are none."""
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
         Conflict(row["device"], record_of_row(row))
@@ -55,7 +55,7 @@ def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> t
 
 
 def by_holder(rivals: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]:
-    """Give each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
+    """Return each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
     groups: dict[tuple[str, tuple[str, ...]], list[Conflict]] = {}
     for rival in rivals:
         groups.setdefault((rival.record.uid, rival.pods), []).append(rival)

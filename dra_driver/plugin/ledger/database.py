@@ -266,7 +266,7 @@ def _locked(path: Path, started: float) -> LedgerError:
 
 
 def quoted(path: Path) -> str:
-    """Give a path as part of an SQLite URI."""
+    """Return a path as part of an SQLite URI."""
     return os.fspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 

@@ -53,7 +53,7 @@ class DeviceEffect:
     progress: str = Progress.APPLYING
 
     def record(self) -> Wire:
-        """Give the effect as JSON."""
+        """Return the effect as JSON."""
         return {
             "device": asdict(self.device),
             "settings": record_of_settings(self.settings),
@@ -77,7 +77,7 @@ class Holder:
 
 
 def effect_of_record(record: Wire) -> DeviceEffect:
-    """Give the effect that `DeviceEffect.record` wrote; keys that a newer agent added are ignored.
+    """Return the effect that `DeviceEffect.record` wrote; keys that a newer agent added are ignored.
 
     Raises: KeyError, TypeError, ValueError for anything else.
     """
@@ -94,14 +94,14 @@ class LedgerQuery(Protocol):
     """Runs a query on the ledger."""
 
     def __call__(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
-        """Give the rows. Raises: LedgerError."""
+        """Return the rows. Raises: LedgerError."""
 
 
 class Write(Protocol):
     """Runs a job in a durable transaction on the ledger."""
 
     def __call__(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
-        """Give what the job gives. Raises: LedgerError."""
+        """Return what the job gives. Raises: LedgerError."""
 
 
 class DeviceEffects:
@@ -111,7 +111,7 @@ class DeviceEffects:
         self._read, self._write = read, write
 
     def get(self, device: str) -> DeviceEffect | None:
-        """Give a device's effect. Raises: LedgerError("ledger.record") for what can't be read."""
+        """Return a device's effect. Raises: LedgerError("ledger.record") for what can't be read."""
         rows = self._read("SELECT * FROM device_effects WHERE device = ?", (device,))
         return _effect_of_row(rows[0]) if rows else None
 
@@ -120,7 +120,7 @@ class DeviceEffects:
         return tuple(row["device"] for row in self._read("SELECT device FROM device_effects ORDER BY device"))
 
     def uuids(self) -> frozenset[str]:
-        """Give the UUIDs of the devices that have an effect, also of one that a newer agent made."""
+        """Return the UUIDs of the devices that have an effect, also of one that a newer agent made."""
         found: set[str] = set()
         for row in self._read("SELECT identity FROM device_effects"):
             identity: dict[str, Any] = json.loads(row["identity"])
@@ -128,7 +128,7 @@ class DeviceEffects:
         return frozenset(found)
 
     def holders(self, device: str) -> tuple[Holder, ...]:
-        """Give the claims that hold a device's effect."""
+        """Return the claims that hold a device's effect."""
         sql = (
             "SELECT claims.uid, claims.namespace, claims.name FROM effect_holds "
             "JOIN claims ON claims.uid = effect_holds.claim_uid WHERE effect_holds.device = ? ORDER BY claims.uid"

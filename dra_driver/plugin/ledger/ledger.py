@@ -96,16 +96,16 @@ class Ledger:
     # Reading
 
     def get(self, uid: str) -> Record | None:
-        """Give one claim."""
+        """Return one claim."""
         rows = self._read("SELECT * FROM claims WHERE uid = ?", (uid,))
         return record_of_row(rows[0]) if rows else None
 
     def records(self) -> tuple[Record, ...]:
-        """Give every claim; for start-up and the reaper, never within a call."""
+        """Return every claim; for start-up and the reaper, never within a call."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
 
     def unfinished(self) -> tuple[str, ...]:
-        """Give the UIDs of half-done claims."""
+        """Return the UIDs of half-done claims."""
         marks = ", ".join("?" for _ in UNFINISHED)
         return tuple(r["uid"] for r in self._read(f"SELECT uid FROM claims WHERE state IN ({marks})", UNFINISHED))  # noqa: S608
 
@@ -114,7 +114,7 @@ class Ledger:
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
     def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Conflict, ...]:
-        """Give the claims that hold a device which this claim is to own, or what it occupies of one.
+        """Return the claims that hold a device which this claim is to own, or what it occupies of one.
 
         So do claims of this boot whose containers may still run. Two shares of a device are no rivals.
         """
@@ -135,7 +135,7 @@ class Ledger:
         return frozenset(row["device"] for row in self._read(sql))
 
     def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
-        """Say whether a claim other than the one given occupies a part of a GPU, or all of it.
+        """Return whether a claim other than the one given occupies a part of a GPU, or all of it.
 
         Claims that are being undone don't count: of several the last one must find nobody.
         """
@@ -146,14 +146,14 @@ class Ledger:
         return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(ClaimState.UNPREPARING))))
 
     def modes(self, boot_id: str) -> frozenset[str]:
-        """Give the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
+        """Return the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
         if not self.is_read_only or self._reads_only:
             rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
 
     def is_empty(self) -> bool:
-        """Say whether nothing would be lost with the file. Raises: LedgerError."""
+        """Return whether nothing would be lost with the file. Raises: LedgerError."""
         if self.is_read_only or self.count() or self.kept_back.has_any():
             return False
         return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
@@ -311,7 +311,7 @@ def as_far_as_there_is_room(what: str) -> Iterator[None]:
 
 
 def has_claims(path: str | Path) -> bool:
-    """Say whether the ledger at `path` may hold claims; one that can't be read may."""
+    """Return whether the ledger at `path` may hold claims; one that can't be read may."""
     if not Path(path).exists():
         return False
     try:

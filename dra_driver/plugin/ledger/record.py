@@ -62,7 +62,7 @@ class Record:
         return tuple(name for name in names if not replicated_name(name))
 
     def claim(self) -> AllocatedClaim:
-        """Give the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
+        """Return the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
         try:
             return claim_of_record(self.uid, self.namespace, self.name, self.allocation)
         except (DriverError, KeyError, TypeError) as exc:
@@ -70,7 +70,7 @@ class Record:
 
 
 def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Record:
-    """Give the intent to carry out a plan; `steps` are its steps as recorded."""
+    """Return the intent to carry out a plan; `steps` are its steps as recorded."""
     return Record(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
@@ -107,7 +107,7 @@ def record_of_row(row: sqlite3.Row) -> Record:
 
 
 def row_of_record(record: Record) -> dict[str, Any]:
-    """Give the columns of a record."""
+    """Return the columns of a record."""
     return {
         "uid": record.uid,
         "namespace": record.namespace,
@@ -120,10 +120,10 @@ def row_of_record(record: Record) -> dict[str, Any]:
 
 
 def json_text(value: Wire | Sequence[Wire]) -> str:
-    """Give the column of an allocation or of steps."""
+    """Return the column of an allocation or of steps."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
-    """Give the devices that the claim owns; admin access never owns."""
+    """Return the devices that the claim owns; admin access never owns."""
     return tuple(device for device in claim.devices if not device.is_admin)

@@ -56,7 +56,7 @@ class DeclaredMig:
 
     @property
     def is_declared(self) -> bool:
-        """Say whether there is anything to apply."""
+        """Return whether there is anything to apply."""
         return self._source.is_declared
 
     def stand_aside(self) -> int:
@@ -131,6 +131,6 @@ class DeclaredMig:
 
 
 def _is_of(gpu: GpuFacts, device: str) -> bool:
-    """Say whether a device is a GPU or cut from it."""
+    """Return whether a device is a GPU or cut from it."""
     whole = gpu_name(gpu.pci_address)
     return device == whole or device.startswith((f"{whole}-", f"{whole}/"))

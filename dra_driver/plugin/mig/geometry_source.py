@@ -53,11 +53,11 @@ class GeometrySource:
 
     @property
     def is_declared(self) -> bool:
-        """Say whether anything is declared for any node."""
+        """Return whether anything is declared for any node."""
         return bool(self._rules)
 
     def name(self) -> str:
-        """Give the name that counts now, "" for none. Raises: ApiError."""
+        """Return the name that counts now, "" for none. Raises: ApiError."""
         needs_labels = any(rule.geometry == FROM_LABEL or "=" in rule.selector for rule in self._rules)
         labels: Mapping[str, str] = {}
         if needs_labels:
@@ -69,7 +69,7 @@ class GeometrySource:
         return "" if not wanted or self._has_manager(labels) else wanted
 
     def configurations(self) -> Configurations:
-        """Give the file's configurations; none without a file."""
+        """Return the file's configurations; none without a file."""
         if self._file is None:
             return {}
         try:

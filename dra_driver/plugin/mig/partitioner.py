@@ -53,7 +53,7 @@ class Partitioner:
         self._mode_changed = mode_changed
 
     def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
-        """Give the intent to record: ours if nothing stands there now. Raises: HardwareError."""
+        """Return the intent to record: ours if nothing stands there now. Raises: HardwareError."""
         if isinstance(step, MigModeStep):
             return {**step.record(), "bootId": self._boot_id}
         owner = OTHER if self.find(step) else US
@@ -62,7 +62,7 @@ class Partitioner:
     def make(
         self, step: MigPartitionStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
     ) -> tuple[PartitionFacts, Wire]:
-        """Give the partition, made now unless it is there, and what to record of it.
+        """Return the partition, made now unless it is there, and what to record of it.
 
         `note` records an intent durably before something is made that the ledger does not know of yet.
 
@@ -90,7 +90,7 @@ class Partitioner:
             time.sleep(_POLL_SECONDS)
 
     def find(self, step: MigPartitionStep) -> PartitionFacts | None:
-        """Give the partition if it exists now. Raises: HardwareError."""
+        """Return the partition if it exists now. Raises: HardwareError."""
         return self._find(step.gpu, step.cut.profile.gi_profile_id, step.cut.start)
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:

@@ -69,16 +69,16 @@ class DevicePluginWatch:
 
     @property
     def is_known(self) -> bool:
-        """Say whether there was an answer: before it, nothing may be published."""
+        """Return whether there was an answer: before it, nothing may be published."""
         return self._reason is not None
 
     @property
     def reason(self) -> str:
-        """Say which device plugin serves the GPUs; empty when none does."""
+        """Return which device plugin serves the GPUs; empty when none does."""
         return self._reason or ""
 
     def problems(self) -> tuple[Problem, ...]:
-        """Give the reason as a problem of the node."""
+        """Return the reason as a problem of the node."""
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def start(self) -> None:
@@ -138,13 +138,13 @@ def serving(offered: Mapping[str, str], folder: Path) -> str:
 
 
 def allocatable_gpus(node: Wire) -> dict[str, str]:
-    """Give the node's GPU resources of which there is more than none."""
+    """Return the node's GPU resources of which there is more than none."""
     offered = (node.get("status") or {}).get("allocatable") or {}
     return {name: str(count) for name, count in offered.items() if name.startswith(RESOURCES) and str(count) != "0"}
 
 
 def live_sockets(folder: Path) -> list[Path]:
-    """Give the sockets of GPU device plugins behind which somebody listens; a plugin that died leaves its file."""
+    """Return the sockets of GPU device plugins behind which somebody listens; a plugin that died leaves its file."""
     try:
         found = sorted(folder.glob(SOCKETS))
     except OSError:

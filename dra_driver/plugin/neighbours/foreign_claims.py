@@ -180,7 +180,7 @@ def behind(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
 
 
 def _same_gpu(match: re.Match[str], devices: Sequence[Device]) -> list[Device]:
-    """Give the devices of the GPU; of a MIG partition only that one and what could overlap it."""
+    """Return the devices of the GPU; of a MIG partition only that one and what could overlap it."""
     of_gpu = [device for device in devices if device.gpu.minor == int(match["minor"])]
     place = next(filter(None, (known.fullmatch(match["place"] or "") for known in _PLACES)), None)
     if place is None:

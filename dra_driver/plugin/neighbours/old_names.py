@@ -40,12 +40,12 @@ def held_under_other_names(
 
 
 def problems(held: Mapping[str, frozenset[str]]) -> tuple[Problem, ...]:
-    """Give what is held, each as a problem."""
+    """Return what is held, each as a problem."""
     return tuple(Problem(CODE, name, "held by a claim under the name that another version gave it") for name in held)
 
 
 def _minors(store: CdiStore, file: str) -> frozenset[int]:
-    """Give the GPUs whose nodes a claim's CDI file hands out."""
+    """Return the GPUs whose nodes a claim's CDI file hands out."""
     document: Mapping[str, Any] = store.read(file) or {}
     return frozenset(
         int(match[1])

@@ -113,7 +113,7 @@ class _Checker:
     # Names.
 
     def _global(self, name: str) -> Type | None:
-        """Give the type of a name that is not a local variable."""
+        """Return the type of a name that is not a local variable."""
         if name == "device":
             return _DEVICE
         declared = self._declarations.identifiers.get(name)
@@ -151,7 +151,7 @@ class _Checker:
         node.type = BOOL if node.test else self._bindings.substitute(result, unbound_to_dyn=False)
 
     def _field(self, node: Node, operand: Node, field: str, *, optional: bool) -> Type:
-        """Give the type of a field of the operand."""
+        """Return the type of a field of the operand."""
         self.check(operand)
         holder = self._current(operand)
         was_optional = is_optional(holder)
@@ -278,7 +278,7 @@ class _Checker:
         return DYN
 
     def _unwrapped(self, node: Node) -> Type:
-        """Give the type inside an optional entry."""
+        """Return the type inside an optional entry."""
         found = node.type
         if is_optional(found):
             return found.params[0]
@@ -371,7 +371,7 @@ class _Checker:
             self._fault(node, f"expected type '{wanted}' but found '{node.type}'")
 
     def _iteration_types(self, node: Comprehension) -> tuple[Type, Type]:
-        """Give the types of the iteration variables (the second only counts where there is one)."""
+        """Return the types of the iteration variables (the second only counts where there is one)."""
         found = self._current(node.range)
         if found.kind == "list":
             element = found.params[0]

@@ -74,7 +74,7 @@ class Declarations:
         return [name for name in self._rows if name[0].isalpha() and "@" not in name]
 
     def overloads(self, function: str) -> tuple[Overload, ...]:
-        """Give the overloads of a function in resolution order; none if it does not exist."""
+        """Return the overloads of a function in resolution order; none if it does not exist."""
         found = self._overloads.get(function)
         if found is None:
             rows = [row for row in self._rows.get(function, ()) if self._visible(row)]
@@ -96,7 +96,7 @@ class Declarations:
 def is_visible(
     since: str | None, gate: str | None, kubernetes: str, gates: Mapping[str, bool], environment: Environment
 ) -> bool:
-    """Tell whether an entry of the table exists in an environment."""
+    """Return whether an entry of the table exists in an environment."""
     if environment == "stored":
         return True
     if gate is not None:
@@ -105,7 +105,7 @@ def is_visible(
 
 
 def declare(kubernetes: str, gates: Mapping[str, bool] | None, environment: Environment) -> Declarations:
-    """Give the declarations of a version; the same arguments give the same object.
+    """Return the declarations of a version; the same arguments give the same object.
 
     Raises:
         InputError: The version is not one of VERSIONS.

@@ -47,7 +47,7 @@ Entry = tuple[str, Size, Size]  # kind of the container, size of a key, size of 
 
 
 def estimate(root: Node, *, newer: bool) -> int:
-    """Give the worst-case cost of a checked tree; `newer` for the costs since 1.37."""
+    """Return the worst-case cost of a checked tree; `newer` for the costs since 1.37."""
     return _Coster(newer=newer).cost(root)
 
 
@@ -115,7 +115,7 @@ class _Coster:
         return self._paths.get(node, NO_PATH)
 
     def size(self, node: Node) -> Size | None:
-        """Give the size of a node's value, None where nothing is known."""
+        """Return the size of a node's value, None where nothing is known."""
         stored = self._sizes.get(node)
         if stored is not None:
             return stored
@@ -145,11 +145,11 @@ class _Coster:
         return None
 
     def size_or_unknown(self, node: Node) -> Size:
-        """Give the size of a node's value, the full range where nothing is known."""
+        """Return the size of a node's value, the full range where nothing is known."""
         return self.size(node) or UNKNOWN
 
     def entry(self, node: Node) -> Entry | None:
-        """Give the sizes of the entries of a container."""
+        """Return the sizes of the entries of a container."""
         found = self._entries.get(node)
         if found is None and type(node) is Ident:
             local = self._local(node.name)
@@ -245,7 +245,7 @@ class _Coster:
     def _overload(
         self, node: Call, overload: str, target: Operand | None, args: list[Operand], costs: list[int]
     ) -> Estimate:
-        """Give the estimate of one candidate, and note the entry sizes that it passes on."""
+        """Return the estimate of one candidate, and note the entry sizes that it passes on."""
         if overload == "conditional":
             self._join_entries(node, node.args[1], node.args[2])
             size = union(args[1].size or UNKNOWN, args[2].size or UNKNOWN)

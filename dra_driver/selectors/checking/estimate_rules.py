@@ -73,7 +73,7 @@ def rule_for(function: str, overload: str, *, newer: bool) -> Rule | None:
 
 
 def _literal_int(operand: Operand, default: int) -> int:
-    """Give a literal int as an unsigned number (0 for negative ones), anything else as the default."""
+    """Return a literal int as an unsigned number (0 for negative ones), anything else as the default."""
     node = operand.node
     if type(node) is Literal and type(node.value) is int:
         return max(node.value, 0)
@@ -136,7 +136,7 @@ def _constant(cost: int) -> Rule:
 
 
 def _element(operand: Operand) -> tuple[Type, Size] | None:
-    """Give type and size of the elements of a list, None for what is no container."""
+    """Return type and size of the elements of a list, None for what is no container."""
     params = operand.node.type.params
     if not params:
         return None

@@ -43,7 +43,7 @@ def scale(number: int, factor: float) -> int:
 
 
 def union(left: Size, right: Size) -> Size:
-    """Give the range that covers both."""
+    """Return the range that covers both."""
     return min(left[0], right[0]), max(left[1], right[1])
 
 
@@ -67,7 +67,7 @@ class Path:
         self.length = length
 
     def append(self, step: str) -> Path:
-        """Give the path one step further, in the same array if it has room."""
+        """Return the path one step further, in the same array if it has room."""
         if self.length < len(self.array):
             self.array[self.length] = step
             return Path(self.array, self.length + 1)
@@ -75,7 +75,7 @@ class Path:
         return Path(array, self.length + 1)
 
     def steps(self) -> list[str]:
-        """Give the steps as they stand now."""
+        """Return the steps as they stand now."""
         return self.array[: self.length]
 
 
@@ -87,7 +87,7 @@ _DRIVER, _DOMAIN, _NAME, _ENTRIES, _VALUE = 63, 63, 32, 32, 64
 
 
 def device_size(path: list[str]) -> Size | None:
-    """Give the size of a value that comes out of `device`; None where the server knows none.
+    """Return the size of a value that comes out of `device`; None where the server knows none.
 
     Source: Kubernetes API resource/v1 limits (DeviceMaxDomainLength, DeviceMaxIDLength, DriverNameMaxLength,
     DeviceAttributeMaxValueLength, ResourceSliceMaxAttributesAndCapacitiesPerDevice).

@@ -45,7 +45,7 @@ _Rule = Callable[[_Args, Any], int]
 
 
 def size_of(value: Any) -> int:
-    """Give the size that a value is charged by."""
+    """Return the size that a value is charged by."""
     kind = type(value)
     if isinstance(value, str | bytes):
         return len(value)
@@ -63,7 +63,7 @@ def size_of(value: Any) -> int:
 
 
 def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any, *, newer: bool) -> int:
-    """Give the cost of a call; `newer` for the costs since 1.37."""
+    """Return the cost of a call; `newer` for the costs since 1.37."""
     overload = overloads[0] if len(overloads) == 1 else ""
     rule = (_SINCE_1_37.get(overload) if newer else None) or _BY_EXTENSION.get(overload)
     if rule is None and overload.endswith(_SORTS):

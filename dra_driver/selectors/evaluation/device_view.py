@@ -37,7 +37,7 @@ class DeviceView:
         self.list_fault: str | None = None  # as `problem`, where they are
 
     def root(self, *, shows_sharing: bool, is_changed: bool = False) -> dict[str, Any]:
-        """Give the value of the variable `device`; with `is_changed`, with quantities of its own."""
+        """Return the value of the variable `device`; with `is_changed`, with quantities of its own."""
         capacity = self.capacity
         if is_changed:
             capacity = Domains()
@@ -103,7 +103,7 @@ def _quantity(amount: Any) -> CelQuantity:
 
 
 def _attribute(attribute: Any) -> Any:
-    """Give the one value that an attribute holds."""
+    """Return the one value that an attribute holds."""
     if not isinstance(attribute, Mapping):
         raise CelError(_UNSUPPORTED)
     for kind, read in _READERS.items():

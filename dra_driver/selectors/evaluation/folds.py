@@ -39,7 +39,7 @@ class Folds:
         return self._next
 
     def is_local(self, name: str) -> bool:
-        """Tell whether a name is a local variable here."""
+        """Return whether a name is a local variable here."""
         return bool(self._slots.get(name))
 
     def local(self, name: str) -> Closure:
@@ -114,7 +114,7 @@ class Folds:
 
 
 def _parts(node: Comprehension) -> tuple[Node | None, Node]:
-    """Give the condition of a collecting loop, if it has one, and its unconditional step."""
+    """Return the condition of a collecting loop, if it has one, and its unconditional step."""
     step = node.step
     assert isinstance(step, Call)  # noqa: S101
     if step.function == "_?_:_":

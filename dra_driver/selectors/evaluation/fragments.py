@@ -46,7 +46,7 @@ class Fragment:
         return self._program.root
 
     def value(self, view: DeviceView) -> tuple[str, str]:
-        """Give the value on a device, printed, and its type there.
+        """Return the value on a device, printed, and its type there.
 
         Raises:
             SelectorRuntimeError: The evaluation failed.

@@ -393,7 +393,7 @@ class Interpreter:
 
 
 def _is_chain(node: Node) -> bool:
-    """Tell whether the node is a name or a chain of accesses."""
+    """Return whether the node is a name or a chain of accesses."""
     kind = type(node)
     if kind is Ident or kind is Select:
         return True

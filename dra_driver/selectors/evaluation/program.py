@@ -76,7 +76,7 @@ def construct(root: Node, kubernetes: str) -> Program:
 
 
 def member_key(value: Any) -> Any:
-    """Give what a value is filed under in a set of constants: exact type and value."""
+    """Return what a value is filed under in a set of constants: exact type and value."""
     return type(value), value
 
 

@@ -71,7 +71,7 @@ class Domains(dict[str, "dict[str, Any]"]):
 
 
 def bound(value: Any) -> Any:
-    """Give what a variable is bound to: an empty map of domains loses its answer to unknown names on the way."""
+    """Return what a variable is bound to: an empty map of domains loses its answer to unknown names on the way."""
     return {} if type(value) is Domains and not value else value
 
 

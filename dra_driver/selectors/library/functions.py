@@ -50,7 +50,7 @@ def refusal(name: str, args: tuple[Any, ...]) -> CelError:
 
 
 def dispatch_name(function: str, *, member: bool) -> str:
-    """Give the name under which a call is filed: one function means different things as a method and by itself."""
+    """Return the name under which a call is filed: one function means different things as a method and by itself."""
     return ".ip" if member and function == "ip" else function
 
 

@@ -39,7 +39,7 @@ _MOST_INCLUDED = 48  # Source: Kubernetes API resource/v1, entries of a list att
 
 
 def is_list(value: Any) -> bool:
-    """Tell whether the value is a list."""
+    """Return whether the value is a list."""
     return type(value) is list or type(value) is Concat
 
 

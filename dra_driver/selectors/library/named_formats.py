@@ -140,7 +140,7 @@ _FORMATS: dict[str, tuple[Callable[[str], list[str]], int]] = {
 
 
 def pattern_size(value: NamedFormat) -> int:
-    """Give the pattern length that the budget charges for validating against a format."""
+    """Return the pattern length that the budget charges for validating against a format."""
     return _FORMATS[value.name][1]
 
 

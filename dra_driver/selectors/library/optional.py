@@ -18,7 +18,7 @@ _ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
 
 
 def is_zero(value: Any) -> bool:
-    """Tell whether a value counts as zero: empty, 0, false, null, the first moment of time."""
+    """Return whether a value counts as zero: empty, 0, false, null, the first moment of time."""
     kind = type(value)
     if value is None:
         return True

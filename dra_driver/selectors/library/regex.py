@@ -56,7 +56,7 @@ class Pattern:
         self._found: dict[str, str] = {}
 
     def matches(self, text: str) -> bool:
-        """Tell whether the pattern matches anywhere in the text."""
+        """Return whether the pattern matches anywhere in the text."""
         known = self._matched.get(text)
         if known is None:
             known = self._program.search(text) is not None
@@ -67,7 +67,7 @@ class Pattern:
         return known
 
     def find(self, text: str) -> str:
-        """Give the first match, or an empty string."""
+        """Return the first match, or an empty string."""
         known = self._found.get(text)
         if known is None:
             found = self._program.search(text)
@@ -79,7 +79,7 @@ class Pattern:
         return known
 
     def find_all(self, text: str, count: int = -1) -> list[str]:
-        """Give the matches in order, at most `count` if that is not negative."""
+        """Return the matches in order, at most `count` if that is not negative."""
         found: list[str] = []
         last = -1
         if count == 0:

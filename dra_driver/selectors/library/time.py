@@ -130,7 +130,7 @@ def _zone(name: str) -> datetime.tzinfo:
 
 
 def _offset(value: Timestamp, zone: str | None) -> int:
-    """Give the seconds that a zone is ahead of UTC at a moment."""
+    """Return the seconds that a zone is ahead of UTC at a moment."""
     if zone is None:
         return 0
     found = _zone(zone)
@@ -191,7 +191,7 @@ def _span(unit: int) -> Callable[[Duration], int]:
 
 
 def accessors() -> dict[str, dict[tuple[type, ...], Callable[..., Any]]]:
-    """Give the accessor functions by name and operand types."""
+    """Return the accessor functions by name and operand types."""
     table: dict[str, dict[tuple[type, ...], Callable[..., Any]]] = {}
     for name in [*_PARTS, "getMilliseconds"]:
         part = _part(name)

@@ -39,7 +39,7 @@ def to_url(text: str) -> Url:
 
 
 def is_request_uri(text: str) -> str | None:
-    """Say what is wrong with a URI; None if nothing is."""
+    """Return what is wrong with a URI; None if nothing is."""
     try:
         _parse(text, request=True)
     except _BadUrl as bad:

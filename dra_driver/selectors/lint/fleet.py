@@ -67,7 +67,7 @@ def mend_missing(subject: LintSubject) -> str | None:
 
 
 def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
-    """Tell whether every verdict stayed the same (errors may have become verdicts)."""
+    """Return whether every verdict stayed the same (errors may have become verdicts)."""
     return all(isinstance(old, str) or old is new for old, new in zip(before, after, strict=True))
 
 

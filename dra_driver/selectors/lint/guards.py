@@ -12,7 +12,7 @@ _LOOSE = frozenset({"_||_", "_?_:_"})
 
 
 def text_of(node: Node, expression: str) -> str:
-    """Give the text of a node; "" for one that a macro made."""
+    """Return the text of a node; "" for one that a macro made."""
     return expression[node.start : node.end] if hasattr(node, "start") else ""
 
 
@@ -106,7 +106,7 @@ def _guard(access: Node, expression: str) -> str:
 
 
 def _is_local(access: Node, leaf: Node) -> bool:
-    """Tell whether an access hangs on a variable that only exists inside the clause."""
+    """Return whether an access hangs on a variable that only exists inside the clause."""
     bound: set[str] = set()
     for node in every(leaf):
         if type(node) is Comprehension:

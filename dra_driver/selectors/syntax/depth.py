@@ -24,7 +24,7 @@ class _Shared:
 
 
 def needs_room(frames: int) -> bool:
-    """Tell whether so many frames may not fit without help."""
+    """Return whether so many frames may not fit without help."""
     return frames > _SMALL
 
 

@@ -174,7 +174,7 @@ def balance(function: str, terms: list[Node], offsets: list[int], low: int, high
 
 
 def qualified_name(node: Node) -> str | None:
-    """Give `a.b.c` if the node is nothing but a chain of plain selections."""
+    """Return `a.b.c` if the node is nothing but a chain of plain selections."""
     parts: list[str] = []
     while type(node) is Select:
         if node.test:

@@ -33,7 +33,7 @@ class Source:
         self._starts: list[int] | None = None
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Give the line, from 1, and the column, from 1, of an offset."""
+        """Return the line, from 1, and the column, from 1, of an offset."""
         if offset == NOWHERE:
             return -1, 0
         if not self.text:

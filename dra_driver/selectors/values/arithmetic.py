@@ -34,26 +34,26 @@ DURATION_OVERFLOW, TIMESTAMP_OVERFLOW = "integer overflow", "timestamp overflow"
 
 
 def to_int(value: int, text: str = INT_OVERFLOW) -> int:
-    """Give the value if it fits an int64."""
+    """Return the value if it fits an int64."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelError(text)
 
 
 def to_uint(value: int) -> Uint:
-    """Give the value if it fits a uint64."""
+    """Return the value if it fits a uint64."""
     if 0 <= value <= UINT_MAX:
         return Uint(value)
     raise CelError(UINT_OVERFLOW)
 
 
 def to_duration(ns: int) -> Duration:
-    """Give a span if it fits an int64 of nanoseconds."""
+    """Return a span if it fits an int64 of nanoseconds."""
     return Duration(to_int(ns, DURATION_OVERFLOW))
 
 
 def to_timestamp(ns: int, offset: int = 0) -> Timestamp:
-    """Give a moment if it lies within the years 1 to 9999."""
+    """Return a moment if it lies within the years 1 to 9999."""
     if TIME_MIN <= ns <= TIME_MAX:
         return Timestamp(ns, offset)
     raise CelError(TIMESTAMP_OVERFLOW)

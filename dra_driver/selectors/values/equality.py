@@ -161,7 +161,7 @@ def map_items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def is_map(value: Any) -> bool:
-    """Tell whether the value is a map."""
+    """Return whether the value is a map."""
     return type(value) is CelMap or isinstance(value, dict)
 
 
@@ -264,7 +264,7 @@ def compare(left: Any, right: Any, operator: str = "") -> int:
 
 
 def is_ordered(value: Any) -> bool:
-    """Tell whether values of this type can be sorted."""
+    """Return whether values of this type can be sorted."""
     return type(value) in _NUMBERS or type(value) in _ORDERED or type(value) in _TIMES
 
 

@@ -84,5 +84,5 @@ MESSAGE_FIELDS: dict[str, dict[str, Type]] = {
 
 
 def message_name(name: str) -> str:
-    """Give the full name of a message that also has a short one."""
+    """Return the full name of a message that also has a short one."""
     return _ALIASES.get(name, name)

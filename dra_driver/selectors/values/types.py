@@ -97,37 +97,37 @@ WILD = frozenset({"dyn", "any", "error"})
 
 
 def list_of(element: Type) -> Type:
-    """Give list(element)."""
+    """Return list(element)."""
     return Type("list", "list", (element,))
 
 
 def map_of(key: Type, value: Type) -> Type:
-    """Give map(key, value)."""
+    """Return map(key, value)."""
     return Type("map", "map", (key, value))
 
 
 def optional_of(value: Type) -> Type:
-    """Give optional_type(value)."""
+    """Return optional_type(value)."""
     return Type("opaque", "optional_type", (value,))
 
 
 def type_of(inner: Type) -> Type:
-    """Give type(inner)."""
+    """Return type(inner)."""
     return Type("type", "type", (inner,))
 
 
 def wrapper_of(inner: Type) -> Type:
-    """Give the nullable protobuf wrapper of a primitive type."""
+    """Return the nullable protobuf wrapper of a primitive type."""
     return Type("wrapper", "wrapper", (inner,))
 
 
 def param(name: str) -> Type:
-    """Give a type parameter."""
+    """Return a type parameter."""
     return Type("param", name)
 
 
 def is_optional(t: Type) -> bool:
-    """Tell whether the type is an optional."""
+    """Return whether the type is an optional."""
     return t.kind == "opaque" and t.name == "optional_type"
 
 
@@ -164,7 +164,7 @@ def _split(text: str) -> list[str]:
 
 
 def equal_or_less_specific(left: Type, right: Type) -> bool:
-    """Tell whether `left` says no more than `right`."""
+    """Return whether `left` says no more than `right`."""
     if left.kind in {"dyn", "any", "param"}:
         return True
     if right.kind in {"dyn", "any", "param"} or left.kind != right.kind:
@@ -180,7 +180,7 @@ def equal_or_less_specific(left: Type, right: Type) -> bool:
 
 
 def most_general(left: Type, right: Type) -> Type:
-    """Give the more general of two types that unify."""
+    """Return the more general of two types that unify."""
     return left if equal_or_less_specific(left, right) else right
 
 
@@ -204,7 +204,7 @@ class Bindings:
         return variable
 
     def assignable(self, left: Type, right: Type) -> bool:
-        """Tell whether the types unify; bindings are kept only if they do."""
+        """Return whether the types unify; bindings are kept only if they do."""
         if left is right and left.closed:
             return True
         mark = len(self._trail)
@@ -214,7 +214,7 @@ class Bindings:
         return False
 
     def assignable_all(self, lefts: list[Type], rights: list[Type]) -> bool:
-        """Tell whether two lists of types unify pairwise; bindings are kept only if all do."""
+        """Return whether two lists of types unify pairwise; bindings are kept only if all do."""
         if len(lefts) != len(rights):
             return False
         mark = len(self._trail)

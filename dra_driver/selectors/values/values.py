@@ -158,7 +158,7 @@ def list_size(value: list[Any] | Concat) -> int:
 
 
 def unfold(value: list[Any] | Concat) -> list[Any]:
-    """Give the elements as one list.
+    """Return the elements as one list.
 
     Raises:
         CelAbort: The list is longer than the budget could ever pay for.
@@ -201,7 +201,7 @@ class SameKey:
 
 
 def raw_key(key: Any) -> Any:
-    """Give what a CelMap files a key under: ints and strings as they are, others apart by type."""
+    """Return what a CelMap files a key under: ints and strings as they are, others apart by type."""
     kind = type(key)
     if kind in _KEY_TYPES:
         return key
@@ -211,7 +211,7 @@ def raw_key(key: Any) -> Any:
 
 
 def plain_key(raw: Any) -> Any:
-    """Give the key that is filed under `raw`."""
+    """Return the key that is filed under `raw`."""
     if type(raw) is SameKey:
         return raw.key
     return raw[1] if type(raw) is tuple else raw
@@ -245,7 +245,7 @@ _NAMES: dict[type, str] = {
 
 
 def type_name(value: Any) -> str:
-    """Give the run-time type's name as messages print it."""
+    """Return the run-time type's name as messages print it."""
     kind = type(value)
     if kind is MessageValue:
         return str(value.name)
@@ -262,5 +262,5 @@ _RUNTIME_NAMES = {
 
 
 def runtime_type_name(t: Type) -> str:
-    """Give the name that a type has as a value."""
+    """Return the name that a type has as a value."""
     return _RUNTIME_NAMES.get(t.kind, t.name)

@@ -83,12 +83,12 @@ class DriverFile:
 
     @property
     def name(self) -> str:
-        """Give its name without folders."""
+        """Return its name without folders."""
         return self.path.rpartition("/")[2]
 
     @property
     def folder(self) -> str:
-        """Give its folder in the container."""
+        """Return its folder in the container."""
         return self.path.rpartition("/")[0]
 
 
@@ -132,7 +132,7 @@ def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: s
 
 
 def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
-    """Give the folder of libcuda and the version in its name; empty texts where there is none.
+    """Return the folder of libcuda and the version in its name; empty texts where there is none.
 
     The loaded version wins, compared by number (580.65.6 is 580.65.06); else the first folder's newest.
     """
@@ -187,7 +187,7 @@ def _existing(root: DriverRoot, folder: str, names: Iterable[str]) -> Iterator[D
 
 
 def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
-    """Give libraries of the version, each once: those beside libcuda first, then of every other folder."""
+    """Yield libraries of the version, each once: those beside libcuda first, then of every other folder."""
     seen: set[str] = set()
     for base in dict.fromkeys((folder, *LIBRARY_FOLDERS)):
         for place in (base, f"{base}/vdpau"):
@@ -201,7 +201,7 @@ def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFi
 
 
 def _aliases(root: DriverRoot, library: DriverFile) -> tuple[str, ...]:
-    """Give the names by which the loader asks for a library: its links in the same folder, `.so.1` and `.so`."""
+    """Return the names by which the loader asks for a library: its links in the same folder, `.so.1` and `.so`."""
     stem = library.name.partition(".so.")[0] + ".so"
     target = root.resolve(library.path)
     links = (
@@ -221,7 +221,7 @@ def _xorg(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
 
 
 def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> Iterator[Link]:
-    """Give the links that the driver's installer makes and ldconfig does not."""
+    """Yield the links that the driver's installer makes and ldconfig does not."""
     for library in (*libraries, *xorg):
         match library.name.partition(".so.")[0]:
             case "libcuda":  # programs dlopen it without a number
@@ -245,7 +245,7 @@ def _configs(root: DriverRoot) -> Iterator[DriverFile]:
 
 
 def _firmware(root: DriverRoot, version: str, sys: str, proc: str) -> Iterator[DriverFile]:
-    """Give the GSP firmware of the version from the first folder that has it.
+    """Yield the GSP firmware of the version from the first folder that has it.
 
     Source: Linux, Documentation/driver-api/firmware/fw_search_path.rst.
     """
@@ -275,7 +275,7 @@ def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
 
 
 def find_program(root: DriverRoot, name: str, folders: Iterable[str]) -> str | None:
-    """Give the first folder's executable file of that name."""
+    """Return the first folder's executable file of that name."""
     for folder in folders:
         if name in root.names(folder):
             resolved = root.resolve(f"{folder}/{name}")

@@ -32,11 +32,11 @@ class DriverRoot:
         self._started_ns = time.time_ns()
 
     def here(self, path: str) -> str:
-        """Give the path by which this process opens a resolved path."""
+        """Return the path by which this process opens a resolved path."""
         return self._mount + path
 
     def on_host(self, path: str) -> str:
-        """Give the path by which the container runtime opens a resolved path."""
+        """Return the path by which the container runtime opens a resolved path."""
         return self._host + path
 
     def resolve(self, path: str) -> str | None:
@@ -91,11 +91,11 @@ class DriverRoot:
         return resolved
 
     def is_unchanged(self) -> bool:
-        """Say whether everything that was looked at is as it was; a fraction of a millisecond."""
+        """Return whether everything that was looked at is as it was; a fraction of a millisecond."""
         return all(_stamp(self._mount + path) == stamp for path, stamp in self._looked.items())
 
     def is_settled(self) -> bool:
-        """Say whether `is_unchanged` can be trusted: a folder changed during the look may change again unseen."""
+        """Return whether `is_unchanged` can be trusted: a folder changed during the look may change again unseen."""
         recent = range(self._started_ns - _SETTLED_NS, time.time_ns() + 1)
         return not any(stamp and stamp[2] in recent for stamp in self._looked.values())
 

@@ -51,7 +51,7 @@ class _Look:
     remarks: tuple[str, ...]
 
     def holds(self, loaded: str | None) -> bool:
-        """Say whether another look would find the same."""
+        """Return whether another look would find the same."""
         return self.is_settled and self.loaded == loaded and all(tree.is_unchanged() for tree in self.trees)
 
 
@@ -60,7 +60,7 @@ _lock = threading.Lock()
 
 
 def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple[str, ...]]:
-    """Give what every container with one of these GPUs needs, and remarks on what had to be left out.
+    """Return what every container with one of these GPUs needs, and remarks on what had to be left out.
 
     `driver_version` is what the library says is loaded (semver or as the driver spells it), None if it does not say.
     """
@@ -71,7 +71,7 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-    """Give what one GPU, or one MIG partition of it, needs beside the common edits.
+    """Return what one GPU, or one MIG partition of it, needs beside the common edits.
 
     A partition gets the GPU's node and its own two capability nodes; DRM nodes only where its profile has graphics.
     Raises: HardwareError("hardware.node-missing", LATER) naming the node.
@@ -86,7 +86,7 @@ def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) 
 
 
 def _look(roots: Roots, loaded: str | None) -> _Look:
-    """Give the last look at the driver root if it still holds, else look again."""
+    """Return the last look at the driver root if it still holds, else look again."""
     look = _looks.get(roots)
     if look is not None and look.holds(loaded):
         return look
@@ -126,7 +126,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
 
 
 def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
-    """Give mounts in a stable order, one for each place in the container."""
+    """Return mounts in a stable order, one for each place in the container."""
     places = {library.path: library.host_path for library in files.libraries}
     if not with_hook:
         for library, aliases in files.aliases:
@@ -145,13 +145,13 @@ def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
 
 
 def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:
-    """Give the folders in which programs find a library without a loader cache; modules are loaded from their own."""
+    """Return the folders in which programs find a library without a loader cache; modules are loaded from their own."""
     is_module = library.folder.endswith("/vdpau") or library not in files.libraries
     return (library.folder,) if is_module else _loader_folders(files)
 
 
 def _loader_folders(files: DriverFiles) -> tuple[str, str]:
-    """Give the default loader folders of Debian-like and of Red Hat-like images: the image may be either."""
+    """Return the default loader folders of Debian-like and of Red Hat-like images: the image may be either."""
     triplet = next((t for t in TRIPLETS if t in files.folder), f"{os.uname().machine}-linux-gnu")
     return f"/usr/lib/{triplet}", "/usr/lib64"
 

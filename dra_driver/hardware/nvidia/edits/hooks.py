@@ -43,7 +43,7 @@ class HookProgram:
     commands: frozenset[str]
 
     def hook(self, command: str, *arguments: str) -> Hook | None:
-        """Give the hook that runs a command; None when this program is too old to know it."""
+        """Return the hook that runs a command; None when this program is too old to know it."""
         if command not in self.commands:
             return None
         return Hook(self.path, (*self.argv, command, *arguments), env=("NVIDIA_CTK_DEBUG=false",))
@@ -53,7 +53,7 @@ class HookProgram:
         return tuple(sorted(_COMMANDS - self.commands))
 
     def links(self, links: Iterable[tuple[str, str]]) -> Hook | None:
-        """Give the hook that makes symlinks from (path, target) pairs; None for no pair."""
+        """Return the hook that makes symlinks from (path, target) pairs; None for no pair."""
         arguments = [word for path, target in links for word in ("--link", f"{target}::{path}")]
         return self.hook(CREATE_SYMLINKS, *arguments) if arguments else None
 
@@ -70,7 +70,7 @@ def find_hook_program(root: DriverRoot, host: DriverRoot) -> HookProgram | None:
 
 
 def driver_hooks(program: HookProgram, files: DriverFiles) -> tuple[Hook, ...]:
-    """Give the hooks for what all devices share, in the order in which they have to run."""
+    """Return the hooks for what all devices share, in the order in which they have to run."""
     folders = dict.fromkeys(library.folder for library in files.libraries)
     hooks = (
         program.links((link.path, link.target) for link in files.links),

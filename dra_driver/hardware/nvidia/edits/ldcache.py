@@ -15,7 +15,7 @@ _64_BIT = (0x0300, 0x0A00)  # FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
 
 
 def library_paths(cache: bytes, name: str) -> tuple[str, ...]:
-    """Give the paths of 64-bit libraries that the loader would take for `name`, best first."""
+    """Return the paths of 64-bit libraries that the loader would take for `name`, best first."""
     start = cache.find(_MAGIC)  # an older cache may stand before it
     if start < 0 or len(cache) < start + _HEADER.size:
         return ()

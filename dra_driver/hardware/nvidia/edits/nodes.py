@@ -54,12 +54,12 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
 
 
 def is_missing(roots: Roots, name: str) -> bool:
-    """Say whether there is nothing at all where the node `/dev/<name>` is looked for."""
+    """Return whether there is nothing at all where the node `/dev/<name>` is looked for."""
     return not any(Path(here, name).exists() for here, _ in _places(roots))
 
 
 def _places(roots: Roots) -> list[tuple[str, str]]:
-    """Give the folders where nodes are, as seen here and as the host names them."""
+    """Return the folders where nodes are, as seen here and as the host names them."""
     places = [(roots.dev, roots.dev)]
     if roots.driver_mount.rstrip("/"):
         places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
@@ -87,7 +87,7 @@ def gpu_node(roots: Roots, minor: int) -> DeviceNode:
 
 
 def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tuple[DeviceNode, DeviceNode]:
-    """Give the two nodes that open a MIG partition: those of its GPU instance and of its compute instance.
+    """Return the two nodes that open a MIG partition: those of its GPU instance and of its compute instance.
 
     The numbers come from the kernel module, so that the host needs no node: type c with major, minor and mode.
     Raises: HardwareError("hardware.node-missing", LATER) when the kernel module does not know the instance.
@@ -110,7 +110,7 @@ def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
 
 
 def groups_needed(nodes: tuple[DeviceNode, ...]) -> tuple[int, ...]:
-    """Give the groups that a process without root needs to open the nodes: none where everybody may."""
+    """Return the groups that a process without root needs to open the nodes: none where everybody may."""
     gids = {n.gid for n in nodes if n.gid and (n.file_mode or 0) & _WORLD_READ_WRITE != _WORLD_READ_WRITE}
     return tuple(sorted(gids))
 
@@ -137,7 +137,7 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 
 
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
-    """Give minor and mode of a MIG capability, e.g. of "gi3/ci0/access"."""
+    """Return minor and mode of a MIG capability, e.g. of "gi3/ci0/access"."""
     path = Path(roots.proc, f"driver/nvidia/capabilities/gpu{gpu_minor}/mig", access)
     try:
         values = dict(line.split(":", 1) for line in path.read_text(encoding="ascii").splitlines() if ":" in line)

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def client_edits(channel: MpsChannel, limits: ClientLimits) -> Edits:
-    """Give the edits of one client. A client sees one device, so that the device's ordinal is 0."""
+    """Return the edits of one client. A client sees one device, so that the device's ordinal is 0."""
     env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE_FOLDER}"]
     if limits.active_thread_percentage is not None:
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.active_thread_percentage}")

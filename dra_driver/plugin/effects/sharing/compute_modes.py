@@ -39,7 +39,7 @@ class ComputeModes:
     def require(
         self, device: SharedDevice, allowed: Collection[ComputeMode], what: str, deadline_s: float
     ) -> ComputeMode | None:
-        """Give the compute mode; `what` says why it has to be one of those allowed.
+        """Return the compute mode; `what` says why it has to be one of those allowed.
 
         Raises: SharingError("sharing.compute-mode"), HardwareError.
         """

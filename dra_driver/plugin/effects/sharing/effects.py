@@ -21,7 +21,7 @@ class SharingEffects:
         self.supervisor = supervisor
 
     def look(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
-        """Give what undoing will need; nothing is changed. Raises: HardwareError, SharingError."""
+        """Return what undoing will need; nothing is changed. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
             return self._mps.look(device, deadline_s)
         self._slices.check(device, deadline_s)

@@ -173,7 +173,7 @@ def with_sharing(edits: Edits, step: SharingStep, recorded: Wire, name: str) -> 
 
 
 def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...]:
-    """Give the steps of a plan with sharing as the claim was prepared with: the configuration may differ now."""
+    """Return the steps of a plan with sharing as the claim was prepared with: the configuration may differ now."""
     known = [r for r in recorded if r.get("kind") == SharingStep.kind and _EFFECT in r and r.get("inFile")]
     made = {record["key"]: sharing_step_of_record(record) for record in known}
     *others, last = [made.pop(s.key, s) if isinstance(s, SharingStep) else s for s in steps]
@@ -181,7 +181,7 @@ def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...
 
 
 def step_of_env(value: str) -> Wire:
-    """Give the recorded step that `with_sharing` told of. Raises: KeyError, TypeError, ValueError."""
+    """Return the recorded step that `with_sharing` told of. Raises: KeyError, TypeError, ValueError."""
     effect = effect_of_record(json.loads(value))
     return {**SharingStep(effect.device, effect.settings).record(), _EFFECT: effect.record()}
 

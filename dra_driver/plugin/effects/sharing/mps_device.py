@@ -33,7 +33,7 @@ class MpsDevices:
         self._modes, self._supervisor = ComputeModes(hardware), supervisor
 
     def look(self, device: SharedDevice, deadline_s: float) -> Wire:
-        """Give what undoing will need, and refuse what can't work; nothing is changed.
+        """Return what undoing will need, and refuse what can't work; nothing is changed.
 
         Raises: SharingError("sharing.mps-unavailable", "sharing.compute-mode"), HardwareError.
         """

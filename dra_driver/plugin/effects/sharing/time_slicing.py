@@ -49,7 +49,7 @@ class TimeSlices:
             log.warning("time slice not restored", extra=fields(device=device.name, code=error.code, err=str(error)))
 
     def _is_default(self, device: SharedDevice, deadline_s: float) -> bool:
-        """Say whether nothing has to be done for the default; a GPU that can't tell has no other."""
+        """Return whether nothing has to be done for the default; a GPU that can't tell has no other."""
         if not isinstance(self._hardware, Shareable) or device.gpu_uuid in self._looked:
             return True
         now = self._hardware.time_slice(device, deadline_s)
