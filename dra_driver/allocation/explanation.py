@@ -69,6 +69,7 @@ def explain(
     nodes: Iterable[Wire],
     *,
     pod: Wire | None = None,
+    allocated: Sequence[ClaimWire] = (),
     newer: Allocator | None = None,
     folds: bool = False,
     names_holders: bool = True,
@@ -80,6 +81,7 @@ def explain(
         claims: of the pod.
         nodes: in their order.
         pod: what may keep it from nodes, where it is one.
+        allocated: claims of the pod that hold devices already, which bind it to the nodes that reach them.
         newer: a later Kubernetes, to say where it decides otherwise.
         folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
         names_holders: whether they differ when their devices are held by other claims; else what is said of the first
@@ -93,7 +95,7 @@ def explain(
         kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
     explained = tuple(
         replace(_explain_node(asked, other, first, skipped), like=tuple(names))
-        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod)
+        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod, allocated)
     )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
     rules = allocator.rules
@@ -101,7 +103,7 @@ def explain(
 
 
 def _kinds(
-    kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None
+    kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None, allocated: Sequence[ClaimWire]
 ) -> Iterable[tuple[Wire, str, list[str]]]:
     """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others.
 
@@ -109,7 +111,7 @@ def _kinds(
     """
     found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
     for node in nodes:
-        skipped = why_not_on(pod, node) if pod is not None else ""
+        skipped = why_not_on(pod, node, allocated) if pod is not None else ""
         key: Hashable = len(found)
         if kinds:
             key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
