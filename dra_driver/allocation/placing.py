@@ -89,9 +89,7 @@ class Placer:
 class _Order:
     """The nodes that a job may go to, by kind, each kind in the order of the nodes."""
 
-    def __init__(
-        self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire, allocated: Sequence[ClaimWire]
-    ) -> None:
+    def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire, allocated: Sequence[ClaimWire]) -> None:
         self._kinds = kinds
         self._nodes = nodes
         self._key_of: dict[int, Hashable] = {}

@@ -1,7 +1,8 @@
 """The behaviours in which one Kubernetes version's allocator differs from another's, as data.
 
-In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's allocator, in
-the variant that these features choose, behaves). No behaviour lives here: the other modules of the room ask the flags.
+In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's
+allocator, in the variant that these features choose, behaves). No behaviour lives here: the other modules of the room
+ask the flags.
 
 The rule: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
 """
@@ -27,6 +28,7 @@ _DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
     "DRAPartitionableDevices",
     "DRADeviceTaints",
     "DRADeviceBindingConditions",
+    "DRAExtendedResource",
 }
 _DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
 
@@ -63,9 +65,7 @@ class Features:
         Raises:
             UnknownVersionError: There are no rules for the version.
         """
-        on = set(_DEFAULT_GATES[_known(kubernetes)])
-        for gate, wanted in (gates or {}).items():
-            (on.add if wanted else on.discard)(gate)
+        on = gates_on(kubernetes, gates or {})
         return cls(
             admin_access="DRAAdminAccess" in on,
             prioritized_list="DRAPrioritizedList" in on,
@@ -84,6 +84,14 @@ class Features:
         The variants that know shares pass `allowMultipleAllocations` on to selectors whatever the gate says.
         """
         return {"DRAConsumableCapacity": rules.shares, "DRAListTypeAttributes": self.list_attributes}
+
+
+def gates_on(kubernetes: str, gates: Mapping[str, bool]) -> set[str]:
+    """Return the gates that are on: the version's defaults, changed by `gates`. Raises: UnknownVersionError."""
+    on = set(_DEFAULT_GATES[_known(kubernetes)])
+    for gate, wanted in gates.items():
+        (on.add if wanted else on.discard)(gate)
+    return on
 
 
 _BY_NAME = {

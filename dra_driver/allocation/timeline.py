@@ -28,6 +28,7 @@ class Job:
     name: str
     claims: tuple[ClaimWire, ...]
     pod: Wire | None = None
+    blocked: str = ""  # why it can't be scheduled whatever is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Timeline:
         evicted = [job for name, (job, _, _) in self.running.items() if name in names]
         for job in evicted:
             del self.running[job.name]
-        self.queue = evicted + self.queue
+        self.queue = [job for job in evicted if not _is_ending(job.pod or {})] + self.queue
         return [job.name for job in evicted]
 
     def _allocated(self) -> list[ClaimWire]:
@@ -216,6 +217,8 @@ class Timeline:
         return self._known
 
     def _try(self, job: Job) -> PlacedJob | None:
+        if job.blocked:
+            return None
         waiting, allocated = self._split(job)
         found = self._placer().place(waiting, job.pod or {}, allocated)
         if found is None:
@@ -229,6 +232,8 @@ class Timeline:
         return PlacedJob(job.name, node, devices_of(claims))
 
     def _why(self, job: Job) -> str:
+        if job.blocked:
+            return job.blocked
         waiting, allocated = self._split(job)
         return self._placer().why_not(waiting, job.pod or {}, allocated)
 
@@ -243,6 +248,11 @@ def devices_of(claims: Sequence[ClaimWire]) -> tuple[str, ...]:
     """Return the names of the devices that allocated claims hold."""
     allocations = [claim["status"]["allocation"].get("devices") or {} for claim in claims]
     return tuple(one["device"] for devices in allocations for one in devices.get("results") or ())
+
+
+def _is_ending(pod: Wire) -> bool:
+    """Return whether a pod is being deleted, so that nobody looks for another place for it."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def _stays(pod: Wire) -> bool:

@@ -17,10 +17,8 @@ KINDS = {
     "{kind: Job, spec: {parallelism: 4, completions: 2, template: POD}}": {"": 2},
     "{kind: Job, spec: {completions: 9, template: POD}}": {"": 1},
     "{kind: CronJob, spec: {schedule: x, jobTemplate: {spec: {parallelism: 2, template: POD}}}}": {"": 2},
-    "{kind: PyTorchJob, spec: {pytorchReplicaSpecs: {Master: {template: POD}, Worker: {replicas: 3, template: POD}}}}": {
-        "master": 1,
-        "worker": 3,
-    },
+    "{kind: PyTorchJob, spec: {pytorchReplicaSpecs: {Master: {template: POD}, "
+    "Worker: {replicas: 3, template: POD}}}}": {"master": 1, "worker": 3},
     "{kind: MPIJob, spec: {slotsPerWorker: 8, mpiReplicaSpecs: {Launcher: {template: POD}, "
     "Worker: {replicas: 2, template: POD}}}}": {"launcher": 1, "worker": 2},
     "{kind: RayCluster, spec: {headGroupSpec: {template: POD}, workerGroupSpecs: "
@@ -48,7 +46,9 @@ def test_each_kind_makes_the_pods_that_its_controller_makes(text):
 
 
 def test_pods_have_the_labels_and_names_of_their_template():
-    text = "{kind: Job, metadata: {name: j, namespace: ml}, spec: {parallelism: 2, template: {metadata: {labels: {a: b}}"
+    text = (
+        "{kind: Job, metadata: {name: j, namespace: ml}, spec: {parallelism: 2, template: {metadata: {labels: {a: b}}"
+    )
     wire = yaml.safe_load(text + ", spec: {containers: [{name: main}]}}}}")
     [template] = templates_of(wire)
     assert [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in template.pods()] == [

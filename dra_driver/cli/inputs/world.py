@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.rules import ask_gates
 from dra_driver.cli.inputs.shapes import ShapeChecker
+from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
 from dra_driver.documents.shared_values import SharedValues
-from dra_driver.model.errors import InputError
+from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
@@ -30,10 +32,23 @@ _PATHS = {
 
 @dataclass(slots=True)
 class World:
-    """Objects by kind. `kubernetes` is the cluster's version, "" for files."""
+    """Objects by kind. `kubernetes` is the cluster's version, "" for files.
+
+    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
+    objects that nobody here understands, `without_devices` pods that ask for none. `makers` names, by namespace and
+    name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
+    fields.
+    """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in _PATHS})
     kubernetes: str = ""
+    templates: list[PodTemplate] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    without_devices: list[str] = field(default_factory=list)
+    makers: dict[tuple[str, str], str] = field(default_factory=dict)
+    kept: dict[str, bool] = field(default_factory=dict)
+    classes_by_resource: dict[str, str] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""
@@ -64,6 +79,18 @@ class World:
             from dra_driver.cli.inputs.classes import shipped_classes
 
             self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
+        self.add_pods()
+
+    def add_pods(self) -> None:
+        """Add the pods of workloads, those of a DaemonSet for each node that they may go to."""
+        checker = ShapeChecker()
+        for template in self.templates:
+            made = [_with_defaults(pod) for pod in pods_of(template, self.objects["Node"])]
+            for pod in made:
+                checker.check("Pod", pod, f"{template.kind} {template.name}")
+            self.objects["Pod"] += made
+            self.workloads.append(Workload(template, tuple(made)))
+        self.templates.clear()
 
 
 def bare_node(name: str) -> Wire:
@@ -82,6 +109,8 @@ def world_of_files(paths: Sequence[str]) -> World:
             checker.check(document.kind, document.wire, shown(document.origin))
             wire = _with_defaults(document.wire) if document.kind in {"ResourceClaim", "Pod"} else document.wire
             world.objects[document.kind].append(wire)
+        else:
+            add_workload(world, document.wire, document.name)
     for wire in world.objects["ResourceClaim"]:
         default_requests(wire.get("spec") or {})
     for wire in world.objects["ResourceClaimTemplate"]:
@@ -129,7 +158,9 @@ def world_of_cluster(kubeconfig: str | None) -> World:
     api = KubeApi(load(kubeconfig))
     try:
         version = api.server_version()
-        return World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
+        world = World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
+        world.kept = ask_gates(api, version.minor, world.of("Node"))
+        return world
     finally:
         api.close()
 
@@ -155,40 +186,6 @@ def _list(api: Any, kind: str) -> list[Wire]:
                 return found
     finally:
         line.close()
-
-
-def pod_claims(world: World, pod: Wire) -> list[Wire]:
-    """Return a pod's claims; those that would be made from a template are made up here.
-
-    Raises:
-        InputError: A claim or template is missing.
-    """
-    namespace = pod["metadata"].get("namespace") or "default"
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    claims = []
-    for wanted in (pod.get("spec") or {}).get("resourceClaims") or ():
-        name = made.get(wanted["name"]) or wanted.get("resourceClaimName")
-        if name:
-            claims.append(_found(world, "ResourceClaim", namespace, name, wanted))
-            continue
-        template = _found(
-            world, "ResourceClaimTemplate", namespace, wanted.get("resourceClaimTemplateName", ""), wanted
-        )
-        metadata = {"name": f"{pod['metadata']['name']}-{wanted['name']}", "namespace": namespace}
-        claims.append({"kind": "ResourceClaim", "metadata": metadata, "spec": template["spec"]["spec"]})
-    return claims
-
-
-def _found(world: World, kind: str, namespace: str, name: str, wanted: Wire) -> Wire:
-    found = world.find(kind, namespace, name)
-    if found is None:
-        raise InputError(
-            "missing", f"claim {wanted['name']} of the pod needs {kind} {namespace}/{name}, which is missing"
-        )
-    return found
 
 
 def _with_defaults(wire: Wire) -> Wire:

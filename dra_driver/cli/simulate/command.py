@@ -20,10 +20,11 @@ from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.timeline import Moment
+    from dra_driver.allocation.timeline import Moment, Timeline
+    from dra_driver.cli.inputs.rules import AppliedRules
+    from dra_driver.cli.inputs.world import World
     from dra_driver.cli.simulate.scenario import Scenario
 
-DEFAULT_VERSION = "1.35"
 # A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
 _FAULTS_OF_LINES = (
     DriverError,
@@ -66,52 +67,94 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     and is answered by
       {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
 
-    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong.
+    Pods that run already are where they are; a drain sends them back to the queue (but for those of DaemonSets), as if
+    their controllers had made them anew. Of Deployments, Jobs, PyTorchJobs and all else with a pod template as many
+    pods arrive as it asks for.
+
+    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong, or an object is not understood.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
-    played = _scenario(scenario, given)
-    moments = list(_play(played, given))
+    played, timeline, rules = _played(scenario, given)
+    moments = list(_play(played, timeline, given))
+    _say_rules(rules, is_table=output == "table")
     if output == "table":
         for moment in moments:
             _show(moment)
+        if names := played.world.without_devices:
+            more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+            say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
     else:
         write_document([asdict(moment) for moment in moments], output)
+    return _exit_code(played, moments)
+
+
+def _exit_code(played: Scenario, moments: list[Moment]) -> int:
+    """Return the exit code; what nobody understood is named here, after what was judged."""
+    strangers = played.world.strangers
+    if strangers:
+        raise InputError(
+            "not-understood",
+            f"not judged, because no pod template is known in it: {', '.join(strangers[:20])}",
+            hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+        )
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
-def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
-    from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario
-
-    if path is not None:
-        found = read_scenario(path)
-        add_profiles(found.world, [*given["profiles"], *given["added"]])
-        return found
-    if given["files"] or given["profiles"]:
-        world = world_of_files(given["files"])
-        add_profiles(world, given["profiles"])
-    else:
-        world = world_of_cluster(given["kubeconfig"] or default_kubeconfig())
-    add_profiles(world, given["added"])
-    world.complete()
-    return Scenario(world, (arrivals(world),), world.kubernetes, {})
+def _say_rules(rules: AppliedRules, *, is_table: bool) -> None:
+    text = f"rules of Kubernetes {rules.kubernetes}{'; ' if rules.gates else ''}{rules.words}"
+    if is_table:
+        say(console(), f"({text})", style="dim")
+    elif rules.gates:
+        print(f"dra-driver: {text}", file=sys.stderr)
 
 
-def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.timeline import Timeline, TimelineEvent
+def _played(path: str | None, given: dict[str, Any]) -> tuple[Scenario, Timeline, AppliedRules]:
+    """Read everything, and the state that it begins with."""
+    from dra_driver.allocation.timeline import Timeline
+    from dra_driver.cli.inputs.rules import settle_rules
+    from dra_driver.cli.inputs.world import add_profiles
     from dra_driver.cli.simulate.explain import read_gates
+    from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario, running_jobs
 
+    gates = read_gates(given["gates"])
+    if path is not None:
+        scenario, rules = read_scenario(path, given["kubernetes"], gates)
+        add_profiles(scenario.world, [*given["profiles"], *given["added"]])
+    else:
+        world = _world(given)
+        rules = settle_rules(world, given["kubernetes"], gates)
+        add_profiles(world, [*given["profiles"], *given["added"]])
+        world.complete()
+        rules = settle_rules(world, given["kubernetes"], gates)
+        scenario = Scenario(world, (arrivals(world),))
     world = scenario.world
+    running = running_jobs(world)
+    held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}
     timeline = Timeline(
         nodes=world.of("Node"),
         slices=world.of("ResourceSlice"),
         classes=world.of("DeviceClass"),
-        kubernetes=given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION,
-        gates={**scenario.gates, **read_gates(given["gates"])},
-        held=world.allocated(),
+        kubernetes=rules.kubernetes,
+        gates=rules.gates,
+        held=[claim for claim in world.allocated() if id(claim) not in held_by_pods],
+        running=running,
     )
+    return scenario, timeline, rules
+
+
+def _world(given: dict[str, Any]) -> World:
+    from dra_driver.cli.inputs.cluster import default_kubeconfig
+    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
+
+    if given["files"] or given["profiles"]:
+        return world_of_files(given["files"])
+    return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
+
+
+def _play(scenario: Scenario, timeline: Timeline, given: dict[str, Any]) -> Iterator[Moment]:
+    from dra_driver.allocation.timeline import TimelineEvent
+
     events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)
     for event in progress(events, "events"):
         yield timeline.happen(event)

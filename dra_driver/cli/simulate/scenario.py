@@ -22,8 +22,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dra_driver.allocation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.cli.inputs.pods import (
+    allocation_of,
+    has_ended,
+    is_bound,
+    is_offered,
+    pod_claims,
+    pod_name,
+    unserved,
+)
+from dra_driver.cli.inputs.rules import AppliedRules, settle_rules
 from dra_driver.cli.inputs.shapes import ShapeChecker
-from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
+from dra_driver.cli.inputs.world import World, add_profiles, default_requests, world_of_files
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
@@ -38,12 +48,10 @@ class Scenario:
 
     world: World
     events: tuple[TimelineEvent, ...]
-    kubernetes: str
-    gates: Mapping[str, bool]
 
 
-def read_scenario(path: str) -> Scenario:
-    """Read a scenario. Raises: InputError."""
+def read_scenario(path: str, kubernetes: str | None, given: Mapping[str, bool]) -> tuple[Scenario, AppliedRules]:
+    """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
     from dra_driver.cli.inputs.documents import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
@@ -60,8 +68,9 @@ def read_scenario(path: str) -> Scenario:
     world = world_of_files([str(folder / name) for name in map(str, files)])
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
+    rules = settle_rules(world, kubernetes or str(wire.get("kubernetes") or "") or None, {**gates, **given})
     events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
-    return Scenario(world, events, str(wire.get("kubernetes") or ""), gates)
+    return Scenario(world, events), rules
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
@@ -81,16 +90,63 @@ def arrivals(world: World) -> TimelineEvent:
 
 
 def jobs_of(world: World) -> Iterator[Job]:
-    """Yield the jobs of a world that hold nothing yet. Raises: InputError."""
+    """Yield the jobs of a world that have no place yet. Raises: InputError."""
     used: set[int] = set()
     for pod in world.of("Pod"):
-        claims = pod_claims(world, pod)
+        if is_bound(pod) or has_ended(pod):
+            used.update(id(claim) for claim in _claims_that_exist(world, pod))
+            continue
+        job, claims = _arriving(world, pod)
         used.update(id(claim) for claim in claims)
-        waiting = tuple(claim for claim in claims if not (claim.get("status") or {}).get("allocation"))
-        if waiting:
-            yield Job(pod["metadata"]["name"], waiting, pod)
+        if job is not None:
+            yield job
     free = [c for c in world.of("ResourceClaim") if id(c) not in used]
-    yield from jobs_of_claims([c for c in free if not (c.get("status") or {}).get("allocation")])
+    yield from jobs_of_claims([c for c in free if not allocation_of(c)])
+
+
+def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
+    """Return a pod's job, and its claims as they stand in the world; no job for one that asks for no device."""
+    try:
+        asked = pod_claims(world, pod)
+    except InputError as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return Job(pod_name(pod), (), pod, f"{fault.message}{hint}"), ()
+    blocked = ""
+    if asked.resources and not is_offered(world, asked.resources):
+        blocked = f"it {unserved(world, asked.resources)}"
+    if not asked.claims and not blocked:
+        world.without_devices.append(pod_name(pod))
+        return None, ()
+    return Job(pod_name(pod), tuple(map(_without_allocation, asked.claims)), pod, blocked), asked.claims
+
+
+def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
+    """Return the pods that have a node and hold devices, by name, as a timeline keeps them.
+
+    Their node is where they are, not where they must be: if one is evicted, another may take it.
+    """
+    found = {}
+    for pod in world.of("Pod"):
+        if not is_bound(pod):
+            continue
+        claims = [claim for claim in _claims_that_exist(world, pod) if allocation_of(claim)]
+        if claims:
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            job = Job(pod_name(pod), tuple(map(_without_allocation, claims)), {**pod, "spec": spec})
+            found[job.name] = (job, pod["spec"]["nodeName"], claims)
+    return found
+
+
+def _claims_that_exist(world: World, pod: Wire) -> tuple[Wire, ...]:
+    """Return the claims of a pod that runs or has run; those that are gone are no fault any more."""
+    try:
+        return pod_claims(world, pod).claims
+    except InputError:
+        return ()
+
+
+def _without_allocation(claim: Wire) -> Wire:
+    return {key: value for key, value in claim.items() if key != "status"}
 
 
 def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
@@ -117,6 +173,10 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
     if "file" in what:
         coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
+        coming.objects["Node"] += world.of("Node")
+        coming.classes_by_resource = world.classes_by_resource
+        coming.add_pods()
+        world.strangers += coming.strangers
         return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:

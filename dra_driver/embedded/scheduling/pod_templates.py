@@ -4,8 +4,8 @@ A mapping with `containers` is what a pod is made of. How many there are is the 
 `replicas`, `parallelism` (no more than `completions`), `numOfHosts`, the `size` of a LeaderWorkerSet's group. So kinds
 that nobody here has heard of are read as well as Deployments. Pure. In: an object. Out: `PodTemplate`s.
 
-Source: Kubernetes apps/v1 and batch/v1; Kubeflow training-operator v1 and mpi-operator v2beta1 (replicaSpecs); KubeRay v1
-(headGroupSpec, workerGroupSpecs.numOfHosts); leaderworkerset/v1 (size counts the leader); jobset/v1alpha2
+Source: Kubernetes apps/v1 and batch/v1; Kubeflow training-operator v1 and mpi-operator v2beta1 (replicaSpecs); KubeRay
+v1 (headGroupSpec, workerGroupSpecs.numOfHosts); leaderworkerset/v1 (size counts the leader); jobset/v1alpha2
 (replicatedJobs); Volcano batch/v1alpha1 (tasks).
 """
 
@@ -59,7 +59,8 @@ class PodTemplate:
 
 def templates_of(wire: Wire) -> list[PodTemplate]:
     """Return the pod templates of an object other than a pod. Raises: InputError for a count that is none."""
-    metadata = wire.get("metadata") or {}
+    metadata = wire.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
     kind, name = str(wire.get("kind")), str(metadata.get("name") or metadata.get("generateName") or "")
     found = list(_templates(wire.get("spec"), ("spec",), 1, {}, f"{kind} {name}"))
     if sum(count for _, count, _ in found) > MOST_PODS:

@@ -1,18 +1,20 @@
 """Workloads: what controllers and the scheduler make of objects that are no pods yet, as far as an example needs them.
 
-A Deployment becomes as many pods as it has replicas, a Job as many as run at a time (`pod_templates`). A pod whose limits name an
-extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the objects of a file.
-Out: the objects that remain.
+A Deployment becomes as many pods as it has replicas, a Job as many as run at a time (`pod_templates`). A pod whose
+limits name an extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the
+objects of a file. Out: the objects that remain.
 Source: Kubernetes workloads apps/v1 and batch/v1; KEP-5004 (claim name, request name).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS
 from dra_driver.embedded.scheduling.pod_templates import templates_of
+from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 
 _KINDS = frozenset({"Deployment", "Job"})
@@ -60,9 +62,10 @@ def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
     containers = []
     for index, container in enumerate(pod["spec"].get("containers") or []):
         limits = (container.get("resources") or {}).get("limits") or {}
-        wanted = sorted(limits.keys() & classes.keys())
-        for number, resource in enumerate(wanted):
-            exactly = {"deviceClassName": classes[resource], "count": int(limits[resource])}
+        counts = {name: _whole(limits[name]) for name in sorted(limits.keys() & classes.keys())}
+        wanted = [(name, count) for name, count in counts.items() if count]
+        for number, (resource, count) in enumerate(wanted):
+            exactly = {"deviceClassName": classes[resource], "allocationMode": "ExactCount", "count": count}
             requests.append({"name": f"container-{index}-request-{number}", "exactly": exactly})
         own = [{"name": ENTRY, "request": r["name"]} for r in requests[len(requests) - len(wanted) :]]
         containers.append({**container, "resources": {"claims": own}} if own else container)
@@ -78,3 +81,8 @@ def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
     }
     entries = [*(pod["spec"].get("resourceClaims") or []), {"name": ENTRY, "resourceClaimName": name}]
     yield {**pod, "spec": {**pod["spec"], "containers": containers, "resourceClaims": entries}}
+
+
+def _whole(value: Any) -> int:
+    """Return how many of an extended resource are asked for, as the scheduler counts them: rounded up."""
+    return max(math.ceil(Quantity.parse(str(value)).value), 0)
