@@ -105,3 +105,54 @@ def test_an_extended_resource_is_served_by_its_class_or_nobody(play):
     code, [moment], _ = play(cls, pod)
     assert code == ExitCode.NO_MATCH
     assert "only where the gate DRAExtendedResource is on" in moment["waiting"][0]["reason"]
+
+
+MIG = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: part}
+spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.com, selectors: [{cel: {expression:
+  "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"}}]}}]}}
+"""
+
+
+@pytest.mark.parametrize("number", ["", "=30"])
+def test_simulated_nodes_offer_what_the_agent_does_under_the_version_and_gates(play, number):
+    fleet = f"dgx-h100{number}"
+    assert play(MIG, args=("simulate",), fleet=fleet)[0] == ExitCode.NO_MATCH
+    code, [moment], err = play(MIG, args=("simulate", "--kubernetes", "1.36"), fleet=fleet)
+    assert code == ExitCode.OK
+    assert "-mig-" in moment["placed"][0]["devices"][0]
+    assert "simulated nodes: partitions on demand" in err
+    code, _, err = play(MIG, args=("simulate", "--kubernetes", "1.36", "--mig", "static"), fleet=fleet)
+    assert code == ExitCode.NO_MATCH
+    assert "partitions as they stand (--mig static)" in err
+    for version in ("1.34", "1.35"):
+        gate = ("--kubernetes", version, "--gate", "DRAPartitionableDevices=true")
+        assert play(MIG, args=("explain", "claim/part", *gate), fleet=fleet)[0] == ExitCode.OK
+
+
+NUMA = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: four}
+spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 4}}],
+  constraints: [{matchAttribute: resource.kubernetes.io/numaNode}]}}
+"""
+
+
+@pytest.mark.parametrize("profile", ["dgx-h100", "hgx-h200"])
+def test_four_gpus_of_one_numa_node_fit_on_machines_whose_design_is_known(play, profile):
+    assert play(NUMA, fleet=profile)[0] == ExitCode.OK
+
+
+def test_a_profile_that_does_not_know_its_numa_nodes_says_so(play):
+    code, _, err = play(NUMA, fleet="l40s")
+    assert code == ExitCode.NO_MATCH
+    assert "l40s: the profile does not know the NUMA nodes" in err
+
+
+def test_two_nodes_of_one_profile_have_two_names(play):
+    code, found, _ = play(CLAIM, args=("explain", "claim/shared"), fleet="demo-h100=2")
+    assert code == ExitCode.OK
+    assert len({one["node"] for one in found["nodes"]}) == 2

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.allocation.replicas import Replica
 from dra_driver.allocation.rules import gates_on
+from dra_driver.cli.inputs.profile_nodes import FleetOffer
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import NVIDIA_DRIVER
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.api import KubeApi
 
 DEFAULT_VERSION = "1.35"
+DYNAMIC = "dynamic"
 PARTITIONS, RESOURCES = "DRAPartitionableDevices", "DRAExtendedResource"
 _FIELDS = {
     "consumesCounters": PARTITIONS,
@@ -51,8 +53,10 @@ class AppliedRules:
         return gate in gates_on(self.kubernetes, self.gates)
 
 
-def settle_rules(world: World, version: str | None, given: Mapping[str, bool]) -> AppliedRules:
-    """Return the rules for a world; it then also knows which classes serve extended resources.
+def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
+    """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by them.
+
+    To be called before simulated nodes are added: what they offer shows nothing of the cluster.
 
     Raises: UnknownVersionError.
     """
@@ -66,11 +70,19 @@ def settle_rules(world: World, version: str | None, given: Mapping[str, bool]) -
     differs = {gate: row for gate, row in known.items() if row[0] != (gate in defaults) or gate in given}
     how = {gate: row[1] for gate, row in differs.items()}
     rules = AppliedRules(kubernetes, {gate: row[0] for gate, row in differs.items()}, how)
-    if rules.is_on(RESOURCES):
-        from dra_driver.embedded.scheduling.workloads import classes_by_resource
-
-        world.classes_by_resource = classes_by_resource(world.of("DeviceClass"))
+    world.serves_resources = rules.is_on(RESOURCES)
+    world.offer = _offer(rules, mig)
     return rules
+
+
+def _offer(rules: AppliedRules, mig: str) -> FleetOffer:
+    """Return what the agent does with `--mig` under these rules."""
+    minor = int(rules.kubernetes.removeprefix("v").split(".")[1])
+    if mig != DYNAMIC:
+        return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
+    if rules.is_on(PARTITIONS):
+        return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
+    return FleetOffer(False, minor, f"partitions as they stand: {PARTITIONS} is off")
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
@@ -88,6 +100,15 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
                 if device[name]:
                     found.add(_FIELDS[name])
     return found
+
+
+def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: str = "") -> str:
+    """Say whose rules apply, and what simulated nodes offer."""
+    parts = [f"rules of Kubernetes {rules.kubernetes}{note}", rules.words]
+    if profiles:
+        parts.append(f"simulated nodes: {world.offer.words}")
+        parts += world.profile_notes
+    return "; ".join(part for part in parts if part)
 
 
 def ask_gates(api: KubeApi, minor: int, nodes: Sequence[Wire]) -> dict[str, bool]:

@@ -6,16 +6,19 @@ In: paths, profile names with counts, a kubeconfig. Out: a `World` of wire objec
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.cli.inputs.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.rules import ask_gates
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
+from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
@@ -37,7 +40,8 @@ class World:
     `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
     objects that nobody here understands, `without_devices` pods that ask for none. `makers` names, by namespace and
     name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
-    fields.
+    fields. `offer` says how simulated nodes offer partitions; with `serves_resources`, classes serve extended
+    resources.
     """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in _PATHS})
@@ -49,6 +53,9 @@ class World:
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     kept: dict[str, bool] = field(default_factory=dict)
     classes_by_resource: dict[str, str] = field(default_factory=dict)
+    offer: FleetOffer = AS_THEY_STAND
+    profile_notes: list[str] = field(default_factory=list)
+    serves_resources: bool = False
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""
@@ -79,6 +86,8 @@ class World:
             from dra_driver.cli.inputs.classes import shipped_classes
 
             self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
+        if self.serves_resources:
+            self.classes_by_resource = classes_by_resource(self.objects["DeviceClass"])
         self.add_pods()
 
     def add_pods(self) -> None:
@@ -125,15 +134,21 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
-        name, count = read_count(given)
-        simulated = ProfileNodes(name)
+        profile, count = read_count(given)
+        simulated = ProfileNodes(profile, world.offer)
+        world.profile_notes += [note for note in simulated.notes if note not in world.profile_notes]
+        counts = Counter(one.driver for one in simulated.slices)
         for number in range(1, count + 1):
             node = _free_name(simulated.name_of(number), taken)
             taken.add(node)
             world.objects["Node"].append(bare_node(node))
-            for shape in simulated.shapes:
-                devices = Replica(shape, node) if count > 1 else list(shape.on(node))
-                world.objects["ResourceSlice"].append(_slice(node, shape.driver, devices))
+            for place, one in enumerate(simulated.slices):
+                devices: Sequence[Wire] = ()
+                if one.shape is not None:
+                    devices = Replica(one.shape, node) if count > 1 else list(one.shape.on(node))
+                name = f"{node}-{one.driver}-{place}" if counts[one.driver] > 1 else f"{node}-{one.driver}"
+                made = _slice(name, node, one, devices, counts[one.driver])
+                world.objects["ResourceSlice"].append(made)
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -144,10 +159,14 @@ def _free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def _slice(node: str, driver: str, devices: Sequence[Wire]) -> Wire:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
-    return {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+def _slice(name: str, node: str, one: SliceShape, devices: Sequence[Wire], count: int) -> Wire:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+    spec: Wire = {"driver": one.driver, "nodeName": node, "pool": pool}
+    if devices:
+        spec["devices"] = devices
+    if one.counter_sets:
+        spec["sharedCounters"] = list(one.counter_sets)
+    return {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
 def world_of_cluster(kubeconfig: str | None) -> World:

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
@@ -49,6 +50,7 @@ LINE_MAX = 64 << 20  # characters
 @click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given.")
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option(
     "--batch", "batch", default=None, metavar="FILE", help="For machines: problems, one JSON object per line."
@@ -75,9 +77,11 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
+    from dra_driver.cli.inputs.rules import headline
+
     played, timeline, rules = _played(scenario, given)
     moments = list(_play(played, timeline, given))
-    _say_rules(rules, is_table=output == "table")
+    _say_rules(headline(rules, played.world, played.profiles), is_table=output == "table")
     if output == "table":
         for moment in moments:
             _show(moment)
@@ -101,11 +105,10 @@ def _exit_code(played: Scenario, moments: list[Moment]) -> int:
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
-def _say_rules(rules: AppliedRules, *, is_table: bool) -> None:
-    text = f"rules of Kubernetes {rules.kubernetes}{'; ' if rules.gates else ''}{rules.words}"
+def _say_rules(text: str, *, is_table: bool) -> None:
     if is_table:
         say(console(), f"({text})", style="dim")
-    elif rules.gates:
+    else:
         print(f"dra-driver: {text}", file=sys.stderr)
 
 
@@ -119,15 +122,15 @@ def _played(path: str | None, given: dict[str, Any]) -> tuple[Scenario, Timeline
 
     gates = read_gates(given["gates"])
     if path is not None:
-        scenario, rules = read_scenario(path, given["kubernetes"], gates)
+        scenario, rules = read_scenario(path, given["kubernetes"], gates, given["mig"])
         add_profiles(scenario.world, [*given["profiles"], *given["added"]])
+        scenario.world.complete()
     else:
         world = _world(given)
-        rules = settle_rules(world, given["kubernetes"], gates)
+        rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
         add_profiles(world, [*given["profiles"], *given["added"]])
         world.complete()
-        rules = settle_rules(world, given["kubernetes"], gates)
-        scenario = Scenario(world, (arrivals(world),))
+        scenario = Scenario(world, (arrivals(world),), (*given["profiles"], *given["added"]))
     world = scenario.world
     running = running_jobs(world)
     held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}

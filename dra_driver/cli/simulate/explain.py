@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
@@ -37,6 +38,7 @@ MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Look at these nodes only.")
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -> int:
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
@@ -56,18 +58,22 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
     another error ends the pod's scheduling.
     """  # noqa: D301
-    from dra_driver.cli.inputs.rules import settle_rules
+    from dra_driver.cli.inputs.rules import headline, settle_rules
+    from dra_driver.cli.inputs.world import add_profiles
     from dra_driver.cli.simulate.judging import Judge
     from dra_driver.cli.simulate.subjects import subjects_of
 
     asked = _asked_words(words, given)
     world = _world(given, asked, namespace)
-    rules = settle_rules(world, given["kubernetes"], read_gates(given["gates"]))
+    rules = settle_rules(world, given["kubernetes"], read_gates(given["gates"]), given["mig"])
+    add_profiles(world, given["profiles"])
+    world.complete()
     subjects = subjects_of(world, asked, namespace, _last_event(given))
     judge = Judge(world, rules, given["only"])
     judged = [(subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
-        show_all(judged, rules, judge.is_exact)
+        note = "" if judge.is_exact else ", derived from its source"
+        show_all(judged, headline(rules, world, given["profiles"], note))
     else:
         documents = [_document(subject, explanation, rules) for subject, explanation in judged]
         write_document(documents[0] if asked and len(documents) == 1 else {"explanations": documents}, output)
@@ -113,19 +119,17 @@ def _exit_code(judged: Sequence[tuple[Subject, AllocationExplanation | None]]) -
 
 def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> World:
     from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
+    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
 
     files = [*given["files"], *given["slices"]]
     if files or given["profiles"]:
         world = world_of_files(files)
-        add_profiles(world, given["profiles"])
     else:
         world = world_of_cluster(given["kubeconfig"] or default_kubeconfig())
         if asked:
             from dra_driver.cli.inputs.cluster import add_cluster_workload
 
             add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
-    world.complete()
     return world
 
 
@@ -164,9 +168,7 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
     }
 
 
-def show_all(
-    judged: Sequence[tuple[Subject, AllocationExplanation | None]], rules: AppliedRules, is_exact: bool
-) -> None:
+def show_all(judged: Sequence[tuple[Subject, AllocationExplanation | None]], headline: str) -> None:
     """Print everything that was explained, one after the other."""
     out = console()
     for place, (subject, explanation) in enumerate(judged):
@@ -180,9 +182,7 @@ def show_all(
         for note in subject.notes:
             say(out, note, indent=2, style="yellow")
         if place == 0:
-            verdicts = "" if is_exact else ", derived from its source"
-            gates = f"; {rules.words}" if rules.gates else ""
-            say(out, f"(rules of Kubernetes {rules.kubernetes}{verdicts}{gates})", style="dim")
+            say(out, f"({headline})", style="dim")
         if explanation is not None:
             _show(out, explanation)
 

@@ -48,9 +48,12 @@ class Scenario:
 
     world: World
     events: tuple[TimelineEvent, ...]
+    profiles: tuple[str, ...] = ()
 
 
-def read_scenario(path: str, kubernetes: str | None, given: Mapping[str, bool]) -> tuple[Scenario, AppliedRules]:
+def read_scenario(
+    path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
+) -> tuple[Scenario, AppliedRules]:
     """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
     from dra_driver.cli.inputs.documents import load_text, read_text
 
@@ -66,11 +69,12 @@ def read_scenario(path: str, kubernetes: str | None, given: Mapping[str, bool]) 
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
+    version = kubernetes or str(wire.get("kubernetes") or "") or None
+    rules = settle_rules(world, version, {**gates, **given}, mig)
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
-    rules = settle_rules(world, kubernetes or str(wire.get("kubernetes") or "") or None, {**gates, **given})
     events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
-    return Scenario(world, events), rules
+    return Scenario(world, events, tuple(map(str, fleet))), rules
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
@@ -160,7 +164,7 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent
     if kind == "replace":
         if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
             raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
-        other = World()
+        other = World(offer=world.offer)
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
         return TimelineEvent(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
@@ -196,4 +200,5 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
 
 def _moved(one: Wire, node: str) -> Wire:
     spec = {**one["spec"], "nodeName": node, "pool": {**one["spec"]["pool"], "name": node, "generation": 2}}
-    return {**one, "metadata": {**one["metadata"], "name": f"{node}-{spec['driver']}"}, "spec": spec}
+    name = one["metadata"]["name"].replace(one["spec"]["nodeName"], node, 1)
+    return {**one, "metadata": {**one["metadata"], "name": name}, "spec": spec}
