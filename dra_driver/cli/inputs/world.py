@@ -11,14 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.cli.inputs.api_versions import as_v1
+from dra_driver.cli.inputs.documents import Document, read_documents, shown
 from dra_driver.cli.inputs.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.rules import ask_gates
 from dra_driver.cli.inputs.shapes import ShapeChecker
+from dra_driver.cli.inputs.strictness import refuse_unknown, with_place
 from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.embedded.scheduling.workloads import classes_by_resource
+from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
@@ -110,13 +114,12 @@ def bare_node(name: str) -> Wire:
 
 def world_of_files(paths: Sequence[str]) -> World:
     """Read all objects of some files. Raises: InputError."""
-    from dra_driver.cli.inputs.documents import read_documents, shown
-
     world, checker = World(), ShapeChecker()
     for document in read_documents(paths):
         if document.kind in world.objects:
-            checker.check(document.kind, document.wire, shown(document.origin))
-            wire = _with_defaults(document.wire) if document.kind in {"ResourceClaim", "Pod"} else document.wire
+            wire = _checked(document, checker)
+            if document.kind in {"ResourceClaim", "Pod"}:
+                wire = _with_defaults(wire)
             world.objects[document.kind].append(wire)
         else:
             add_workload(world, document.wire, document.name)
@@ -125,6 +128,17 @@ def world_of_files(paths: Sequence[str]) -> World:
     for wire in world.objects["ResourceClaimTemplate"]:
         default_requests((wire.get("spec") or {}).get("spec") or {})
     return world
+
+
+def _checked(document: Document, checker: ShapeChecker) -> Wire:
+    """Return a document in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
+    try:
+        wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
+        checker.check(document.kind, wire, shown(document.origin))
+    except InputError as fault:
+        raise with_place(document, fault) from None
+    refuse_unknown(document, wire)
+    return wire
 
 
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
