@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dra_driver.__main__ import main
 from dra_driver.model import names
-from dra_driver.plugin.ledger import ledger
+from dra_driver.plugin.ledger import ledger_file, ledger_rows
 from dra_driver.plugin.neighbours import old_names as renamed_devices
 
 
@@ -26,10 +26,10 @@ def newer_ledger() -> None:
     """Keep a ledger of the next minor version, with a column and a table that this version does not know."""
     column = "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'"
     table = "CREATE TABLE IF NOT EXISTS colours (claim_uid TEXT PRIMARY KEY, colour TEXT NOT NULL)"
-    ledger.MINOR += 1
-    ledger._GROWN = (*ledger._GROWN, column, table)
-    version = f"PRAGMA user_version={ledger.MAJOR * 1000 + ledger.MINOR}"
-    ledger._SCHEMA = (*ledger._SCHEMA[:-1], column, table, version)
+    ledger_file.MINOR = ledger_rows.MINOR = ledger_rows.MINOR + 1
+    ledger_rows.GROWN = (*ledger_rows.GROWN, column, table)
+    version = f"PRAGMA user_version={ledger_rows.MAJOR * 1000 + ledger_rows.MINOR}"
+    ledger_rows.SCHEMA = (*ledger_rows.SCHEMA[:-1], column, table, version)
 
 
 WHAT: dict[str, Callable[[], None]] = {"renamed": renamed, "newer-ledger": newer_ledger}

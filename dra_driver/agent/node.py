@@ -77,12 +77,13 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, self._count = self._open_page(options.metrics_address)
+        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._ledger = Ledger(
             data / "ledger.db",
+            boot_id=node.boot_id,
             recover=recover_from(store, options.driver),
             has_file=partial(has_claim_file, store, options.driver),
         )
-        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._node = node
         self._kubelet = PodResources(options.pod_resources, options.driver)
         claims = self._claims = NodeClaims(

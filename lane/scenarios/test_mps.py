@@ -32,7 +32,7 @@ rules:
       strategy: MPS
       mpsConfig: {defaultActiveThreadPercentage: 50, defaultPinnedDeviceMemoryLimit: 4Gi, multiUser: true}
 """
-MEET = 'test -S /tmp/nvidia-mps/control && export FOUND=channel; touch "/dev/shm/$HOSTNAME"; '
+MEET = 'test -S /tmp/nvidia-mps/control && export FOUND=channel; exec 9>"/dev/shm/$HOSTNAME"; '
 LIST = 'for file in /dev/shm/*; do echo "met $file"; done; '
 
 

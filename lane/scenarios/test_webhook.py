@@ -175,16 +175,19 @@ def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_
             assert refusal(served.cluster, obj(kind, WRONG, version=version, driver="nic.example.com")) == ""
 
 
-@pytest.mark.parametrize("text", ['{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000, '"1e999999999"', '"\\ud800"'])
+@pytest.mark.parametrize("text", ['{"a":' * 3000 + "1" + "}" * 3000, "9" * 300, '"1e999999999"', '"\\ud800"'])
 def test_however_a_config_is_written_its_review_ends_with_a_verdict(served: Served, text: str) -> None:
-    """Deep, long and strange JSON goes through the API server as it is; without a verdict it would be let in."""
+    """Deep, long and strange JSON goes through the API server as it is; without a verdict it would be let in.
+
+    The server itself refuses what is longer than 10 KiB, before it asks anybody.
+    """
     limits = {"defaultPinnedDeviceMemoryLimit": "HERE"}
     made = obj("ResourceClaim", {**RIGHT, "sharing": {"strategy": "MPS", "mpsConfig": limits}})
     body = json.dumps(made).replace('"HERE"', text)
     path = f"{served.cluster.api.path('ResourceClaim', namespace='default')}?dryRun=All"
     with pytest.raises(subprocess.SubprocessError) as refused:
         served.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=body)
-    assert "denied the request" in str(refused.value)
+    assert "opaque.parameters" in str(refused.value)
 
 
 def test_kubectl_shows_what_the_page_shows(served: Served, tmp_path: Path) -> None:

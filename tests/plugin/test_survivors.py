@@ -17,6 +17,7 @@ from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.running_pods import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
+from tests.plugin.test_ledger import sql
 
 OLD, OTHER = "0f9f7b1c-0000-4000-8000-000000000001", "0f9f7b1c-0000-4000-8000-000000000002"
 HOST = """\
@@ -209,3 +210,32 @@ def test_what_was_kept_back_in_another_boot_holds_nobody_up(rig: Rig, left: Mach
     rig.preparer.close()
     rig.reboot()
     assert rig.prepare("new", 1.0)
+
+
+def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_other_row_away(
+    rig: Rig, left: Machine
+) -> None:
+    """A claim that was recovered after a lost ledger does not know its boot; its pods may well run in this one."""
+    rig.api.put(claim_wire("found", result("gpu-1"), pods=(OLD,)))
+    rig.prepare("found")
+    sql(rig.ledger.path, "UPDATE claims SET boot_id = '' WHERE uid = 'found'")
+    rig.unprepare("found")
+    for device in ("gpu-0", "gpu-1"):
+        with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+            rig.prepare(rig.allocate(f"next-{device}", device), 0.3)
+    left.end(7)
+    eventually(lambda: not rig.ledger.kept_back.has_any())
+    assert rig.prepare("next-gpu-0")
+    assert rig.prepare("next-gpu-1")
+
+
+def test_a_claim_of_an_earlier_boot_keeps_nothing_back_and_takes_no_row_of_this_one_away(
+    rig: Rig, left: Machine
+) -> None:
+    rig.api.put(claim_wire("earlier", result("gpu-1"), pods=(OLD,)))
+    rig.prepare("earlier")
+    sql(rig.ledger.path, "UPDATE claims SET boot_id = 'an earlier one' WHERE uid = 'earlier'")
+    rig.unprepare("earlier")
+    assert rig.prepare(rig.allocate("next-gpu-1", "gpu-1"), 0.5)
+    with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+        rig.prepare("new", 0.3)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The ledger at `path`; any number of threads and two agents may use it.
+    """The ledger at `path`; any number of threads and two agents may use it. `boot_id` is the boot of this process.
 
     `recover` gives records for claims whose effects are on the node when the ledger itself is lost; `has_file` tells
     whether a claim's CDI file is there. One that `reads_only` belongs to somebody who looks at another process's
@@ -47,11 +47,13 @@ class Ledger:
         self,
         path: str | Path,
         *,
+        boot_id: str = "",
         recover: Callable[[], Iterable[Record]] = tuple,
         has_file: Callable[[str], bool] = lambda _: False,
         reads_only: bool = False,
     ) -> None:
         self.path = Path(path)
+        self._boot_id = boot_id
         self._patience = threading.local()
         self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), has_file=has_file)
         self._file = LedgerFile(self.path, recover=recover, reads_only=reads_only, opened=self._unprepared.make)
@@ -235,7 +237,7 @@ class Ledger:
         Where the disk has no room for that, the claim is noted as unprepared: the next write removes it.
         """
         try:
-            self._write(lambda connection: remove(connection, record, pods))
+            self._write(lambda connection: remove(connection, record, pods, self._boot_id))
         except LedgerError as error:
             if error.code not in NO_ROOM:
                 raise
@@ -256,7 +258,7 @@ class Ledger:
 
         def remove_rows(connection: sqlite3.Connection) -> None:
             for record in records_of(connection, self._hidden()):
-                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())))
+                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())), self._boot_id)
 
         def shorten(connection: sqlite3.Connection) -> None:
             uids = self._hidden()

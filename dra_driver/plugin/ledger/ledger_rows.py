@@ -66,10 +66,14 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]) -> None:
-    """Remove a claim; what its pods may still use is kept back, unless no pod was ever told that it has it."""
-    if record.state != ClaimState.PREPARING:
-        kept_back.keep_back(connection, record, pods, record.boot_id)
+def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
+    """Remove a claim; what its pods may still use in the boot `boot_id` is kept back.
+
+    Nothing is kept back for a claim that no pod was ever told of, nor for one of an earlier boot: its pods are gone. A
+    recovered claim does not know its boot and counts as one of this boot.
+    """
+    if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
+        kept_back.keep_back(connection, record, pods, boot_id)
     delete(connection, record.uid)
 
 
