@@ -1,4 +1,4 @@
-"""The words of the house: errors, names, limits, quantities, versions, wire types, container edits.
+"""Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Pure values. Imports nothing of ours and nothing heavy; every other room may import it.
+Everything here is a pure value. This room imports no other room and nothing heavy; every other room may import it.
 """
