@@ -29,7 +29,7 @@ FOLDERS = (
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A library file as it was when looked at: a driver's upgrade changes its size or its time."""
+    """A library file as it was when looked at; a driver upgrade changes its size or its modification time."""
 
     path: str
     size_bytes: int
@@ -37,7 +37,7 @@ class LibraryFile:
 
 
 def look_at(path: str) -> LibraryFile | None:
-    """Describe a library file; None where there is none."""
+    """Return the current state of a library file, or None where there is none."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -61,7 +61,7 @@ def below_mount(roots: Roots) -> Iterator[str]:
 def in_library_path() -> Iterator[str]:
     """Yield the library files in LD_LIBRARY_PATH's folders.
 
-    The loader would look there too, but it never looks again into a folder that was once missing.
+    The loader would search those too, but it never searches a folder again that was missing once.
     """
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         path = Path(folder or ".", SONAME)
@@ -70,7 +70,7 @@ def in_library_path() -> Iterator[str]:
 
 
 def candidates(roots: Roots) -> Iterator[str]:
-    """Yield what to load, best first. The bare soname stands for the loader's own search."""
+    """Yield what to load, best first. The bare soname means the loader's own search."""
     if has_own_mount(roots):
         yield from below_mount(roots)
         yield from in_library_path()
