@@ -1,7 +1,7 @@
-"""Gates: asked by what the API server keeps of an object that is never stored.
+"""Feature gates, recognised by the fields that the API server keeps of an object that is never stored.
 
-Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer has the
-field, or lacks it. A server that does not know a field drops it as well.
+Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer either has
+the field or lacks it. A server that does not know a field drops it as well.
 Source: Kubernetes API resource/v1, fields and their feature gates.
 """
 
@@ -15,12 +15,12 @@ from dra_driver.model.wire import Wire
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
-_COUNTERS_APART_MINOR = 35  # from here on counters stand in slices of their own
+_COUNTERS_APART_MINOR = 35  # from 1.35 on shared counters need slices of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about one gate: the object, where its field is, and what is missing without it."""
+    """The question about one gate: how to make the object, where its field is, and what is missing without the gate."""
 
     make: Callable[[str, str, int], tuple[str, Wire]]
     field: tuple[str | int, ...]
@@ -32,7 +32,7 @@ class Question:
 
 
 def answer(question: Question, stored: Wire) -> bool:
-    """Return whether the answer has the field."""
+    """Return whether the object in the server's answer has the field."""
     value: Any = stored
     for key in question.field:
         try:
@@ -82,10 +82,10 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
 
 QUESTIONS: dict[str, Question] = {
     "DRAPartitionableDevices": Question(
-        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
+        _counters, ("spec", "sharedCounters"), "MIG partitions on demand; GPUs are offered as they are partitioned"
     ),
     "DRAConsumableCapacity": Question(
-        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
+        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work without it"
     ),
     "DRADeviceTaints": Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
     "DRAExtendedResource": Question(
