@@ -1,4 +1,4 @@
-"""Gates: which features an API server of a given minor version has switched on, and which fields they carry.
+"""Gates: the features that an API server of a given minor version has switched on.
 
 In: a version and overrides. Out: the set of gates that are on. Source: Kubernetes feature gate reference, 1.34 to 1.37.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from dra_driver.model.errors import UsageError
 
-# Gate -> (first minor that knows it, first minor that has it on by default; None for never so far).
+# Gate -> (first minor version that knows it, first one with it on by default; None if none has so far).
 _GATES: dict[str, tuple[int, int | None]] = {
     "DRAAdminAccess": (34, 34),
     "DRAPrioritizedList": (34, 34),
@@ -25,16 +25,16 @@ MINORS = (34, 35, 36, 37)
 
 
 def parse_minor(version: str) -> int:
-    """Return the minor of "1.36". Raises: UsageError("usage.server-version")."""
+    """Return the minor version of a text such as "1.36". Raises: UsageError("usage.server-version")."""
     major, _, minor = version.partition(".")
     if major != "1" or not minor.isdigit() or int(minor) not in MINORS:
         served = ", ".join(f"1.{m}" for m in MINORS)
-        raise UsageError("server-version", f"no embedded API of version {version!r}; there are {served}")
+        raise UsageError("server-version", f"there is no embedded API of version {version!r}, only of {served}")
     return int(minor)
 
 
 def gates_on(minor: int, overrides: Mapping[str, bool]) -> frozenset[str]:
-    """Return the gates that are on. Raises: UsageError("usage.gate") for one that this version does not know."""
+    """Return the gates that are on. Raises: UsageError("usage.gate") for a gate that this version does not know."""
     known = {name: on for name, (since, on) in _GATES.items() if since <= minor}
     if unknown := overrides.keys() - known.keys():
         raise UsageError("gate", f"1.{minor} has no feature gate {', '.join(sorted(unknown))}")

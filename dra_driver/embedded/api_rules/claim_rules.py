@@ -1,7 +1,7 @@
-"""Claim rules: what the API server does to a ResourceClaim's spec, a template and a DeviceClass, and what it demands.
+"""Claim rules: what the API server changes in and demands of a ResourceClaim's spec, a template and a DeviceClass.
 
-In: the object. Out: defaults, fields of switched-off gates gone, every fault at once. A claim's status stands in
-`claim_status_rules`. Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
+In: the object. Out: defaults filled in, fields of switched-off gates removed, and every fault at once. The status of a
+claim is checked in `claim_status_rules`. Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _prepare_spec(spec: Wire, before: Wire, circumstances: Circumstances) -> Non
     gates = circumstances.gates
     for choice in _choices(spec):
         choice["allocationMode"] = choice.get("allocationMode") or "ExactCount"
-        if not choice.get("count"):  # 0 is what an absent count is
+        if not choice.get("count"):  # an absent count reads as 0
             choice.pop("count", None)
             if choice["allocationMode"] == "ExactCount":
                 choice["count"] = 1
@@ -76,7 +76,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
 
 
 def _check_request(request: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> set[str]:
-    """Check one request; returns the names by which constraints and configs may refer to it."""
+    """Check one request, and return the names by which constraints and configs may refer to it."""
     name = request.get("name", "")
     given = [kind for kind in ("exactly", "firstAvailable") if request.get(kind) not in (None, [])]
     if len(given) != 1:

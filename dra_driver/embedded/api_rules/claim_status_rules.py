@@ -1,6 +1,6 @@
 """Claim status rules: allocation, reservations and device status of a ResourceClaim.
 
-In: the claim as it is and as it is to be. Out: faults. An allocation is set or cleared as a whole, never changed.
+In: the stored claim and the new one. Out: faults. An allocation is set or cleared as a whole, never changed.
 Source: resource.k8s.io/v1 validation of ResourceClaimStatus, Kubernetes 1.34 to 1.36.
 """
 
@@ -27,7 +27,7 @@ _HARDWARE_ADDRESS = 128
 
 
 def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
-    """Drop fields of switched-off gates; and the device status when the allocation goes."""
+    """Drop the fields of switched-off gates, and the device status if there is no allocation."""
     status = new.get("status")
     if not status:
         return
@@ -41,7 +41,7 @@ def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
 
 
 def check_status(new: Wire, old: Wire, circumstances: Circumstances, faults: Faults) -> None:  # noqa: ARG001
-    """Find every fault of a claim's new status."""
+    """Collect every fault of a claim's new status."""
     status, before = new.get("status") or {}, old.get("status") or {}
     allocation, was = status.get("allocation"), before.get("allocation")
     if allocation is not None and was is not None and allocation != was:

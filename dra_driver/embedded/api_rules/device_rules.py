@@ -18,7 +18,7 @@ from dra_driver.model.wire import DeviceWire, Wire
 
 _LISTS = ("ints", "bools", "strings", "versions")
 _SCALARS = ("int", "bool", "string", "version")
-_ATTRIBUTE_VALUES = 48  # scalars and list items of a device (>= 1.36)
+_ATTRIBUTE_VALUES = 48  # scalars and list items in all attributes of a device (1.36 and newer)
 _BINDING_CONDITIONS = 4
 _VALID_VALUES = 10
 
@@ -30,7 +30,7 @@ def check_device(
     circumstances: Circumstances,
     faults: Faults,
 ) -> None:
-    """Find every fault of one device."""
+    """Collect every fault of one device."""
     value_rules.check_label_name(device.get("name"), f"{path}.name", faults)
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
@@ -57,7 +57,7 @@ def check_device(
 
 
 def _check_attribute(attribute: Wire, path: str, faults: Faults) -> int:
-    """Check one attribute; returns how many values it holds."""
+    """Check one attribute, and return how many values it holds."""
     given = [name for name in (*_SCALARS, *_LISTS) if name in attribute]
     if len(given) != 1:
         if given:
@@ -141,7 +141,7 @@ def _check_valid_range(limit: Wire, default: Quantity | None, most: Quantity, pa
 
 
 def _check_step(limit: Wire, on_steps: tuple[Quantity | None, ...], most: Quantity, path: str, faults: Faults) -> None:
-    """Check the step of a range. A server divides by a step of 0 and hangs up; here it is refused."""
+    """Check the step of a range. A real server divides by a step of 0 and closes the connection; here 0 is refused."""
     low, step = int(Quantity.parse(limit["min"]).value), int(Quantity.parse(limit["step"]).value)
     if step <= 0:
         faults.invalid(path, limit["step"], "must be greater than zero")

@@ -1,6 +1,6 @@
-"""Slice rules: what the API server does to a ResourceSlice and what it demands of it; devices stand in `device_rules`.
+"""Slice rules: what the API server changes in and demands of a ResourceSlice; `device_rules` checks its devices.
 
-In: a ResourceSlice. Out: fields of switched-off gates gone, taints stamped, every fault at once.
+In: a ResourceSlice. Out: fields of switched-off gates removed, taints with their time, and every fault at once.
 Source: resource.k8s.io/v1 validation and strategy of ResourceSlice, Kubernetes 1.34 to 1.36.
 """
 
@@ -16,11 +16,11 @@ from dra_driver.model import limits
 from dra_driver.model.wire import Wire
 
 _LISTS = ("ints", "bools", "strings", "versions")
-_COUNTERS_CONSUMED_PER_SLICE = 1024  # 1.34 only
+_COUNTERS_CONSUMED_PER_SLICE = 1024  # only on 1.34
 
 
 def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
-    """Drop fields of switched-off gates unless the stored slice uses them; stamp new taints."""
+    """Drop the fields of switched-off gates unless the stored slice uses them, and add the time to new taints."""
     spec, before = new.get("spec") or {}, (old or {}).get("spec") or {}
     gates = circumstances.gates
     if "DRADeviceTaints" not in gates and not _any_device(before, ("taints",)):
@@ -49,7 +49,7 @@ def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
 
 
 def _amounts(spec: Wire) -> Iterator[Wire]:
-    """Yield everything that holds a quantity under `value`, which is 0 where it is absent."""
+    """Yield every object with a quantity under `value`, which reads as 0 if it is absent."""
     for device in spec.get("devices") or []:
         yield from (device.get("capacity") or {}).values()
         for entry in device.get("consumesCounters") or []:
@@ -87,7 +87,7 @@ def _drop_of_devices(spec: Wire, names: tuple[str, ...]) -> None:
 
 
 def check(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
-    """Find every fault of a slice, and changes of what may not change."""
+    """Collect every fault of a slice, and every change of an immutable field."""
     spec = new.get("spec") or {}
     value_rules.check_driver(spec.get("driver"), "spec.driver", faults)
     _check_pool(spec.get("pool") or {}, faults)
