@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dra_driver.controller.diff import is_ours
 from dra_driver.model.wire import SliceWire, Wire
 
-_BURIED = 1_000  # how many deleted slices are remembered, against events that come late
+_BURIED = 1_000  # how many deleted slices are remembered, so that late events about them are ignored
 
 
 class StoredSlices:
