@@ -1,7 +1,8 @@
-"""The behaviours in which one Kubernetes version's allocator differs from another's, as data.
+"""How the allocators of different Kubernetes versions differ, as data.
 
-In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's allocator, in
-the variant that these features choose, behaves). No behaviour lives here: the other modules of the room ask the flags.
+In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's
+allocator, in the variant that these features choose, behaves). This module holds no behaviour: the other modules of the
+room read the flags.
 
 The rule: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
 """
@@ -17,7 +18,7 @@ from dra_driver.model.errors import InputError
 KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 NEWEST = KUBERNETES_VERSIONS[-1]
 
-# Gates that are on where nothing else is said. Source: Kubernetes feature gates, per version.
+# The gates that are on by default. Source: Kubernetes feature gates, per version.
 _DEFAULT_GATES: dict[str, frozenset[str]] = {
     "1.34": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
     "1.35": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
@@ -32,14 +33,14 @@ _DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
 
 
 class UnknownVersionError(InputError):
-    """No rules are known for this Kubernetes version."""
+    """There are no rules for this Kubernetes version."""
 
     branch = "input.kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the allocator may do. The names of `from_names` are those of Kubernetes' allocator."""
+    """What the allocator may do. `from_names` takes the names that Kubernetes' allocator uses."""
 
     admin_access: bool = False
     prioritized_list: bool = False
@@ -58,7 +59,7 @@ class Features:
 
     @classmethod
     def from_gates(cls, kubernetes: str, gates: Mapping[str, bool] | None = None) -> Features:
-        """Derive the switches as the scheduler does: the version's defaults, changed by `gates`.
+        """Derive the switches as the scheduler does, from the version's defaults and `gates`.
 
         Raises:
             UnknownVersionError: There are no rules for the version.
@@ -79,9 +80,9 @@ class Features:
         )
 
     def selector_gates(self, rules: AllocatorRules) -> dict[str, bool]:
-        """Return the gates that selectors depend on.
+        """Return the gates on which selectors depend.
 
-        The variants that know shares pass `allowMultipleAllocations` on to selectors whatever the gate says.
+        Variants that know about shares pass `allowMultipleAllocations` on to selectors, however the gate is set.
         """
         return {"DRAConsumableCapacity": rules.shares, "DRAListTypeAttributes": self.list_attributes}
 
@@ -99,14 +100,14 @@ _BY_NAME = {
 }
 SWITCHES = tuple(field.name for field in fields(Features))
 
-# The patch releases whose own code gave the recorded verdicts.
+# The patch releases whose code produced the recorded verdicts.
 RECORDED_PATCHES = {"1.34": 4, "1.35": 8, "1.36": 4, "1.37": 1}
 Variant = Literal["stable", "incubating", "experimental"]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorRules:
-    """How one variant of one version behaves. A flag that is named after a fault says that the fault is there."""
+    """How one variant of one version behaves. A flag named after a fault says that the variant has the fault."""
 
     kubernetes: str
     variant: Variant
@@ -116,38 +117,38 @@ class AllocatorRules:
     copies_tolerations: bool = True
     only_harmful_taints: bool = True  # effects other than NoSchedule and NoExecute are ignored
     # pools
-    hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters don't exist
+    hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters are ignored
     joins_counter_slices: bool = True  # slices with counters belong to their pool on every node
     counter_slices_stay: bool = False  # … or are looked up when a device of the node needs them
-    sorted_pools: bool = False  # pools by driver and name, slices by name; otherwise Go's map order decides
+    sorted_pools: bool = False  # pools are sorted by driver and name, slices by name; otherwise by Go's map order
     binding_slices_last: bool = False
     looks_elsewhere: bool = True  # slices that don't reach the node are counted before a pool is called incomplete
     uses_incomplete_pools: bool = False
     invalid_pool_is_fatal: bool = False
     counters_of: Literal["slice", "pool name", "pool"] = "pool name"
     shares_hold_counters: bool = False  # allocated shares count when the available counters are computed
-    any_share_is_shared: bool = False  # a held share without consumedCapacity has paid the device's counters, too
+    any_share_is_shared: bool = False  # a held share without consumedCapacity has also paid the device's counters
     # search
     combinations: bool = False  # devices of one request are tried in rising order only
-    limit_per_request: bool = False  # the limit of 32 is judged request by request, before the next one is read
-    capacity_errors: bool = False  # a capacity that can't be written as int64, or is negative, ends the search
+    limit_per_request: bool = False  # the limit of 32 is checked for each request before the next one is read
+    capacity_errors: bool = False  # a capacity that does not fit an int64, or is negative, ends the search
     too_many_stops: bool = True  # "more than 32" ends the search of the request, not only this branch
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
     # faults
-    distinct_forgets: bool = True  # distinctAttribute remembers the latest device of each request only
-    leaks: bool = False  # what a refused candidate took before it was refused is not given back
-    all_restarts_alternatives: bool = False  # `All` in a later alternative goes on as the first one
-    late_match_key: bool = False  # the second alternative sees the first one's matches while it is prepared
+    distinct_forgets: bool = True  # distinctAttribute remembers only the latest device of each request
+    leaks: bool = False  # what a candidate took before it was refused is not given back
+    all_restarts_alternatives: bool = False  # `All` in a later alternative continues as the first alternative
+    late_match_key: bool = False  # while it is prepared, the second alternative sees the matches of the first
 
     @property
     def orders_vary(self) -> bool:
-        """Whether the order of pools, and so the outcome, may differ from run to run."""
+        """Whether the order of pools, and therefore the outcome, may differ from run to run."""
         return not self.sorted_pools
 
 
 def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
-    """Choose the variant that a version's scheduler would run with these features.
+    """Return the rules of the variant that a version's scheduler would run with these features.
 
     Raises:
         UnknownVersionError: There are no rules for the version.
@@ -187,12 +188,12 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
     return base
 
 
-# The first patch release of each minor version that judges so. Source: Kubernetes changelogs.
+# The first patch release of each minor version with `limit_per_request`. Source: Kubernetes changelogs.
 _LIMIT_PER_REQUEST_SINCE = {"1.34": 12, "1.35": 9, "1.36": 5, "1.37": 1}
 
 
 def _patch(kubernetes: str, version: str) -> int:
-    """Return the patch release that a version names; for a minor version, the one that verdicts are recorded of."""
+    """Return the patch release in a version; for a minor version, the release of the recorded verdicts."""
     found = kubernetes.removeprefix("v").split("-")[0].split("+")[0].split(".")[2:]
     return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[version]
 
@@ -217,6 +218,6 @@ def _known(kubernetes: str) -> str:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known are {', '.join(KUBERNETES_VERSIONS)}",
+            hint=f"known versions are {', '.join(KUBERNETES_VERSIONS)}",
         )
     return version
