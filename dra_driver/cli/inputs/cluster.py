@@ -1,6 +1,6 @@
 """The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
 
-In: a kubeconfig path. Out: wire objects. It only reads.
+In: the path of a kubeconfig. Out: wire objects. It only reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLASSES = f"/apis/{RESOURCE_GROUP}/deviceclasses"
 
 
 class Cluster:
-    """One API server."""
+    """A connection to one API server."""
 
     def __init__(self, kubeconfig: str | None) -> None:
         from dra_driver.kube.credentials import load
@@ -47,7 +47,7 @@ class Cluster:
         return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaimtemplates")
 
     def find(self, plural: str, namespace: str, name: str) -> Wire | None:
-        """Read one claim or template; None if there is none. Raises: ApiError."""
+        """Read one claim or template; return None if it does not exist. Raises: ApiError."""
         path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
@@ -57,12 +57,12 @@ class Cluster:
             raise
 
     def kubernetes(self) -> str:
-        """Return the version, "1.35". Raises: ApiError."""
+        """Return the server's Kubernetes version, such as "1.35". Raises: ApiError."""
         version = self._api.server_version()
         return f"{version.major}.{version.minor}"
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._api.close()
 
     def _list(self, path: str) -> list[Wire]:
@@ -73,7 +73,7 @@ class Cluster:
 
 
 def default_kubeconfig() -> str | None:
-    """Find the kubeconfig that kubectl would use; None where there is none."""
+    """Return the kubeconfig that kubectl would use, or None if there is none."""
     for path in os.environ.get("KUBECONFIG", "").split(os.pathsep):
         if path:
             return path
