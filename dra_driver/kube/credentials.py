@@ -1,9 +1,9 @@
-"""Credentials: from a kubeconfig, or from the pod's own ServiceAccount; the only importer of `kubernetes`.
+"""Credentials from a kubeconfig, or from the pod's own ServiceAccount; the only module that imports `kubernetes`.
 
-The official package costs much memory when imported as a whole, since its front modules pull in requests, oauthlib,
-websocket and yaml. What we need of it is its in-cluster loader and, for `exec` and `auth-provider` users, its
-kubeconfig loader: both are imported with the two front modules present but not executed. Should a release of the
-package not allow that, the plain import does the same for more memory.
+The official package costs much memory when imported as a whole, since its front modules import requests, oauthlib,
+websocket and yaml. Only two parts of it are needed: its in-cluster loader and, for `exec` and `auth-provider` users,
+its kubeconfig loader. Both are imported with the front modules present but not executed. Should a release of the
+package not allow that, the plain import does the same with more memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 _FRONT_MODULES = ("kubernetes", "kubernetes.config")
-# Where the kubelet projects a pod's ServiceAccount (Kubernetes, "Accessing the Kubernetes API from a Pod").
+# Where the kubelet mounts a pod's ServiceAccount (Kubernetes, "Accessing the Kubernetes API from a Pod").
 SERVICE_ACCOUNT_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  a path
 SERVICE_ACCOUNT_CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
@@ -33,7 +33,7 @@ SERVICE_ACCOUNT_CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 def load(
     kubeconfig: str | None, *, token_file: str = SERVICE_ACCOUNT_TOKEN, ca_file: str = SERVICE_ACCOUNT_CA
 ) -> Credentials:
-    """Load a kubeconfig's current context; without one, the pod's ServiceAccount.
+    """Load a kubeconfig's current context, or the pod's ServiceAccount if no kubeconfig is given.
 
     Raises: InputError("input.kubeconfig"); NodeError("node.no-credentials") outside a pod.
     """
@@ -43,7 +43,7 @@ def load(
 
 
 def _in_cluster(token_file: str, ca_file: str) -> Credentials:
-    """Use the official in-cluster loader; it reads the token again when its copy is a minute old."""
+    """Use the official in-cluster loader, which reads the token again when its copy is a minute old."""
 
     def configure() -> Any:
         from kubernetes.client.configuration import Configuration  # noqa: PLC0415  heavy; see the module's docstring
@@ -55,16 +55,16 @@ def _in_cluster(token_file: str, ca_file: str) -> Credentials:
 
     try:
         return _from_configuration(configure)
-    except Exception as err:  # its ConfigException can't be named without importing it
+    except Exception as err:  # its ConfigException can't be named without importing its module
         raise NodeError(
             "no-credentials",
-            f"no ServiceAccount of a pod: {err}",
+            f"no ServiceAccount of a pod was found: {err}",
             hint="outside a pod set --kubeconfig (or KUBECONFIG)",
         ) from err
 
 
 def _official_kubeconfig(path: str) -> Credentials:
-    """Use the official kubeconfig loader, for users whose token a program or an identity provider gives."""
+    """Use the official kubeconfig loader, for users whose token comes from a program or an identity provider."""
     log.info("kubeconfig needs the official loader", extra=fields(file=path, reason="exec or auth-provider"))
 
     def configure() -> Any:
@@ -77,7 +77,7 @@ def _official_kubeconfig(path: str) -> Credentials:
 
     try:
         return _from_configuration(configure)
-    except Exception as err:  # foreign code, a foreign program: any fault means no credentials
+    except Exception as err:  # code and programs of others run here: any fault means that there are no credentials
         raise InputError("kubeconfig", f"kubeconfig {path} gives no credentials: {err}") from err
 
 
@@ -91,12 +91,12 @@ class OfficialToken:
         self._header = ""
 
     def authorization(self) -> str:
-        """Return the header's value, "" for none."""
+        """Return the value of the header; "" for none."""
         with self._lock:
             return self._current()
 
     def reread(self) -> bool:
-        """Load everything anew. Says whether that gave another token than the one that was refused."""
+        """Load everything again; return whether the new token differs from the refused one."""
         with self._lock:
             refused = self._header
             with _logged():
@@ -113,7 +113,7 @@ class OfficialToken:
 
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """Keep the last token while a new one can't be had: the server decides whether it is still good."""
+    """Log that no new token can be had. The last one stays in use: the server decides whether it is still valid."""
     try:
         yield
     except Exception as err:  # noqa: BLE001  foreign code, a foreign program
@@ -140,9 +140,9 @@ def _from_configuration(configure: Callable[[], Any]) -> Credentials:
 
 @contextlib.contextmanager
 def light_import() -> Iterator[None]:
-    """Let submodules of `kubernetes` be imported without executing its front modules.
+    """Allow submodules of `kubernetes` to be imported without executing its front modules.
 
-    The empty front modules are taken away again, so that whoever wants the whole package later gets it.
+    The empty front modules are removed afterwards, so that a later import of the whole package works.
     """
     seeded = [name for name in _FRONT_MODULES if name not in sys.modules]
     try:

@@ -1,4 +1,4 @@
-"""Paths of the few kinds that this driver touches in the Kubernetes API."""
+"""The paths of the few kinds of the Kubernetes API that this driver uses."""
 
 from __future__ import annotations
 

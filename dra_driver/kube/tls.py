@@ -1,6 +1,6 @@
-"""Tls: what a connection to the API server is checked with, and how to notice that its files were replaced.
+"""The TLS material for connections to the API server, and how to notice that its files were replaced.
 
-In: file names or PEM texts. Out: an ssl.SSLContext. Keys that came inline never reach a disk.
+In: file names or PEM texts. Out: an ssl.SSLContext. Keys that were given inline are never written to a disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Certificates by file or inline (PEM); inline wins. No CA at all means the system's."""
+    """Certificates in files or inline (PEM); inline ones win. Without a CA, the system's CAs are used."""
 
     ca_file: str = ""
     ca_pem: str = field(default="", repr=False)
@@ -25,7 +25,7 @@ class TlsMaterial:
     is_unverified: bool = False
 
     def stamp(self) -> tuple[object, ...]:
-        """Return a value that changes when one of the files was replaced or rewritten."""
+        """Return a value that changes when one of the files is replaced or rewritten."""
         return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
 
     def context(self) -> ssl.SSLContext:
@@ -45,7 +45,7 @@ class TlsMaterial:
         return context
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
-        """Load certificate and key; OpenSSL reads files only, so inline ones go through anonymous memory."""
+        """Load certificate and key. OpenSSL reads only files, so inline ones go through anonymous memory."""
         held: list[int] = []
         try:
             cert = _memory_file(self.cert_pem, held) if self.cert_pem else self.cert_file

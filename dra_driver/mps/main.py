@@ -1,6 +1,6 @@
-"""`dra-driver mps`: flags, signals, the lock that makes it the only supervisor of this node.
+"""`dra-driver mps`: flags, signals, and the lock that makes it the only supervisor of this node.
 
-SIGTERM ends the supervisor and leaves its daemons, and so their clients, alone: the next one finds them.
+SIGTERM ends the supervisor but not its daemons and their clients; the next supervisor finds them.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _FLAGS = (
     Flag(
         "--mps-cgroup",
         "",
-        "cgroup (v2) below which daemons begin, so that they outlive this process's container; empty: in its own",
+        "cgroup (v2) for the daemons, so that they outlive this process's container; empty: this process's own",
         "DIR",
     ),
     Flag("--mps-shared-memory-mib", str(SHM_MIB), "the most that clients of one device may have in /dev/shm", "MIB"),
 )
-_EPILOG = """Each flag has an environment twin (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends the
-supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
+_EPILOG = """Each flag has an environment variable (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends
+the supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
 5 environment, 70 bug."""
 
 
@@ -72,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
         print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - before there is a log
         return error.exit_code
     except Exception:
-        log.exception("bug: an error that nobody foresaw")
+        log.exception("bug: unexpected error")
         return ExitCode.BUG
 
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
     parser = argparse.ArgumentParser(
         prog="dra-driver mps",
-        description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device that is shared so.",
+        description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device shared with MPS.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
@@ -88,7 +88,9 @@ def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
         parser.add_argument(
             flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
         )
-    parser.add_argument("--show", action="store_true", help="tell what the running supervisor keeps, as JSON, and end")
+    parser.add_argument(
+        "--show", action="store_true", help="print what the running supervisor keeps, as JSON, and exit"
+    )
     given = vars(parser.parse_args(argv))
     return resolve(given, os.environ, _FLAGS), bool(given["show"])
 
@@ -99,7 +101,7 @@ def _root(values: dict[str, str]) -> Path:
 
 
 def _show(path: Path) -> int:
-    """Print what a supervisor keeps, each daemon with its servers as the daemon tells of them. Raises: SharingError."""
+    """Print what a supervisor keeps: each daemon, with its servers as the daemon lists them. Raises: SharingError."""
     told = call(path, "list", {}, _SHOW_S)
     for daemon in told.get("daemons", ()):
         try:
@@ -140,7 +142,7 @@ def _run(values: dict[str, str], root: Path) -> int:
 
 
 def _lock(root: Path) -> int:
-    """Be the only supervisor of this folder. Raises: NodeError("node.folder"), ("node.mps-running")."""
+    """Lock this folder as its only supervisor. Raises: NodeError("node.folder"), ("node.mps-running")."""
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -152,8 +154,8 @@ def _lock(root: Path) -> int:
         os.close(fd)
         raise NodeError(
             "mps-running",
-            f"another MPS supervisor works in {root}",
-            hint="there is one for each node and driver name; end the other one first",
+            f"another MPS supervisor runs in {root}",
+            hint="there can be only one for each node and driver name; end the other one first",
         ) from exc
     return fd
 
@@ -165,8 +167,8 @@ def _daemons(root: Path) -> Path:
 
 
 def _leave(root: Path) -> None:
-    """Take the folder along when no daemon is kept, and the driver's own when nothing else is in it."""
-    with suppress(OSError):  # a daemon's folder, or the agent's files
+    """Remove the folder if no daemon is kept, and the driver's own folder if nothing else is in it."""
+    with suppress(OSError):  # not empty: it holds a daemon's folder, or the agent's files
         (root / "d").rmdir()
         (root / "supervisor.lock").unlink()
         root.rmdir()
@@ -181,10 +183,10 @@ def _finder(values: dict[str, str]) -> Callable[[], ControlProgram]:
 
 
 def _shm_mib(text: str) -> int:
-    """Check a size. Raises: UsageError("usage.flags")."""
+    """Return a checked size in MiB. Raises: UsageError("usage.flags")."""
     if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _SHM_MIB_MAX):
         raise UsageError(
-            "flags", f"--mps-shared-memory-mib={text[:20]!r} is no whole number of MiB up to {_SHM_MIB_MAX}"
+            "flags", f"--mps-shared-memory-mib={text[:20]!r} is not a whole number of MiB up to {_SHM_MIB_MAX}"
         )
     return int(text)
 
