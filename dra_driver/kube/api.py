@@ -171,7 +171,7 @@ class KubeApi:
         answer: Any = pool.urlopen(
             **message,
             timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, seconds), total=seconds),
-            pool_timeout=seconds,  # type: ignore[arg-type]  # any number, whatever its annotation says
+            pool_timeout=seconds,  # type: ignore[arg-type]  # accepts any number, despite its annotation
             retries=_NO_RETRIES,
             preload_content=False,
             decode_content=False,

@@ -113,7 +113,7 @@ class Connections:
         pool: urllib3.HTTPConnectionPool
         if self._tls is None:
             pool = urllib3.HTTPConnectionPool(self._host, self._port, **options)
-            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # a protocol with more than is used
+            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # the protocol demands more than is used
         else:
             pool = urllib3.HTTPSConnectionPool(self._host, self._port, **options, **self._tls_options())
             pool.ConnectionCls = BoundedHttps  # type: ignore[assignment]

@@ -141,7 +141,7 @@ def _make_ready(
     """Make a daemon run with the wanted limits; a running one that refuses them keeps its old limits."""
     if state.process is None:
         return _make_new(at, state, around, deadline)
-    assert around.program is not None  # noqa: S101 - `start` has seen it
+    assert around.program is not None  # noqa: S101 - `start` has checked it
     speaker = Control(around.program, at, state.process, deadline)
     speaker.wait_ready()
     try:
@@ -157,7 +157,7 @@ def _make_ready(
 def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: float) -> DaemonRecord:
     """Start a daemon; end it if it does not accept its limits, since without them clients could use everything."""
     program, cgroup = around.program, around.cgroup_of(at)
-    assert program is not None  # noqa: S101 - `start` has seen it
+    assert program is not None  # noqa: S101 - `start` has checked it
     at.clear_pipe()
     if cgroup:
         cgroups.make(cgroup)

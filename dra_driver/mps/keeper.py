@@ -168,7 +168,7 @@ class Daemons:
     def _start(self, entry: _Entry, device: SharedDevice, settings: MpsSettings, deadline: float) -> None:
         began = time.monotonic()
         state = daemon.start(entry.at, device, settings, self._around(must_find=True), deadline)
-        assert state.process is not None  # noqa: S101 - it is ready
+        assert state.process is not None  # noqa: S101 - a ready daemon has a process
         if entry.state is None or entry.state.process != state.process:
             took = round((time.monotonic() - began) * 1000)
             log.info("MPS daemon started", extra=fields(device=device.name, pid=state.process.pid, took_ms=took))

@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         logs.set_up(values["log_format"])
         return _run(values, root)
     except DriverError as error:
-        print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - before there is a log
+        print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return error.exit_code
     except Exception:
         log.exception("bug: unexpected error")
@@ -108,7 +108,7 @@ def _show(path: Path) -> int:
             daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
         except SharingError as error:
             daemon["error"] = daemon["error"] or str(error)
-    print(json.dumps(told, indent=2))  # noqa: T201 - what was asked for
+    print(json.dumps(told, indent=2))  # noqa: T201 - the requested output
     return ExitCode.OK
 
 

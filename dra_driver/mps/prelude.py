@@ -25,7 +25,7 @@ def main() -> None:
     if not line.endswith(b"\n"):
         os._exit(_STATUS)  # the parent is gone and may not have recorded this process
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package is not known before
+    from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package's path is set only above
 
     try:
         _become(json.loads(line))

@@ -52,7 +52,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only opening may fail as an input error)
+        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only a failure to open is an input error)
     except OSError as fault:
         raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
     with file:
@@ -76,7 +76,7 @@ def _answer(file: IO[bytes]) -> int:
         except DriverError as fault:
             bad += 1
             answer = {"id": _id(raw), "line": number, "error": fault.message}
-        except Exception as fault:  # noqa: BLE001  (one line must not cost the others their answers)
+        except Exception as fault:  # noqa: BLE001  (a fault in one line must not stop the others)
             bad += 1
             text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"
             answer = {"id": _id(raw), "line": number, "error": text}

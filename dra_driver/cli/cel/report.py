@@ -20,7 +20,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
 
 _SOURCE = " | "
-_MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide signs are marked with wide signs)
+_MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide characters are marked with wide signs)
 COLOURS = {MATCH: "green", NO_MATCH: "", ABORT: "bold magenta"}
 
 

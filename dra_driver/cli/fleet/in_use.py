@@ -55,4 +55,4 @@ def holders(claims: Iterable[Wire], driver: str) -> Iterator[str]:
         if devices:
             meta = claim["metadata"]
             users = ", ".join(f"{u['resource']} {u['name']}" for u in (claim["status"].get("reservedFor") or ()))
-            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'nobody'}"
+            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'no pod'}"

@@ -122,7 +122,7 @@ class Daemon:
                 self._hear(connection)
             self._look_at_servers()
         with suppress(OSError):
-            os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - as the real one; its sockets stay
+            os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - like the real program, whose sockets stay
 
     def do(self, line: str) -> str:
         """Execute a command and return its output. Raises: Refused."""
