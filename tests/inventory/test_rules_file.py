@@ -168,7 +168,7 @@ def test_what_makes_no_sense_is_refused(faults_of, text, fault):
 
 
 def test_a_file_that_is_no_yaml_or_not_there_is_bad_input(read, tmp_path):
-    with pytest.raises(InputError, match="not the YAML"):
+    with pytest.raises(InputError, match="not YAML"):
         read("version: [")
     with pytest.raises(InputError, match="can't be read"):
         read_sharing_config(tmp_path / "nowhere.yaml")

@@ -27,6 +27,8 @@ from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ApiError, DriverError, InputError
 from dra_driver.model.wire import DeviceWire, Wire
 
+SETTLE_S = 5.0  # until nothing may be left of a claim
+
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
@@ -190,8 +192,18 @@ class ExampleRunner:
             for path in self._kubelet.cdi_dir.glob("*"):
                 if claim.uid in path.name or claim.uid in path.read_text():
                     yield f"CDI file {path.name} of claim {claim.label}"
-            for row in ledger_rows(self._ledger, claim.uid):
+            for row in self._rows(claim.uid):
                 yield f"ledger row {row} of claim {claim.label}"
+
+    def _rows(self, uid: str) -> list[str]:
+        """Return the tables that still mention a claim once the agent has had time to look at its pod's processes.
+
+        The agent keeps a claim's devices back until it has seen that no container uses them any more.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        while (rows := ledger_rows(self._ledger, uid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return rows
 
 
 def ledger_rows(ledger: Path, uid: str) -> list[str]:
