@@ -1,10 +1,11 @@
-"""Namesakes: another driver that is registered with the kubelet under our name, and would hand out the same GPUs.
+"""Same-name drivers: another driver that is registered with the kubelet under our name and would hand out the same GPUs.
 
-In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a call when it changes.
-A socket is asked once who it is (GetInfo, as the kubelet does); after that it is only tried whether somebody still
-listens there. Our own other instance is told by what it adds to its answer and by the data folder that it shares with
-us. It looks at the start, when the folder changed, and once a minute. Never: a word to the other driver's service.
-Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
+In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a callback when it
+changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that only whether something
+still listens there is checked. Another instance of this driver is recognized by the mark in its answer and by the data
+folder that it shares with us. The check runs at the start, when the folder changed, and once a minute. The other
+driver's DRA service is never called. Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the
+folder, but for hidden files.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FOLDER_SECONDS = 2.0  # between looks at whether the folder changed
+FOLDER_SECONDS = 2.0  # between checks whether the folder changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
-MARK = ("dra-driver-version", __version__)  # what our instances add to GetInfo's answer
+MARK = ("dra-driver-version", __version__)  # what instances of this driver add to GetInfo's answer
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlugin:
-    """Who answers at a registration socket."""
+    """The plugin that answers at a registration socket."""
 
     kind: str
     name: str
     endpoint: str
-    is_marked: bool  # our own code answers
+    is_marked: bool  # whether it is an instance of this driver
 
 
 class SameNameDrivers:
-    """Keeps `reason` up to date; `changed` is called whenever the reason is another one."""
+    """Keeps `reason` up to date, and calls `changed` whenever it changes."""
 
     def __init__(
         self,
@@ -60,13 +61,13 @@ class SameNameDrivers:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
         self._known: dict[tuple[Path, Identity], RegisteredPlugin] = {}
-        self._seen: Identity | None = None  # of the folder, when it was last looked at
+        self._seen: Identity | None = None  # of the folder at the last check
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
         self.reason = ""
 
     def start(self) -> None:
-        """Look once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
+        """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
         self._look()
         self._thread.start()
 
@@ -81,11 +82,11 @@ class SameNameDrivers:
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def find(self) -> str:
-        """Say who has our name now; empty when nobody does."""
+        """Return which other driver is registered under our name now, empty when there is none."""
         known, self._known = self._known, {}
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
-            if plugin is None:  # nobody whom the kubelet could have registered
+            if plugin is None:  # no plugin that the kubelet could have registered
                 continue
             self._known[path, made] = plugin
             if plugin.kind == PLUGIN_TYPE and plugin.name == self._driver and not self._is_ours(plugin):
@@ -93,7 +94,7 @@ class SameNameDrivers:
         return ""
 
     def _look(self) -> bool:
-        """Look once; says whether the reason is another one."""
+        """Check once and return whether the reason has changed."""
         self._seen = identity(self._folder)
         found = self.find()
         if found == self.reason:
@@ -126,7 +127,7 @@ class SameNameDrivers:
 
 
 def ask(path: Path) -> RegisteredPlugin | None:
-    """Ask who answers at a registration socket; None when nobody does."""
+    """Return the plugin that answers at a registration socket, None when there is no answer."""
     with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
         get_info = channel.unary_unary(
             f"/{REGISTRATION_SERVICE}/GetInfo",
@@ -142,7 +143,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
-    """Yield the sockets that somebody listens on, with what tells each from one made anew."""
+    """Yield the sockets with a listener, each with an identity that changes when the socket is made again."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:
