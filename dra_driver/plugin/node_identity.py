@@ -1,4 +1,4 @@
-"""Node: who we are on this machine, and in which boot."""
+"""Node identity: the driver and pool that this process serves, and the boot in which it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The driver's name, the pool of this node, the boot that we run in."""
+    """The driver's name, the pool of this node, and the id of the current boot."""
 
     driver: str
     pool: str
@@ -22,7 +22,7 @@ class NodeIdentity:
 
 
 def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
-    """Describe this node; the boot id says whether effects of prepared claims can still be there."""
+    """Return the identity of this node. Its boot id decides whether effects of prepared claims can still exist."""
     path = Path(proc_root) / "sys/kernel/random/boot_id"
     try:
         boot_id = path.read_text().strip()

@@ -1,9 +1,9 @@
-"""Separation: the last line that keeps the MPS clients of two namespaces apart.
+"""Separation: the last check that keeps the MPS clients of two namespaces apart.
 
 In: a plan, and what the ledger knows of its devices. Out: nothing, or a refusal before the first effect. The scheduler
-has been told before (shares are offered by namespace, device classes and admission policies go by it), so that a claim
-refused here was allocated before the separation was configured, or past it. A failed Prepare never moves a pod: the
-refusal says what to delete so that the scheduler chooses anew.
+already knows the rule (shares are offered by namespace; device classes and admission policies follow it), so a claim
+that is refused here was allocated before the separation was configured, or in a way that circumvented it. A failed
+Prepare never moves a pod, so the refusal says what to delete to make the scheduler choose again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
 
 
 def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[Holder]) -> None:
-    """Refuse a claim of another namespace than the claims that hold a device. Raises: ClaimError."""
+    """Refuse a claim of a namespace other than that of the claims that hold a device. Raises: ClaimError."""
     foreign = [holder for holder in others if holder.name and holder.namespace != namespace]
     if not foreign:
         return
@@ -53,7 +53,7 @@ def require_one_namespace(device: str, namespace: str, name: str, others: Iterab
 
 
 def _what_to_delete(namespace: str, name: str) -> str:
-    """Return how a pod gets another device: an allocation stands for as long as a pod uses it."""
+    """Return what to delete so that a pod gets another device: an allocation lasts for as long as a pod uses it."""
     return (
         f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
         "what takes their place is scheduled anew"

@@ -1,8 +1,8 @@
-"""GeometrySource: which geometry this node is to have, from the flag, the node's labels and a file.
+"""GeometrySource: which MIG geometry this node is to have, from the flag, the node's labels and a file.
 
-In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may
-mean. The file (a ConfigMap that
-is mounted) is read again when it changed; while it is wrong what it said last holds. Never an effect.
+In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may mean. The file
+(a mounted ConfigMap) is read again when it changed; while it is invalid, its last valid content stays in force.
+Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LABEL = "nvidia.com/mig.config"
-MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # the GPU operator may run its MIG manager where this is "true"
-MANAGER_POD = "nvidia-mig-manager-"  # as its DaemonSet names them
+MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" where the GPU operator may run its MIG manager
+MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 
 
 class NodeApi(Protocol):
@@ -41,7 +41,7 @@ class Kubelet(Protocol):
 
 
 class GeometrySource:
-    """The declared geometry of one node. One thread."""
+    """The declared geometry of one node. For use by a single thread."""
 
     def __init__(
         self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
@@ -57,7 +57,7 @@ class GeometrySource:
         return bool(self._rules)
 
     def name(self) -> str:
-        """Return the name that counts now, "" for none. Raises: ApiError."""
+        """Return the name of the geometry in force now, "" for none. Raises: ApiError."""
         needs_labels = any(rule.geometry == FROM_LABEL or "=" in rule.selector for rule in self._rules)
         labels: Mapping[str, str] = {}
         if needs_labels:
@@ -91,7 +91,10 @@ class GeometrySource:
         self.fault = fault
 
     def _has_manager(self, labels: Mapping[str, str]) -> bool:
-        """Whether a MIG manager does what the label says; by the label that deploys it if the kubelet does not tell."""
+        """Return whether a MIG manager acts on the label.
+
+        Without an answer of the kubelet, go by the label that deploys one.
+        """
         try:
             pods = self._kubelet.here().pods
         except NodeError:
