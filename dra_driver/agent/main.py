@@ -53,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
         return _run(options, hardware)
     except DriverError as error:
         if is_json:
-            log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            log.error("agent cannot continue", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
         else:
             print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
         return error.exit_code
     except Exception:
-        log.exception("bug: an error that nobody foresaw")
+        log.exception("bug: unexpected error")
         return ExitCode.BUG
 
 
@@ -142,7 +142,7 @@ def _run(options: Options, hardware: Hardware) -> int:
     must_restart = agent.wait(signals.stop)
     agent.stop()
     if must_restart and not signals.stop.is_set():
-        log.info("starting afresh")
+        log.info("restarting the process")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""MigOffer: how this node's GPUs are offered, with partitions on demand or as they are, and the event that explains why.
+"""MigOffer: how this node's GPUs are offered, with partitions on demand or as they are, and the event that says why.
 
 In: facts, the ledger, which fields the API server keeps. Out: the policy from which the inventory is built, and what is
 offered to a scheduler that does not count. Devices that claims hold or were just given stay offered: before anything is
@@ -58,7 +58,7 @@ class MigOffer:
         try:
             facts, self._ownership = self._owners.judge(facts)
         except DriverError as error:
-            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot determine the owners of partitions", extra=fields(code=error.code, err=str(error)))
         self._look(facts)
         self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
         policy = MigPolicy(self._is_dynamic, self._with_all, self._ownership)
@@ -76,7 +76,7 @@ class MigOffer:
             status = self._published()
             self._tell(
                 NOT_ON_DEMAND,
-                f"GPUs are offered whole, and partitions as they stand: API server {status.server} drops shared "
+                f"GPUs are offered whole, and partitions as they are: API server {status.server} drops shared "
                 "counters (feature gate DRAPartitionableDevices)",
             )
         return self._allocated
@@ -94,7 +94,9 @@ class MigOffer:
                 self._looked_for, self.is_unsure = withdrawn, False
             except DriverError as error:
                 self.is_unsure = True
-                log.warning("cannot tell what claims were given", extra=fields(code=error.code, err=str(error)))
+                log.warning(
+                    "cannot determine which devices claims were given", extra=fields(code=error.code, err=str(error))
+                )
 
     def _withdrawn(self, facts: Facts) -> frozenset[str]:
         """Return what is not offered on demand but may have been: single GPUs, or a word for all of them."""

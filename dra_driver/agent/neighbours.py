@@ -99,7 +99,7 @@ class Neighbours:
         try:
             self._claims.examine(self._ledger.records())
         except DriverError as error:
-            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
             self._changed()
 
@@ -115,7 +115,10 @@ class Neighbours:
                 self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
             )
         except DriverError as error:  # the last answer stays in force
-            log.warning("held devices unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning(
+                "cannot determine which devices are held under other names",
+                extra=fields(code=error.code, err=str(error)),
+            )
         for name in self._renamed.keys() - before.keys():
             log.warning("a device is held under another version's name", extra=fields(device=name))
 

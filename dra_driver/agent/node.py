@@ -171,7 +171,7 @@ class NodeAgent:
         self._scanner.start()
         self._role.start()
         if self._others.has_namesake and not self._count_claims():
-            log.info("not registered beside another driver", extra=fields(driver=self._options.driver))
+            log.info("not registered because another driver has this name", extra=fields(driver=self._options.driver))
         else:
             self._serve()
 
@@ -181,7 +181,7 @@ class NodeAgent:
             if self._must_restart.is_set():
                 return True
             if self._is_serving and not self._server.is_reachable:
-                log.error("service socket taken away", extra=fields(driver=self._options.driver))
+                log.error("service socket was removed or replaced", extra=fields(driver=self._options.driver))
                 return True
         return False
 
@@ -243,7 +243,7 @@ class NodeAgent:
         try:
             self._serve()
         except DriverError as error:
-            log.warning("starting afresh to be registered", extra=fields(code=error.code, err=str(error)))
+            log.warning("restarting the process to register", extra=fields(code=error.code, err=str(error)))
             self._must_restart.set()
 
     def _serve(self) -> None:

@@ -125,7 +125,7 @@ class Scanner:
             if not self._is_let_go:
                 self._hardware.close()
                 self._is_let_go = True
-                log.info("vendor's library let go")
+                log.info("vendor's library released")
             return
         self._is_let_go = False
         asked = self._asks

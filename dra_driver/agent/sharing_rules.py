@@ -99,9 +99,9 @@ class CurrentSharingRules:
         try:
             rules = _read(path, self._tenants)
         except InputError as error:
-            self.problems = (Problem("sharing.config", str(path), f"the rules of before stay in force: {error}"),)
+            self.problems = (Problem("sharing.config", str(path), f"the previous rules stay in force: {error}"),)
             keys = fields(file=str(path), err=str(error))
-            log.error("sharing configuration is wrong, kept the one before", extra=keys)  # noqa: TRY400
+            log.error("sharing configuration is invalid, the previous one stays in force", extra=keys)  # noqa: TRY400
             return
         self.problems = ()
         if rules != self._rules:

@@ -66,7 +66,7 @@ class FolderUse:
                 with suppress(OSError):  # the folder has other files in it
                     self._folder.rmdir()
         except OSError as exc:
-            log.warning("folder not tidied", extra=fields(err=str(exc)))
+            log.warning("folder not removed", extra=fields(err=str(exc)))
         finally:
             os.close(fd)
 

@@ -43,7 +43,7 @@ Find = Callable[[str], ClaimWire | None]
 
 def nobody_tells(uid: str) -> ClaimWire | None:
     """Raise NodeError, where nothing can be asked whether a claim still exists."""
-    raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
+    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
 
 
 class GoneClaims:
@@ -72,7 +72,9 @@ class GoneClaims:
         try:
             is_gone = self._is_gone(record)
         except (ApiError, NodeError) as error:
-            log.info("can't tell whether a claim still exists", extra=fields(claim=record.full_name, err=str(error)))
+            log.info(
+                "cannot determine whether a claim still exists", extra=fields(claim=record.full_name, err=str(error))
+            )
             return False
         since = record.gone_since if record.gone_boot == self._node.boot_id else None
         if not is_gone:
@@ -80,7 +82,7 @@ class GoneClaims:
                 self._ledger.set_gone(record.uid, None, "")
             return False
         if since is None:
-            log.info("claim is gone", extra=fields(claim=record.full_name, claim_uid=record.uid))
+            log.info("claim no longer exists", extra=fields(claim=record.full_name, claim_uid=record.uid))
             self._ledger.set_gone(record.uid, self._now(), self._node.boot_id)
             return False
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
@@ -150,7 +152,10 @@ class GoneClaims:
                 log.warning("can't list processes", extra=fields(device=device.name, err=str(error)))
                 return False
             if processes:
-                log.info("claim is gone but in use", extra=fields(claim=record.full_name, device=device.name))
+                log.info(
+                    "claim no longer exists but its device is in use",
+                    extra=fields(claim=record.full_name, device=device.name),
+                )
                 return False
         return True
 

@@ -71,9 +71,9 @@ class Guard:
             try:
                 has_work, pause = self._look(), LOOK_SECONDS
             except DriverError as error:
-                log.warning("can't tell what is kept back", extra=fields(code=error.code, err=str(error)))
+                log.warning("cannot read which devices are kept back", extra=fields(code=error.code, err=str(error)))
             except Exception:
-                log.exception("looking after devices that are kept back failed")
+                log.exception("check of devices that are kept back failed")
             if has_work:
                 self._wake.wait(pause)
                 continue
@@ -90,7 +90,7 @@ class Guard:
         try:
             living = pods_with_processes({uid for each in kept for uid in each.pods}, self._proc)
         except OSError as error:
-            log.warning("can't tell whose containers still run", extra=fields(err=str(error)))
+            log.warning("cannot determine which pods still run", extra=fields(err=str(error)))
             living = frozenset()
         if over := [each for each in kept if self._is_over(each, living)]:
             self._ledger.kept_back.forget(over)
@@ -106,7 +106,9 @@ class Guard:
                 log.warning("claim unprepared while its pod still runs", extra=fields(holder=min(alive), **record))
             return False
         if alive:
-            log.warning("device given on although a pod still runs", extra=fields(holder=min(alive), **record))
+            log.warning(
+                "device released although a pod that may use it still runs", extra=fields(holder=min(alive), **record)
+            )
         elif kept.uid in self._told:
             log.info("the pod of an unprepared claim has ended", extra=fields(**record))
         self._told.discard(kept.uid)

@@ -77,8 +77,8 @@ class Planner:
             raise ClaimError(
                 "other-pool",
                 f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
-                f"the pool of this node is {self._node.pool}",
-                hint="another driver's slices were used: delete the pod and this claim, and the scheduler chooses anew",
+                f"but this node's pool is {self._node.pool}",
+                hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
             )
         devices = devices_of(claim, self._inventory())
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
@@ -95,7 +95,7 @@ class Planner:
             raise ClaimError(
                 "partition-missing",
                 f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
-                hint="admin access never makes a partition: it is there while a claim that owns it is prepared",
+                hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
                 retry=Retry.LATER,
             )
         return self._hardware.device_edits(device.gpu, partition)

@@ -190,7 +190,9 @@ class Preparer:
         record = self.ledger.get(uid)
         if record is None or not self._abandonment.is_abandoned(record):
             return False
-        log.warning("claim is gone for good, undoing it", extra=fields(claim=record.full_name, claim_uid=uid))
+        log.warning(
+            "claim was deleted but not unprepared, undoing it", extra=fields(claim=record.full_name, claim_uid=uid)
+        )
         self.unprepare(uid, Deadline.after(EVICT_SECONDS))
         return True
 
@@ -227,7 +229,7 @@ class Preparer:
             try:
                 self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:
-                log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+                log.warning("MIG mode not switched off", extra=fields(device=gpu.pci_address, err=str(error)))
 
     def settle_sharing(self) -> int:
         """Undo sharing that no claim holds any more, and end MPS daemons that belong to no effect.
@@ -384,7 +386,7 @@ def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
 def _holder(device: str, rival: Conflict) -> str:
     claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
     if rival.pods:
-        return f"{device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"
+        return f"{device} by containers of pod {', '.join(rival.pods)}, which used it through {claim}, now unprepared"
     return f"{device} by {claim}"
 
 

@@ -83,7 +83,7 @@ class Reaper:
             try:
                 self.reap()
             except DriverError as error:
-                log.warning("reaper could not look", extra=fields(code=error.code, err=str(error)))
+                log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
             except Exception:
                 log.exception("reaper failed")
             self._wake.wait(self._interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
@@ -102,7 +102,7 @@ class Reaper:
                     count += 1
                     log.warning("orphan CDI file removed", extra=fields(file=file, claim_uid=uid))
             except DriverError as error:
-                log.info("CDI file not looked at", extra=fields(file=file, code=error.code, err=str(error)))
+                log.info("CDI file not checked", extra=fields(file=file, code=error.code, err=str(error)))
         return count
 
     def _reap_claims(self) -> int:

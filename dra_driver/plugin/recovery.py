@@ -58,7 +58,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
             continue
         claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
         if not claim.devices:
-            log.warning("CDI file names no device: the claim will hold none", extra=fields(file=file, claim_uid=uid))
+            log.warning("CDI file names no device, so the claim will hold none", extra=fields(file=file, claim_uid=uid))
         yield Record(
             uid=uid,
             namespace="",
@@ -82,7 +82,9 @@ def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
             try:
                 step = step_of_env(value)
             except (KeyError, TypeError, ValueError) as exc:
-                log.warning("CDI file tells of sharing that can't be read", extra=fields(file=file, err=str(exc)))
+                log.warning(
+                    "CDI file has a record of sharing that can't be read", extra=fields(file=file, err=str(exc))
+                )
             else:
                 steps[step["key"]] = step
     yield from steps.values()

@@ -26,8 +26,8 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
         if step.tenant and step.tenant != claim.namespace:
             raise ClaimError(
                 "sharing-tenant",
-                f"{step.device.name} is shared by MPS in namespace {step.tenant} alone, claim {claim.namespace}/"
-                f"{claim.name} is of {claim.namespace}",
+                f"{step.device.name} is shared by MPS only in namespace {step.tenant}, but claim {claim.namespace}/"
+                f"{claim.name} is in namespace {claim.namespace}",
                 hint=_what_to_delete(claim.namespace, claim.name),
                 retry=Retry.LATER,
             )
@@ -45,9 +45,10 @@ def require_one_namespace(device: str, namespace: str, name: str, others: Iterab
     theirs, listed = ", ".join(sorted({h.namespace for h in foreign})), ", ".join(h.full_name for h in foreign)
     raise ClaimError(
         "sharing-namespaces",
-        f"the MPS daemon of {device} serves namespace {theirs} (claim {listed}), this claim is of {namespace}",
+        f"the MPS daemon of {device} serves namespace {theirs} (claim {listed}), but this claim is in {namespace}",
         hint=f"clients of one MPS daemon can reach each other; {_what_to_delete(namespace, name)}; "
-        "mps.tenants=namespace offers each device to one namespace from the start, acrossNamespaces lets them meet",
+        "mps.tenants=namespace offers each device to a single namespace from the start, "
+        "acrossNamespaces allows sharing between namespaces",
         retry=Retry.LATER,
     )
 
@@ -56,5 +57,5 @@ def _what_to_delete(namespace: str, name: str) -> str:
     """Return what to delete so that a pod gets another device: an allocation lasts for as long as a pod uses it."""
     return (
         f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
-        "what takes their place is scheduled anew"
+        "their replacements are scheduled again"
     )

@@ -82,7 +82,7 @@ def test_a_call_whose_time_is_up_names_the_pod_and_its_claim(rig: Rig, left: Mac
     with pytest.raises(ClaimError) as caught:
         rig.prepare("new", 0.5)
     assert caught.value.code == "claim.device-in-use"
-    assert f"gpu-0 by containers of pod {OLD}, which had it by claim ns/claim-old (UID old)" in str(caught.value)
+    assert f"gpu-0 by containers of pod {OLD}, which used it through claim ns/claim-old (UID old)" in str(caught.value)
 
 
 def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, left: Machine) -> None:
@@ -103,7 +103,7 @@ def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
     assert rig.prepare("new", 5)
-    eventually(lambda: "device given on although a pod still runs" in caplog.text)
+    eventually(lambda: "device released although a pod that may use it still runs" in caplog.text)
 
 
 @pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])

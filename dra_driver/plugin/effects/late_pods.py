@@ -69,10 +69,10 @@ class LatePods:
             try:
                 has_work = self.look()
             except DriverError as error:
-                log.warning("could not look for pods", extra=fields(code=error.code, err=str(error)))
+                log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
                 continue
             except Exception:
-                log.exception("looking for pods failed")
+                log.exception("check for new pods failed")
                 continue
             if not has_work:
                 with self._mutex:
@@ -89,7 +89,7 @@ class LatePods:
             return self._follow(record, present)
         except DriverError as error:
             log.warning(
-                "could not look for pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
+                "cannot check for new pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
             )
             return False
 

@@ -49,9 +49,9 @@ class MemoryLimiter:
             if not found:
                 raise SharingError(
                     "no-pod-cgroup",
-                    f"no cgroup of pod {', '.join(step.pods) or '(none)'} is found: the memory that it may have of "
+                    f"no cgroup of pod {', '.join(step.pods) or '(none)'} is found, so its memory on "
                     f"{step.device} can't be limited",
-                    hint="a kubelet without --cgroups-per-qos makes none; leave `enforcement: hard` out there",
+                    hint="a kubelet without --cgroups-per-qos has no cgroups per pod; remove `enforcement: hard` there",
                     retry=Retry.LATER,
                 )
             others = self._of_others(uid, step.key)
@@ -89,7 +89,7 @@ class MemoryLimiter:
                 except HardwareError as error:
                     if error.code not in _GONE:
                         raise
-                    log.warning("memory limit not taken away", extra=fields(device=step.key, err=str(error)))
+                    log.warning("memory limit not removed", extra=fields(device=step.key, err=str(error)))
 
     # The methods below run under the GPU's lock
 
@@ -107,7 +107,9 @@ class MemoryLimiter:
 
     def _set(self, device: SharedDevice, cgroup: str, limit: int | None, deadline: Deadline) -> None:
         if not isinstance(self._hardware, MemoryLimiting):
-            raise HardwareError("memory-limit-unsupported", f"this agent's hardware limits no memory of {device}")
+            raise HardwareError(
+                "memory-limit-unsupported", f"this agent's hardware backend can't limit the memory of {device}"
+            )
         self._hardware.limit_memory(device, cgroup, limit, deadline.remaining())
         said = "none" if limit is None else f"{limit} bytes"
         log.info("memory limit set", extra=fields(device=device.name, file=cgroup, status=said))

@@ -162,7 +162,7 @@ class Effects:
         if unknown:
             raise PrepareError(
                 "step-unknown",
-                f"a newer agent did what this one can't undo: {', '.join(unknown)}",
+                f"a newer agent recorded steps that this one can't undo: {', '.join(unknown)}",
                 hint="run the newer agent again",
                 retry=Retry.LATER,
             )

@@ -113,10 +113,10 @@ class Registration:
                 os.link(aside, self._path)
                 aside.unlink()
             except OSError as error:
-                self.last_error = f"socket {self._path} can't be shown anew: {error.strerror}"
-                log.warning("registration socket can't be shown anew", extra=fields(err=self.last_error))
+                self.last_error = f"socket {self._path} can't be re-created: {error.strerror}"
+                log.warning("registration socket can't be re-created", extra=fields(err=self.last_error))
             else:
-                log.info("registration socket shown anew", extra=fields(socket=str(self._path)))
+                log.info("registration socket re-created", extra=fields(socket=str(self._path)))
 
 
 def add_port(server: grpc.Server, path: Path) -> None:

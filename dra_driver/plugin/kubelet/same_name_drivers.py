@@ -101,10 +101,10 @@ class SameNameDrivers:
             return False
         self.reason = found
         if found:
-            hint = "remove the other driver from this node; the agent looks again every minute"
+            hint = "remove the other driver from this node; the agent checks again every minute"
             log.warning("no device is published", extra=fields(driver=self._driver, code=CODE, reason=found, hint=hint))
         else:
-            log.info("no other driver has this name any more", extra=fields(driver=self._driver))
+            log.info("no other driver is registered under this name any more", extra=fields(driver=self._driver))
         return True
 
     def _run(self) -> None:
@@ -120,7 +120,7 @@ class SameNameDrivers:
                 if self._look():
                     self._changed()
             except Exception:
-                log.exception("look for another driver failed")
+                log.exception("check for another driver failed")
 
     def _is_ours(self, plugin: RegisteredPlugin) -> bool:
         return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir

@@ -163,7 +163,7 @@ class PluginServer:
         except DriverError as error:
             code, text = error.code, f"{error} [{error.code}]"
         except Exception as error:
-            log.exception("bug: an error that nobody foresaw", extra=fields(rpc=rpc, claim_uid=claim.uid))
+            log.exception("bug: unexpected error", extra=fields(rpc=rpc, claim_uid=claim.uid))
             code, text = "driver.bug", f"{type(error).__name__}: {error} [driver.bug]"
         seconds = time.monotonic() - started
 

@@ -81,7 +81,7 @@ def free_path(path: Path) -> None:
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise NodeError("not-a-socket", f"{path} is in the way: it is not a socket")
+            raise NodeError("not-a-socket", f"{path} already exists and is not a socket")
     except FileNotFoundError:
         return
     if not is_refused(path):

@@ -36,12 +36,12 @@ _PRAGMAS = (
     "PRAGMA cache_size=-256",  # in KiB; the ledger is small
     "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
 )
-_WHO = "look who has it open beside this driver's agents (fuser -v on the file), and end that"
+_WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
     sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
     sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
-    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "look at the disk of the plugin's data folder"),
+    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "check the disk of the plugin's data folder"),
     sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
     sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
     sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),

@@ -251,7 +251,8 @@ class Ledger:
             if error.code not in NO_ROOM:
                 raise
             log.warning(
-                "no room to forget a claim that was undone", extra=fields(claim=record.full_name, err=str(error))
+                "no room on the disk to forget a claim that was undone",
+                extra=fields(claim=record.full_name, err=str(error)),
             )
             self._unprepared.add(record.uid)
 
@@ -275,7 +276,7 @@ class Ledger:
 
         self._use(remove_rows)
         self._use(shorten)
-        log.info("claims that were undone on a full disk are forgotten", extra=fields(count=count))
+        log.info("claims that were undone on a full disk have been forgotten", extra=fields(count=count))
         return count
 
     # The methods below hide in reads what was undone, and settle it before writes
@@ -318,7 +319,7 @@ def as_far_as_there_is_room(what: str) -> Iterator[None]:
     except LedgerError as error:
         if error.code not in NO_ROOM:
             raise
-        log.warning("no room in the ledger, undoing goes on", extra=fields(reason=what, err=str(error)))
+        log.warning("no room on the disk for the ledger, undoing continues", extra=fields(reason=what, err=str(error)))
 
 
 def has_claims(path: str | Path) -> bool:

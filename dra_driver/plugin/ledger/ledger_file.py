@@ -182,7 +182,7 @@ class LedgerFile:
         records = tuple(self._recover())
         database.write(lambda connection: fill(connection, records))
         if records:
-            log.error("ledger begun again from CDI files", extra=fields(file=str(self.path), count=len(records)))
+            log.error("ledger rebuilt from CDI files", extra=fields(file=str(self.path), count=len(records)))
 
 
 def _check_integrity(database: Database) -> None:

@@ -38,7 +38,7 @@ def snapshot_of(path: Path) -> sqlite3.Connection:
         except sqlite3.Error as exc:
             fault_seen = exc
     copy.close()
-    raise fault(fault_seen or sqlite3.OperationalError("no way to read it"), path)
+    raise fault(fault_seen or sqlite3.OperationalError("it can't be read"), path)
 
 
 def _has_log(path: Path) -> bool:

@@ -69,7 +69,10 @@ class Unprepared:
                 finally:
                     os.close(fd)
             except OSError as error:
-                log.warning("no room for unprepared claims", extra=fields(file=str(self._path), err=str(error)))
+                log.warning(
+                    "no room on the disk for the list of unprepared claims",
+                    extra=fields(file=str(self._path), err=str(error)),
+                )
 
     def add(self, uid: str) -> None:
         """Add a claim; if the file can't take it, it is remembered for as long as the agent lives."""
@@ -83,7 +86,7 @@ class Unprepared:
                             self._put({slots.index(""): uid})
                         self._remembered.discard(uid)
                 except (OSError, ValueError) as error:  # ValueError means that no slot is free
-                    log.warning("unprepared claim only remembered", extra=fields(claim_uid=uid, err=str(error)))
+                    log.warning("unprepared claim kept in memory only", extra=fields(claim_uid=uid, err=str(error)))
 
     def remove(self, uids: Iterable[str]) -> None:
         """Remove claims whose rows are gone. Raises: OSError."""

@@ -62,7 +62,7 @@ class DeclaredMig:
     def stand_aside(self) -> int:
         """Change nothing, because partitions are made on demand; this is logged once. Return 0."""
         if not self._is_aside:
-            log.info("declared geometry not applied: GPUs are cut on demand")
+            log.info("declared geometry not applied: partitions are made on demand")
         self._is_aside, self.problems = True, ()
         return 0
 
@@ -95,11 +95,13 @@ class DeclaredMig:
         news = [problem for problem in problems if problem not in self.problems]
         self.problems = tuple(problems)
         for problem in news:
-            log.warning("GPU not cut as declared", extra=fields(device=problem.subject, problem=problem.message))
+            log.warning(
+                "GPU not partitioned as declared", extra=fields(device=problem.subject, problem=problem.message)
+            )
         if news:
             self._tell(NOT_APPLIED, "; ".join(f"{p.subject}: {p.message}" for p in news))
         if count:
-            log.info("GPUs cut as declared", extra=fields(profile=name, count=count))
+            log.info("GPUs partitioned as declared", extra=fields(profile=name, count=count))
             self._tell(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
             self._changed()
 
@@ -118,7 +120,7 @@ class DeclaredMig:
             if self._used is None:
                 self._used = self._allocated()
             if any(_is_of(gpu, name) for name in self._ledger.held() | self._used):
-                return "it waits until no claim uses the GPU", False
+                return "waiting until no claim uses the GPU", False
             for partition in surplus:
                 port.destroy_partition(gpu, partition.uuid, deadline.remaining())
             wanted_places = {(cut.profile.gi_profile_id, cut.start) for cut in cuts}

@@ -120,7 +120,9 @@ class Partitioner:
         except HardwareError as error:
             if error.code != _GONE:
                 raise
-            log.warning("GPU lost with a partition of ours", extra=fields(device=recorded["key"], err=str(error)))
+            log.warning(
+                "GPU lost with a partition that this driver made", extra=fields(device=recorded["key"], err=str(error))
+            )
         else:
             log.info("partition destroyed", extra=fields(device=recorded["key"], claim_uid=uid))
 
@@ -222,12 +224,14 @@ class Partitioner:
         hiding = [p for p in facts.problems if p.code in _HIDING]
         if facts.waiting_for or hiding:
             why = facts.waiting_for or "; ".join(p.message for p in hiding)
-            raise HardwareError("not-answering", f"nobody can say where partition {uuid} is: {why}", retry=Retry.LATER)
+            raise HardwareError("not-answering", f"cannot find out where partition {uuid} is: {why}", retry=Retry.LATER)
         return None
 
     def _port(self, gpu: GpuFacts) -> Partitionable:
         if not isinstance(self._hardware, Partitionable):
-            raise HardwareError("no-mig", f"GPU {gpu.pci_address} can't be cut by this agent", retry=Retry.LATER)
+            raise HardwareError(
+                "no-mig", f"GPU {gpu.pci_address} can't be partitioned by this agent", retry=Retry.LATER
+            )
         return self._hardware
 
     @contextmanager

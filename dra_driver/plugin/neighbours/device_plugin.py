@@ -100,9 +100,9 @@ class DevicePluginWatch:
             except ApiError as error:  # the last answer stays in force
                 least_s = error.retry_after_s
                 keys = fields(code=error.code, err=str(error))
-                log.warning("cannot tell whether a device plugin serves the GPUs", extra=keys)
+                log.warning("cannot determine whether a device plugin serves the GPUs", extra=keys)
             except Exception:
-                log.exception("look for a device plugin failed")
+                log.exception("check for a device plugin failed")
             pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else backoff.next_s()  # noqa: S311
             self._stop.wait(least_s + pause)
 
@@ -112,7 +112,7 @@ class DevicePluginWatch:
             return
         was, self._reason = self._reason, found
         if found:
-            hint = "remove the device plugin from this node; the agent looks again every minute"
+            hint = "remove the device plugin from this node; the agent checks again every minute"
             log.warning("no device is published", extra=fields(node=self._node, code=CODE, reason=found, hint=hint))
         elif was:
             log.info("no device plugin serves the GPUs any more", extra=fields(node=self._node))

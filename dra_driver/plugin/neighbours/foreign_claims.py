@@ -121,10 +121,12 @@ class ForeignClaims:
             try:
                 self._look()
             except DriverError as error:
-                log.warning("cannot tell which claims are here", extra=fields(code=error.code, err=str(error)))
+                log.warning(
+                    "cannot determine which claims this node has", extra=fields(code=error.code, err=str(error))
+                )
                 pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
             except Exception:
-                log.exception("look for foreign claims failed")
+                log.exception("check for foreign claims failed")
             is_settled = self._looks > 1 and not self._held and self._claims.has_answered
             self._wake.wait(None if is_settled else pause)
 

@@ -137,8 +137,8 @@ class NodeClaims:
             if found is None and not self._listed and not self._is_telling():
                 raise NodeError(
                     "kubelet-silent",
-                    "the kubelet tells of no claim at all, so that it can't be told whether this one is still there",
-                    hint="switch on its gate KubeletPodResourcesDynamicResources, or set takeover.listClaims",
+                    "the kubelet reports no claims at all, so it is unknown whether this one still exists",
+                    hint="enable its feature gate KubeletPodResourcesDynamicResources, or set takeover.listClaims",
                     retry=Retry.LATER,
                 )
             return found
@@ -158,7 +158,7 @@ class NodeClaims:
         except DriverError as error:
             self._note(str(error))
             return
-        self._note(f"it tells of no claim, but {len(prepared)} are prepared here" if is_silent else "")
+        self._note(f"it reports no claims, but {len(prepared)} are prepared here" if is_silent else "")
 
     def problems(self) -> tuple[Problem, ...]:
         """Return, as a problem, why the kubelet does not report claims."""
@@ -171,7 +171,7 @@ class NodeClaims:
         try:
             return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
         except LedgerError as error:
-            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
             return frozenset()
 
     def _told(self, *, is_patient: bool) -> Mapping[ClaimName, ClaimHere]:
@@ -199,8 +199,10 @@ class NodeClaims:
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:
-            hint = "its gate KubeletPodResourcesDynamicResources, or takeover.listClaims in the chart"
-            log.warning("the kubelet does not tell of claims", extra=fields(code=CODE, reason=problem, hint=hint))
+            hint = (
+                "enable its feature gate KubeletPodResourcesDynamicResources, or set takeover.listClaims in the chart"
+            )
+            log.warning("the kubelet does not report claims", extra=fields(code=CODE, reason=problem, hint=hint))
         self._problem = problem
 
     # What the API server has

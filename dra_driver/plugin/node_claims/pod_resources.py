@@ -81,7 +81,7 @@ class PodResources:
         """Return this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
         answer = self._ask("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         if len(answer.pod_resources) > MOST_PODS:
-            raise self._fault(f"it tells of {len(answer.pod_resources)} pods, more than {MOST_PODS}")
+            raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MOST_PODS}")
         claims: dict[ClaimName, ClaimHere] = {}
         for used in _used(answer):
             name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
@@ -90,7 +90,7 @@ class PodResources:
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
             if len(claims) > MOST_CLAIMS:
-                raise self._fault(f"it tells of more than {MOST_CLAIMS} claims")
+                raise self._fault(f"it reports more than {MOST_CLAIMS} claims")
         return PodsHere(frozenset((pod.namespace, pod.name) for pod in answer.pod_resources), claims)
 
     def allocatable(self) -> Mapping[str, int]:
@@ -125,7 +125,7 @@ class PodResources:
 
     def _checked(self, text: str, is_valid: Any) -> str:
         if not is_valid(text):
-            raise self._fault(f"it tells of {text[:100]!r}, which is no name of Kubernetes")
+            raise self._fault(f"it reports {text[:100]!r}, which is not a valid Kubernetes name")
         return text
 
     def _fault(self, what: str) -> NodeError:

@@ -48,7 +48,7 @@ class ComputeModes:
             raise SharingError(
                 "compute-mode",
                 f"{device} has compute mode {mode}: {what}",
-                hint="an administrator set it; nvidia-smi -c DEFAULT takes it back",
+                hint="an administrator set it; nvidia-smi -c DEFAULT restores the default",
                 retry=Retry.LATER,
             )
         return mode

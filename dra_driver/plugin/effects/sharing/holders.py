@@ -107,7 +107,9 @@ class SharingHolders:
             try:
                 strays = self._effects.supervisor.stop_unnamed(self._ledger.effects.uuids, deadline_s=TIDY_SECONDS)
             except DriverError as error:
-                log.info("MPS daemons not looked at", extra=fields(code=error.code, err=str(error)))
+                log.info(
+                    "cannot check for MPS daemons that no claim uses", extra=fields(code=error.code, err=str(error))
+                )
             else:
                 count += len(strays)
         return count
@@ -142,8 +144,8 @@ class SharingHolders:
             raise ClaimError(
                 "sharing-differs",
                 f"{effect.device.name} is shared as {_words(effect.settings)} by claim {theirs}, "
-                f"and asked for as {_words(settings)}",
-                hint="claims on one device must agree: it can be shared another way once they have ended",
+                f"but this claim asks for {_words(settings)}",
+                hint="claims on one device must agree; it can be shared differently once they have ended",
                 retry=Retry.LATER,
             )
         if not isinstance(settings, MpsSettings) or settings.across_namespaces:

@@ -59,7 +59,9 @@ class MpsDevices:
         try:
             self._port().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
         except SharingError as error:
-            log.info("shared memory not tidied", extra=fields(device=device.name, code=error.code, err=str(error)))
+            log.info(
+                "leftover shared memory not removed", extra=fields(device=device.name, code=error.code, err=str(error))
+            )
 
     def undo(self, device: SharedDevice, found: Wire, deadline_s: float) -> None:
         """End the daemon, then restore the device's compute mode. Raises: SharingError, HardwareError."""
@@ -79,7 +81,7 @@ class MpsDevices:
             raise SharingError(
                 "mps-unavailable",
                 "no MPS supervisor is configured on this node",
-                hint="run `dra-driver mps` on the node, and tell the agent its socket",
+                hint="run `dra-driver mps` on the node, with the same --kubelet-plugins-directory-path as the agent",
                 retry=Retry.LATER,
             )
         return self._supervisor

@@ -62,6 +62,8 @@ class TimeSlices:
 
     def _set(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
         if not isinstance(self._hardware, Shareable):
-            raise SharingError("not-shareable", f"time slices of {device} can't be set by this agent's hardware")
+            raise SharingError(
+                "not-shareable", f"time slices of {device} can't be set by this agent's hardware backend"
+            )
         self._hardware.set_time_slice(device, interval, deadline_s)
         log.info("time slice set", extra=fields(device=device.name, status=interval))
