@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.allocation import Allocator, Features
-from dra_driver.allocation.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from tests.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,

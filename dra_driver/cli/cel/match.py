@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dra_driver.allocation.node_kinds import FEW_NODES
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
 from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
 from dra_driver.cli.inputs.devices import FleetDevice

@@ -20,7 +20,7 @@ from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.timeline import Moment
+    from dra_driver.allocation.simulation.timeline import Moment
     from dra_driver.cli.simulate.scenario import Scenario
 
 DEFAULT_VERSION = "1.35"
@@ -102,7 +102,7 @@ def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
 
 
 def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.timeline import Timeline, TimelineEvent
+    from dra_driver.allocation.simulation.timeline import Timeline, TimelineEvent
     from dra_driver.cli.simulate.explain import read_gates
 
     world = scenario.world

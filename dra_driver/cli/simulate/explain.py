@@ -16,8 +16,8 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.explanation import AllocationExplanation, NodeExplanation
-    from dra_driver.allocation.funnel import Funnel
+    from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
+    from dra_driver.allocation.explaining.funnel import Funnel
     from dra_driver.cli.inputs.world import World
 
 DEFAULT_VERSION = "1.35"
@@ -58,8 +58,8 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     Exit status 1: it fits nowhere; 4: a selector fails on a device, or another error ends the pod's scheduling.
     """  # noqa: D301
     from dra_driver.allocation.allocator import Allocator
-    from dra_driver.allocation.explanation import explain
-    from dra_driver.allocation.node_kinds import FEW_NODES
+    from dra_driver.allocation.explaining.explanation import explain
+    from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 
     world = _world(given)
     pod, claims = _asked(world, kind, namespace, name)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.allocation import Allocator, PodAllocator
-from dra_driver.allocation.explanation import AllocationExplanation, explain
-from dra_driver.allocation.funnel import Funnel, funnels_on
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.requests import Alternative, RequestPlan
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 

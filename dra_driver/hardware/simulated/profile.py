@@ -73,7 +73,7 @@ class Profile:
     invented: tuple[str, ...] = ()
 
     def node_name_of(self, number: int) -> str:
-        """Name the n-th node of a fleet of such nodes."""
+        """Return the name of the n-th node of a fleet of such nodes."""
         if number > 1 and "{n}" not in self.node_name:
             return f"{self.node_name}-{number}"
         return self.node_name.replace("{n}", str(number))

@@ -61,7 +61,7 @@ class SharingOffers:
         self._indices = {device.name: index for device, index in candidates}
 
     def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
-        """Say which namespaces of a rule are served by no device of this node."""
+        """Report a problem for each rule with namespaces that no device of this node serves."""
         served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         for rule in chosen:
             served.setdefault((rule.name, rule.namespaces), set()).add(rule.tenant)

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
-from dra_driver.allocation.node_kinds import NodeKinds, owners_of
+from dra_driver.allocation.explaining.funnel import Funnel, Stage, funnels_on
+from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.allocation.pools import Pool

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.placing import Placer
+from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.allocation.usage import Usage, usage_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
