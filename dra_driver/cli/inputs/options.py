@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -19,9 +18,11 @@ from dra_driver.cli.inputs.classes import Classes
 from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
 from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.profile_nodes import read_count
 from dra_driver.cli.inputs.selectors import SELECTOR_KINDS, SLICE, Query, queries_of
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
+from dra_driver.model.kubernetes import NEWEST
 from dra_driver.selectors.checking.declarations import VERSIONS, declare
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
@@ -137,28 +138,9 @@ def gather(
             "no-selector", "there is no selector to evaluate", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    return Given(
-        fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment
-    )
-
-
-def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
-    """Read NAME=BOOL rows. Raises: UsageError."""
-    known = {name: version for version in reversed(VERSIONS) for name in declare(version, None, "stored").gates}
-    gates: dict[str, bool] = {}
-    for row in rows:
-        for one in row.split(","):
-            name, _, value = one.strip().partition("=")
-            if value.lower() not in {"true", "false"}:
-                raise UsageError("gate", f"--gate {one!r} is not NAME=true or NAME=false")
-            if name not in known:
-                near = get_close_matches(name, list(known), n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-                raise UsageError("gate", f"--gate {name}: no selector depends on this gate", hint=hint)
-            if value.lower() == "true" and name not in declare(kubernetes, None, "stored").gates:
-                raise UsageError("gate", f"--gate {name}: selectors know it since Kubernetes {known[name]}")
-            gates[name] = value.lower() == "true"
-    return gates
+    known = list(declare(NEWEST, None, "stored").gates)
+    gates = read_gates(given["gates"], kubernetes, known=known, asker="selector")
+    return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
 
 
 def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:

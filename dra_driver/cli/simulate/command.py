@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
@@ -102,16 +103,18 @@ def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
 
 
 def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
+    from dra_driver.allocation.rules import GATES
     from dra_driver.allocation.simulation.timeline import Timeline, TimelineEvent
-    from dra_driver.cli.simulate.explain import read_gates
 
     world = scenario.world
+    kubernetes = given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION
+    gates = read_gates(given["gates"], kubernetes, known=GATES, asker="allocation")
     timeline = Timeline(
         nodes=world.of("Node"),
         slices=world.of("ResourceSlice"),
         classes=world.of("DeviceClass"),
-        kubernetes=given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION,
-        gates={**scenario.gates, **read_gates(given["gates"])},
+        kubernetes=kubernetes,
+        gates={**scenario.gates, **gates},
         held=world.allocated(),
     )
     events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)

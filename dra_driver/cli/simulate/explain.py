@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
 from dra_driver.model.errors import ExitCode, InputError
@@ -60,11 +61,12 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     from dra_driver.allocation.allocator import Allocator
     from dra_driver.allocation.explaining.explanation import explain
     from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+    from dra_driver.allocation.rules import GATES
 
     world = _world(given)
     pod, claims = _asked(world, kind, namespace, name)
     version = given["kubernetes"] or world.kubernetes or DEFAULT_VERSION
-    gates = read_gates(given["gates"])
+    gates = read_gates(given["gates"], version, known=GATES, asker="allocation")
     state: Any = {
         "slices": world.of("ResourceSlice"),
         "classes": world.of("DeviceClass"),
@@ -113,19 +115,6 @@ def _asked(world: World, kind: str, namespace: str, name: str) -> tuple[Wire | N
     if not waiting:
         raise InputError("allocated", f"{kind} {namespace}/{name} waits for no device: its claims are allocated")
     return (found if kind == "pod" else None), waiting
-
-
-def read_gates(rows: tuple[str, ...]) -> dict[str, bool]:
-    """Read NAME=BOOL rows. Raises: UsageError."""
-    from dra_driver.model.errors import UsageError
-
-    gates = {}
-    for row in rows:
-        name, _, value = row.partition("=")
-        if value.lower() not in {"true", "false"}:
-            raise UsageError("gate", f"--gate {row!r} is not NAME=true or NAME=false")
-        gates[name] = value.lower() == "true"
-    return gates
 
 
 def _document(explanation: AllocationExplanation) -> Wire:

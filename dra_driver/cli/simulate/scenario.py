@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dra_driver.allocation.rules import GATES
 from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.cli.inputs.gates import nearest
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
 from dra_driver.model.errors import InputError
@@ -56,6 +58,9 @@ def read_scenario(path: str) -> Scenario:
     timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
     if not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    if strangers := [str(name) for name in gates if name not in GATES]:
+        text = f"{path}: gate {strangers[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(strangers[0], GATES))
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
