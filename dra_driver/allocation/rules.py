@@ -13,38 +13,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from dra_driver.model import kubernetes as kubernetes_gates
 from dra_driver.model.errors import InputError
-
-KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-NEWEST = KUBERNETES_VERSIONS[-1]
-
-# The gates that are on by default. Source: Kubernetes feature gates, per version.
-_DEFAULT_GATES: dict[str, frozenset[str]] = {
-    "1.34": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-    "1.35": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-}
-_DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
-    "DRAConsumableCapacity",
-    "DRAPartitionableDevices",
-    "DRADeviceTaints",
-    "DRADeviceBindingConditions",
-}
-_DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
-
+from dra_driver.model.kubernetes import (
+    ADMIN_ACCESS,
+    BINDING_CONDITIONS,
+    COMPATIBILITY_GROUPS,
+    CONSUMABLE_CAPACITY,
+    DEVICE_STATUS,
+    DEVICE_TAINTS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    PARTITIONABLE_DEVICES,
+    PRIORITIZED_LIST,
+    VERSIONS,
+    gate_defaults,
+    minor_of,
+)
 
 # The gates that change what is allocated.
 GATES = (
-    kubernetes_gates.ADMIN_ACCESS,
-    kubernetes_gates.PRIORITIZED_LIST,
-    kubernetes_gates.DEVICE_STATUS,
-    kubernetes_gates.CONSUMABLE_CAPACITY,
-    kubernetes_gates.PARTITIONABLE_DEVICES,
-    kubernetes_gates.DEVICE_TAINTS,
-    kubernetes_gates.BINDING_CONDITIONS,
-    kubernetes_gates.FRACTIONAL_RANGE,
-    kubernetes_gates.LIST_ATTRIBUTES,
-    kubernetes_gates.COMPATIBILITY_GROUPS,
+    ADMIN_ACCESS,
+    PRIORITIZED_LIST,
+    DEVICE_STATUS,
+    CONSUMABLE_CAPACITY,
+    PARTITIONABLE_DEVICES,
+    DEVICE_TAINTS,
+    BINDING_CONDITIONS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    COMPATIBILITY_GROUPS,
 )
 
 
@@ -80,19 +77,17 @@ class Features:
         Raises:
             UnknownVersionError: There are no rules for the version.
         """
-        on = set(_DEFAULT_GATES[_known(kubernetes)])
-        for gate, wanted in (gates or {}).items():
-            (on.add if wanted else on.discard)(gate)
+        on = {**gate_defaults(minor_of(_known(kubernetes))), **(gates or {})}
         return cls(
-            admin_access="DRAAdminAccess" in on,
-            prioritized_list="DRAPrioritizedList" in on,
-            consumable_capacity="DRAConsumableCapacity" in on,
-            binding_conditions={"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= on,
-            taints="DRADeviceTaints" in on,
-            partitionable="DRAPartitionableDevices" in on,
-            fractional_range="DRAFractionalCapacityRange" in on,
-            list_attributes="DRAListTypeAttributes" in on,
-            compatibility_groups="DRADeviceCompatibilityGroups" in on,
+            admin_access=on.get(ADMIN_ACCESS, False),
+            prioritized_list=on.get(PRIORITIZED_LIST, False),
+            consumable_capacity=on.get(CONSUMABLE_CAPACITY, False),
+            binding_conditions=on.get(BINDING_CONDITIONS, False) and on.get(DEVICE_STATUS, False),
+            taints=on.get(DEVICE_TAINTS, False),
+            partitionable=on.get(PARTITIONABLE_DEVICES, False),
+            fractional_range=on.get(FRACTIONAL_RANGE, False),
+            list_attributes=on.get(LIST_ATTRIBUTES, False),
+            compatibility_groups=on.get(COMPATIBILITY_GROUPS, False),
         )
 
     def selector_gates(self, rules: AllocatorRules) -> dict[str, bool]:
@@ -100,7 +95,7 @@ class Features:
 
         Variants that know about shares pass `allowMultipleAllocations` on to selectors, however the gate is set.
         """
-        return {"DRAConsumableCapacity": rules.shares, "DRAListTypeAttributes": self.list_attributes}
+        return {CONSUMABLE_CAPACITY: rules.shares, LIST_ATTRIBUTES: self.list_attributes}
 
 
 _BY_NAME = {
@@ -230,10 +225,10 @@ def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
 
 def _known(kubernetes: str) -> str:
     version = ".".join(kubernetes.removeprefix("v").split(".")[:2])
-    if version not in KUBERNETES_VERSIONS:
+    if version not in VERSIONS:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known versions are {', '.join(KUBERNETES_VERSIONS)}",
+            hint=f"known are {', '.join(VERSIONS)}",
         )
     return version

@@ -12,6 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import (
+    BINDING_CONDITIONS,
+    CONSUMABLE_CAPACITY,
+    DEVICE_TAINTS,
+    LIST_ATTRIBUTES,
+    PARTITIONABLE_DEVICES,
+)
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
@@ -36,18 +43,18 @@ TAINT_FIELD = "devices.taints"
 SHARE_FIELD = "devices.allowMultipleAllocations"
 
 _GATES = {
-    "sharedCounters": "DRAPartitionableDevices",
-    "devices.consumesCounters": "DRAPartitionableDevices",
-    "devices.nodeName": "DRAPartitionableDevices",
-    "devices.nodeSelector": "DRAPartitionableDevices",
-    "devices.allNodes": "DRAPartitionableDevices",
-    "devices.taints": "DRADeviceTaints",
-    "devices.bindsToNode": "DRADeviceBindingConditions",
-    "devices.bindingConditions": "DRADeviceBindingConditions",
-    "devices.bindingFailureConditions": "DRADeviceBindingConditions",
-    "devices.allowMultipleAllocations": "DRAConsumableCapacity",
-    "devices.capacity": "DRAConsumableCapacity",
-    "devices.attributes": "DRAListTypeAttributes",
+    "sharedCounters": PARTITIONABLE_DEVICES,
+    "devices.consumesCounters": PARTITIONABLE_DEVICES,
+    "devices.nodeName": PARTITIONABLE_DEVICES,
+    "devices.nodeSelector": PARTITIONABLE_DEVICES,
+    "devices.allNodes": PARTITIONABLE_DEVICES,
+    "devices.taints": DEVICE_TAINTS,
+    "devices.bindsToNode": BINDING_CONDITIONS,
+    "devices.bindingConditions": BINDING_CONDITIONS,
+    "devices.bindingFailureConditions": BINDING_CONDITIONS,
+    "devices.allowMultipleAllocations": CONSUMABLE_CAPACITY,
+    "devices.capacity": CONSUMABLE_CAPACITY,
+    "devices.attributes": LIST_ATTRIBUTES,
 }
 _TIME_TOLERANCE_S = 1.0  # the server stores times in whole seconds
 

@@ -14,11 +14,12 @@ import logging
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, differing_fields
 from dra_driver.controller.diff import created
-from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent, SliceSpec
+from dra_driver.controller.layout import PoolContent, SliceSpec
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import SliceWire
 from dra_driver.telemetry.logs import fields
 

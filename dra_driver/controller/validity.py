@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD
-from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent
+from dra_driver.controller.layout import PoolContent
 from dra_driver.model import limits, names
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.slice_checks import devices_of
+from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import ClassWire, DeviceWire, Wire
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
-
-_ENGINE_MINORS = (34, 37)
 
 
 @dataclass(slots=True)
@@ -33,7 +32,7 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     if not cluster.has("classes", "slices"):
         return
     fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
-    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    engine = KubernetesEngine(nearest_version(cluster.version.minor))
     wanted = _wanted(cluster)
     for one in cluster.of("classes"):
         wanted_by = wanted.pop(one["metadata"]["name"], "")
@@ -82,7 +81,7 @@ def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping
 
 def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Mapping[str, DeviceWire]) -> Iterator[str]:
     """Yield the names of the driver's devices that a class matches; none where its selectors do not work."""
-    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    engine = KubernetesEngine(nearest_version(cluster.version.minor))
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
     except SelectorCompileError:
@@ -125,9 +124,3 @@ def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
 def _expressions(one: ClassWire) -> list[str]:
     selectors = (one.get("spec") or {}).get("selectors") or ()
     return [selector["cel"]["expression"] for selector in selectors if selector.get("cel")]
-
-
-def _engine_version(minor: int) -> str:
-    """Return the supported Kubernetes version that is nearest to the server's."""
-    first, last = _ENGINE_MINORS
-    return f"1.{min(max(minor, first), last)}"

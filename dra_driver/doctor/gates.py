@@ -11,11 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.model.kubernetes import (
+    CONSUMABLE_CAPACITY,
+    COUNTERS_APART_MINOR,
+    DEVICE_TAINTS,
+    EXTENDED_RESOURCE,
+    PARTITIONABLE_DEVICES,
+)
 from dra_driver.model.wire import Wire
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
-_COUNTERS_APART_MINOR = 35  # from 1.35 on shared counters need slices of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def _slice(driver: str, node: str, **spec: Any) -> tuple[str, Wire]:
 
 def _counters(driver: str, node: str, minor: int) -> tuple[str, Wire]:
     sets = [{"name": "gpu", "counters": {"memory": {"value": "1"}}}]
-    if minor >= _COUNTERS_APART_MINOR:
+    if minor >= COUNTERS_APART_MINOR:
         return _slice(driver, node, sharedCounters=sets)
     takes = [{"counterSet": "gpu", "counters": {"memory": {"value": "1"}}}]
     return _slice(driver, node, sharedCounters=sets, devices=[{"name": "a", "consumesCounters": takes}])
@@ -81,14 +87,14 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "DRAPartitionableDevices": Question(
-        _counters, ("spec", "sharedCounters"), "MIG partitions on demand; GPUs are offered as they are partitioned"
+    PARTITIONABLE_DEVICES: Question(
+        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
     ),
-    "DRAConsumableCapacity": Question(
-        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work without it"
+    CONSUMABLE_CAPACITY: Question(
+        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
     ),
-    "DRADeviceTaints": Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
-    "DRAExtendedResource": Question(
+    DEVICE_TAINTS: Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
+    EXTENDED_RESOURCE: Question(
         _extended, ("spec", "extendedResourceName"), "pods with limits nvidia.com/gpu served by classes"
     ),
 }

@@ -12,9 +12,9 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.gates import QUESTIONS
 from dra_driver.doctor.node_checks import CDI_BY_DEFAULT
+from dra_driver.model.kubernetes import NEWEST_MINOR, OLDEST_MINOR
 from dra_driver.model.wire import Wire
 
-OLDEST, NEWEST = 34, 37
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 OLD_ADMIN_LABEL = "resource.k8s.io/admin-access"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -25,15 +25,15 @@ _CRIO_WITH_CDI = (1, 23)
 def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Compare the versions of the API server and the kubelets with those that the driver supports."""
     minor = cluster.version.minor
-    if 0 < minor < OLDEST:
+    if 0 < minor < OLDEST_MINOR:
         yield Finding(
             "kubernetes-too-old", "API server", f"is {cluster.version.git or f'1.{minor}'}", "GET /version",
-            f"upgrade to Kubernetes 1.{OLDEST} or newer: since then resource.k8s.io/v1 is on by default",
+            f"upgrade to Kubernetes 1.{OLDEST_MINOR} or newer: resource.k8s.io/v1 is on by default from there on",
         )  # fmt: skip
-    elif minor > NEWEST:
+    elif minor > NEWEST_MINOR:
         yield Finding(
             "kubernetes-unknown-version", "API server", f"is {cluster.version.git}", "GET /version",
-            f"look for a newer release of this driver: it was tested with 1.{OLDEST} to 1.{NEWEST}",
+            f"look for a newer release of this driver: it was tested with 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}",
         )  # fmt: skip
     if not cluster.has("slices") and any(one.what == "slices" and "404" in one.why for one in cluster.unseen):
         yield Finding(
@@ -42,10 +42,10 @@ def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
         )  # fmt: skip
     for node in cluster.of("nodes"):
         found = _numbers(_info(node, "kubeletVersion"))
-        if found and found < (1, OLDEST):
+        if found and found < (1, OLDEST_MINOR):
             yield Finding(
                 "kubernetes-too-old", f"node {_name(node)}", f"its kubelet is {_info(node, 'kubeletVersion')}",
-                "status.nodeInfo.kubeletVersion", f"upgrade the kubelet to 1.{OLDEST} or newer",
+                "status.nodeInfo.kubeletVersion", f"upgrade the kubelet to 1.{OLDEST_MINOR} or newer",
             )  # fmt: skip
 
 

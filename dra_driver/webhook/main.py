@@ -16,6 +16,7 @@ from dra_driver.claims.config import validate
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import nearest_version
 from dra_driver.telemetry.logs import fields
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
@@ -27,9 +28,8 @@ from dra_driver.webhook.server import Judge, ReviewServer
 
 log = logging.getLogger(__name__)
 
-_OLDEST, _NEWEST = 34, 37  # the minor versions whose rules the selector engine knows
-_M_ARENA_MAX = -8  # Source: glibc, malloc.h
-# How long one thread may compute while others wait: a review of a config must not wait behind one of selectors.
+_M_ARENA_MAX = -8  # Source: malloc.h of glibc
+# How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
 _SWITCH_SECONDS = 0.001
 UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread}
 
@@ -148,4 +148,4 @@ def _engine_version(api: KubeApi) -> str:
     except ApiError as error:
         log.warning("version of the api server unknown", extra=fields(code=error.code, err=str(error)))
         minor = 0
-    return f"1.{min(max(minor, _OLDEST), _NEWEST)}"
+    return nearest_version(minor)

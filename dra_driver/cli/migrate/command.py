@@ -18,7 +18,7 @@ from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, sho
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
-from dra_driver.selectors.checking.declarations import VERSIONS
+from dra_driver.model.kubernetes import VERSIONS
 
 if TYPE_CHECKING:
     from dra_driver.cli.inputs.cluster import Cluster

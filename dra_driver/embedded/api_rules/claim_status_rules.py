@@ -15,6 +15,7 @@ from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.patching import device_key
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, DEVICE_STATUS
 from dra_driver.model.wire import Wire
 
 _RESERVED_FOR = 256
@@ -31,12 +32,12 @@ def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
     status = new.get("status")
     if not status:
         return
-    if "DRAConsumableCapacity" not in circumstances.gates:
+    if CONSUMABLE_CAPACITY not in circumstances.gates:
         for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or []:
             result.pop("shareID", None)
             result.pop("consumedCapacity", None)
     was_used = "devices" in (old.get("status") or {})
-    if "allocation" not in status or ("DRAResourceClaimDeviceStatus" not in circumstances.gates and not was_used):
+    if "allocation" not in status or (DEVICE_STATUS not in circumstances.gates and not was_used):
         status.pop("devices", None)
 
 

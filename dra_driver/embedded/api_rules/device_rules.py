@@ -12,6 +12,7 @@ from typing import Any
 from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.model.wire import DeviceWire, Wire
@@ -177,7 +178,7 @@ def _check_node(device: DeviceWire, path: str, spec: Wire, faults: Faults) -> No
 
 def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
     entries: list[Wire] = device.get("consumesCounters") or []
-    is_old = circumstances.minor == 34
+    is_old = circumstances.minor < COUNTERS_APART_MINOR
     sets: Mapping[Any, Wire] = {s.get("name"): s.get("counters") or {} for s in spec.get("sharedCounters") or []}
     if not is_old and len(entries) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
         faults.too_many(f"{path}.consumesCounters", len(entries), limits.COUNTER_CONSUMPTIONS_PER_DEVICE)

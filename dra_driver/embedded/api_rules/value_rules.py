@@ -12,6 +12,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import Wire
 
@@ -123,9 +124,9 @@ def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circums
 def _check_compiles(expression: str, path: str, circumstances: Circumstances, faults: Faults) -> None:
     from dra_driver.selectors import SelectorCompileError, compile_selector  # noqa: PLC0415  (tables load on first use)
 
-    gates = {name: name in circumstances.gates for name in ("DRAConsumableCapacity", "DRAListTypeAttributes")}
+    gates = {name: name in circumstances.gates for name in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)}
     if circumstances.minor < 36:
-        del gates["DRAListTypeAttributes"]
+        del gates[LIST_ATTRIBUTES]
     try:
         selector = compile_selector(expression, kubernetes=f"1.{circumstances.minor}", gates=gates, environment="new")
     except SelectorCompileError as fault:

@@ -19,6 +19,7 @@ from typing import Protocol
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
+from dra_driver.model.kubernetes import KUBELET_LISTS_CLAIMS_MINOR, minor_of
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState, Record
@@ -33,9 +34,8 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0  # how long to wait for a silent kubelet, from the first request on
 READ_SECONDS = 10.0  # for all claims of one call; the rest count with what the kubelet reports
 GET_SECONDS = 2.0
-FRESH_SECONDS = 2.0  # one answer of the kubelet serves all callers within this time
-VERSION_SECONDS = 600.0  # between requests for the kubelet's version
-TELLS_ALWAYS_MINOR = 36  # from 1.36 on KubeletPodResourcesDynamicResources can't be switched off
+FRESH_SECONDS = 2.0  # one answer of the kubelet serves all who ask together
+VERSION_SECONDS = 600.0  # between questions for the kubelet's version
 SILENT = "node.kubelet-silent"
 _FORBIDDEN = 403
 
@@ -194,7 +194,7 @@ class NodeClaims:
         if not self._has_told and self._clock() - self._version_at > VERSION_SECONDS:
             self._version_at = self._clock()
             info = (self._api.get_node(self._name).get("status") or {}).get("nodeInfo") or {}
-            self._has_told = _minor(info.get("kubeletVersion")) >= TELLS_ALWAYS_MINOR
+            self._has_told = minor_of(str(info.get("kubeletVersion"))) >= KUBELET_LISTS_CLAIMS_MINOR
         return self._has_told
 
     def _note(self, problem: str) -> None:
@@ -270,8 +270,3 @@ def _with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, .
     )
     metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
     return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}
-
-
-def _minor(version: object) -> int:
-    parts = str(version or "").lstrip("v").split(".")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0

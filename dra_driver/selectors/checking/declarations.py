@@ -20,12 +20,13 @@ from importlib import resources
 from typing import Any
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, VERSIONS, gate_defaults, minor_of
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.syntax.macros import EXPANDERS, Macro
 from dra_driver.selectors.values.types import ANY, DYN, Type, parse_type
 
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
+# The feature gates that what a selector may say depends on.
+SELECTOR_GATES = (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)
 
 _ENTRY = re.compile(
     r"(?P<id>\S+): (?:(?P<receiver>.+?)\.)?\((?P<params>.*)\) -> (?P<result>[^@?]+?)"
@@ -102,7 +103,7 @@ def is_visible(
         return True
     if gate is not None:
         return gates.get(gate, True)
-    return since is None or _minor(since) < _minor(kubernetes)
+    return since is None or minor_of(since) < minor_of(kubernetes)
 
 
 def declare(kubernetes: str, gates: Mapping[str, bool] | None, environment: Environment) -> Declarations:
@@ -130,7 +131,8 @@ def _table(kubernetes: str) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environment: Environment) -> Declarations:
     table = _table(kubernetes)
-    gates = {**table["gates"], **dict(overrides)}
+    defaults = gate_defaults(minor_of(kubernetes))
+    gates = {**{name: defaults[name] for name in SELECTOR_GATES if name in defaults}, **dict(overrides)}
     attribute = _attribute_type(table["attributeType"], gates, environment)
     macros = {}
     for row in table["macros"]:
@@ -145,10 +147,10 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
             fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
     results = {
         "any": {ANY},
-        "any, and dyn with the gate": {ANY, DYN} if gates.get("DRAListTypeAttributes") else {ANY},
+        "any, and dyn with the gate": {ANY, DYN} if gates.get(LIST_ATTRIBUTES) else {ANY},
         "attribute type": {attribute},
     }[table["resultTypes"]]
-    lists = {"never": False, "gate": gates.get("DRAListTypeAttributes", False), "always": True}[table["listValues"]]
+    lists = {"never": False, "gate": gates.get(LIST_ATTRIBUTES, False), "always": True}[table["listValues"]]
     return Declarations(
         kubernetes=kubernetes,
         verdicts=table["verdicts"],
@@ -169,10 +171,6 @@ def _attribute_type(row: dict[str, str], gates: Mapping[str, bool], environment:
     if row.get("gate") and gates.get(row["gate"]):
         return DYN
     return parse_type(row[environment])
-
-
-def _minor(version: str) -> int:
-    return int(version.partition(".")[2])
 
 
 def _read_macro(row: str) -> tuple[str, int, bool, str | None]:
