@@ -13,28 +13,26 @@ from typing import Any
 
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS, answer
-from dra_driver.kube import pages
+from dra_driver.kube import pages, paths
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
 SECONDS = 30.0
-RESOURCE_API = "/apis/resource.k8s.io/v1"
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 KINDS: dict[str, str] = {
-    "nodes": "/api/v1/nodes",
-    "namespaces": "/api/v1/namespaces",
-    # Claims are listed before pods: any pod that a claim is reserved for exists by then.
-    "claims": f"{RESOURCE_API}/resourceclaims",
-    "pods": "/api/v1/pods",
-    "events": "/api/v1/events",
-    "slices": f"{RESOURCE_API}/resourceslices",
-    "classes": f"{RESOURCE_API}/deviceclasses",
-    "templates": f"{RESOURCE_API}/resourceclaimtemplates",
-    "policies": _POLICIES,
-    "bindings": f"{_POLICIES.removesuffix('ies')}ybindings",
-    "daemonsets": "/apis/apps/v1/daemonsets",
+    "nodes": paths.NODES,
+    "namespaces": paths.NAMESPACES,
+    # Claims before pods: whoever reserves a claim is there by then.
+    "claims": paths.CLAIMS,
+    "pods": paths.PODS,
+    "events": paths.EVENTS,
+    "slices": paths.SLICES,
+    "classes": paths.CLASSES,
+    "templates": paths.TEMPLATES,
+    "policies": paths.POLICIES,
+    "bindings": paths.POLICY_BINDINGS,
+    "daemonsets": paths.DAEMON_SETS,
 }
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
@@ -97,7 +95,7 @@ def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
         if all(one.get("resource") != "pods" or one.get("uid") in pods for one in users):
             continue
         metadata = claim["metadata"]
-        path = f"{RESOURCE_API}/namespaces/{metadata.get('namespace')}/resourceclaims/{metadata['name']}"
+        path = paths.claim_path(str(metadata.get("namespace")), metadata["name"])
         try:
             objects["claims"][number] = api.request("GET", path, timeout_s=SECONDS)
         except ApiError:
@@ -154,8 +152,7 @@ def _is_allowed(api: KubeApi, user: str, right: tuple[str, str, str]) -> bool:
     group, resource, verb = right
     spec = {"user": user, "resourceAttributes": {"group": group, "resource": resource, "verb": verb}}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    answered = api.request("POST", path, body=review, timeout_s=SECONDS)
+    answered = api.request("POST", paths.ACCESS_REVIEWS, body=review, timeout_s=SECONDS)
     return bool((answered.get("status") or {}).get("allowed"))
 
 

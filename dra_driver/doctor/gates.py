@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.model.kubernetes import (
     CONSUMABLE_CAPACITY,
     COUNTERS_APART_MINOR,
@@ -19,9 +20,6 @@ from dra_driver.model.kubernetes import (
     PARTITIONABLE_DEVICES,
 )
 from dra_driver.model.wire import Wire
-
-_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def _slice(driver: str, node: str, **spec: Any) -> tuple[str, Wire]:
         "metadata": {"generateName": "dra-driver-doctor-"},
         "spec": {"driver": driver, "nodeName": node, "pool": pool, **spec},
     }
-    return _SLICES, body
+    return SLICES, body
 
 
 def _counters(driver: str, node: str, minor: int) -> tuple[str, Wire]:
@@ -83,7 +81,7 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
         "metadata": {"generateName": "dra-driver-doctor-"},
         "spec": {"extendedResourceName": "doctor.example.com/asked"},
     }
-    return _CLASSES, body
+    return CLASSES, body
 
 
 QUESTIONS: dict[str, Question] = {

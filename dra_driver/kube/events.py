@@ -16,6 +16,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import EVENTS, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -26,7 +27,7 @@ NAMESPACE = "default"
 QUIET_SECONDS = 600.0
 MOST = 50
 Fault = tuple[str, ...]
-PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
+PATH = within(EVENTS, NAMESPACE)
 
 
 def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reason: str, message: str) -> Wire:

@@ -10,21 +10,21 @@ import threading
 from collections.abc import Callable
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.kube.watch import Changed, Deleted, Listed, Watch
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.fleet import PublishedFleet
 
 SLICES_A_PAGE = 25  # slices of up to 128 devices, which take some 15 MiB as wire objects
 CLASSES_A_PAGE = 50
-_SLICES, _CLASSES = "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k8s.io/v1/deviceclasses"
 
 
 class FleetWatch:
     """Two threads that keep a fleet up to date."""
 
     def __init__(self, api: KubeApi, fleet: PublishedFleet) -> None:
-        slices = Watch(api, _SLICES, page_size=SLICES_A_PAGE)
-        classes = Watch(api, _CLASSES, page_size=CLASSES_A_PAGE)
+        slices = Watch(api, SLICES, page_size=SLICES_A_PAGE)
+        classes = Watch(api, CLASSES, page_size=CLASSES_A_PAGE)
         self._watches = (slices, classes)
         self._threads = (
             _thread(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import WEBHOOKS, named, secret_path
 from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -30,7 +31,6 @@ LOOK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 _CONFLICTS = (404, 409)
 _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
 class CertificateSource(Protocol):
@@ -54,8 +54,8 @@ class SelfMade:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._names, self._now = api, names, now
-        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
-        self._configuration = f"{_CONFIGURATIONS}/{configuration}"
+        self._secret = secret_path(namespace, secret)
+        self._configuration = named(WEBHOOKS, configuration)
 
     def current(self) -> Pair:
         """Read the pair, renew it if that is due, and make sure that the API server trusts it. Raises: ApiError."""

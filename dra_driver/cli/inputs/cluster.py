@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_slices
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.paths import RESOURCE_GROUP, SLICES
+from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
 _SECONDS = 30.0
-_CLASSES = f"/apis/{RESOURCE_GROUP}/deviceclasses"
 
 
 class Cluster:
@@ -36,19 +34,19 @@ class Cluster:
 
     def classes(self) -> list[Wire]:
         """Read all DeviceClasses. Raises: ApiError."""
-        return [{"kind": "DeviceClass", **wire} for wire in self._list(_CLASSES)]
+        return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]
 
     def claims(self) -> list[Wire]:
         """Read all ResourceClaims of all namespaces. Raises: ApiError."""
-        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaims")
+        return self._list(CLAIMS)
 
     def templates(self) -> list[Wire]:
         """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
-        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaimtemplates")
+        return self._list(TEMPLATES)
 
-    def find(self, plural: str, namespace: str, name: str) -> Wire | None:
-        """Read one claim or template; return None if it does not exist. Raises: ApiError."""
-        path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Read one object of a kind, which is given by the path of all its objects; None if there is none. Raises: ApiError."""
+        path = named(within(kind, namespace), name)
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
         except ApiError as error:

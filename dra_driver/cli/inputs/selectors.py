@@ -16,6 +16,7 @@ from typing import Any
 from dra_driver.cli.inputs.classes import Classes
 from dra_driver.cli.inputs.cluster import Cluster
 from dra_driver.cli.inputs.documents import Document, Step, shown
+from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
@@ -166,8 +167,8 @@ class _Builder:
             if (held_kind, held_name) == (kind, name) and (not namespace or held_namespace in {"", namespace}):
                 return queries
         if self._cluster is not None:
-            plural = "resourceclaimtemplates" if kind == TEMPLATE else "resourceclaims"
-            wire = self._cluster.find(plural, namespace or "default", name)
+            path = paths.TEMPLATES if kind == TEMPLATE else paths.CLAIMS
+            wire = self._cluster.find(path, namespace or "default", name)
             if wire is not None:
                 return self._hold(kind, wire, None)
         raise InputError(

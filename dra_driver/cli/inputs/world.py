@@ -13,18 +13,18 @@ from typing import Any
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.documents.shared_values import SharedValues
+from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
-_RESOURCE = "/apis/resource.k8s.io/v1"
 _PATHS = {
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/pods",
-    "ResourceSlice": f"{_RESOURCE}/resourceslices",
-    "DeviceClass": f"{_RESOURCE}/deviceclasses",
-    "ResourceClaim": f"{_RESOURCE}/resourceclaims",
-    "ResourceClaimTemplate": f"{_RESOURCE}/resourceclaimtemplates",
+    "Node": paths.NODES,
+    "Pod": paths.PODS,
+    "ResourceSlice": paths.SLICES,
+    "DeviceClass": paths.CLASSES,
+    "ResourceClaim": paths.CLAIMS,
+    "ResourceClaimTemplate": paths.TEMPLATES,
 }
 
 

@@ -22,6 +22,7 @@ from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, Re
 from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.embedded.pod_claims import claim_name
+from dra_driver.kube.paths import node_path
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.telemetry.logs import fields
@@ -204,7 +205,7 @@ class EmbeddedKubelet:
 
     def _allocatable(self) -> Wire:
         try:
-            node = self._api.request("GET", f"/api/v1/nodes/{self.node}")
+            node = self._api.request("GET", node_path(self.node))
         except ApiError:
             return {}
         return (node.get("status") or {}).get("allocatable") or {}
