@@ -166,16 +166,16 @@ def _of_own(
     if not isinstance(settings, MpsSettings):
         return _Wish(result, settings)
     won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
-    uuids = sorted((_uuid(devices[name]), name) for name in won)
+    uuids = sorted((_uuid_if_made(devices[name]), name) for name in won)
     faults = () if entries[-1].is_class else tuple(_unknown_devices(result, settings, uuids))
-    settings = _for_device(settings, device, uuids.index((_uuid(device), device.name)))
+    settings = _for_device(settings, device, uuids.index((_uuid_if_made(device), device.name)))
     return _Wish(result, settings, faults=(*faults, *_capability_faults(result, device, settings)))
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
     """Reduce limits by device to the limit of this device."""
     by_device = settings.per_device_limits
-    limit = by_device.get(_uuid(device), by_device.get(str(index), settings.pinned_memory_limit))
+    limit = by_device.get(_uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
     return replace(settings, pinned_memory_limit=limit, per_device_limits={})
 
 
@@ -351,11 +351,10 @@ def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
     return total if most is None else min(total, most)
 
 
-def _uuid(device: Device) -> str:
-    """Return the UUID by which CUDA finds the device, or "" for a device that is yet to be created."""
-    if device.type.undivided is DeviceType.GPU:
-        return device.gpu.uuid
-    return device.partition.uuid if device.partition else ""
+def _uuid_if_made(device: Device) -> str:
+    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
+    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
+    return device.uuid if is_made else ""
 
 
 def _fault(result: AllocatedDevice, message: str) -> ConfigFault:

@@ -21,11 +21,11 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
-BOOT_ID = "sys/kernel/random/boot_id"
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5
 
 
@@ -80,7 +80,6 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
     unseen: list[Unseen] = []
     facts, inventory, left_out = _look_at_hardware(hardware, unseen)
     rows, ledger_fault, cdi_uids = _look_at_prepared(folders, driver, unseen)
-    boot = Path(roots.proc, BOOT_ID)
     return NodeEvidence(
         node=node,
         driver=driver,
@@ -96,9 +95,16 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         rows=rows,
         ledger_fault=ledger_fault,
         cdi_uids=cdi_uids,
-        boot_id=boot.read_text().strip() if boot.is_file() else "",
+        boot_id=_boot_id(roots),
         unseen=tuple(unseen),
     )
+
+
+def _boot_id(roots: Roots) -> str:
+    try:
+        return read_boot_id(roots.proc)
+    except OSError:
+        return ""
 
 
 def _look_at_hardware(

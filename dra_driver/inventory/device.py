@@ -136,6 +136,11 @@ class Device:
     policies: Mapping[str, RequestPolicy] = field(default_factory=dict)
 
     @property
+    def uuid(self) -> str:
+        """Return the partition's UUID; the GPU's for a GPU, and for a partition that does not exist now."""
+        return self.partition.uuid if self.partition else self.gpu.uuid
+
+    @property
     def shared_name(self) -> str:
         """Return the name of the physical device: that of the parent for a replica, the device's own otherwise."""
         return self.share.parent if self.share else self.name

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from dra_driver.model.stamp import Stamp, stamp_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class TlsMaterial:
     server_name: str = ""
     is_unverified: bool = False
 
-    def stamp(self) -> tuple[object, ...]:
-        """Return a value that changes when one of the files is replaced or rewritten."""
-        return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
+    def stamp(self) -> tuple[Stamp | None, ...]:
+        """Return a value that changes when one of the files was replaced or rewritten."""
+        return tuple(stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
 
     def context(self) -> ssl.SSLContext:
         """Build a client context. Raises: OSError (ssl.SSLError is one) for files that are missing or not PEM."""
@@ -54,14 +55,6 @@ class TlsMaterial:
         finally:
             for descriptor in held:
                 os.close(descriptor)
-
-
-def _stamp_of(name: str) -> object:
-    try:
-        status = Path(name).stat()
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _memory_file(content: bytes, held: list[int]) -> str:

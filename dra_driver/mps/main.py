@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
 from dra_driver.model.flags import FLAGS, Flag, resolve
 from dra_driver.model.names import check_driver_name
@@ -193,7 +194,7 @@ def _shm_mib(text: str) -> int:
 
 def _boot_id(proc_root: str) -> str:
     try:
-        return Path(proc_root, "sys/kernel/random/boot_id").read_text().strip()
+        return read_boot_id(proc_root)
     except OSError as exc:
         log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=proc_root, err=str(exc)))
         return ""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, PluginInfo, Registrar, choose_version
 from dra_driver.model.errors import NodeError
+from dra_driver.model.stamp import Stamp, stamp_of_status
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -25,14 +26,12 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY_S = 0.5
 _LAST_DELAY_S = 122.0
 
-_Identity = tuple[int, int]  # inode and modification time, which differ for a recreated socket
-
 
 @dataclass(slots=True)
 class _Socket:
     """A socket that was found, and the state of its registration."""
 
-    identity: _Identity
+    identity: Stamp
     plugin: Plugin | None = None
     error: str = ""
     delay_s: float = _FIRST_DELAY_S
@@ -176,8 +175,8 @@ class PluginWatcher:
         return ""
 
 
-def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
-    """Yield the sockets below a folder; names that begin with a dot are ignored."""
+def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
+    """Yield the sockets below a folder; names that begin with a dot are not looked at."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -193,7 +192,4 @@ def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            yield (
-                Path(entry.path),
-                (status.st_ino, status.st_mtime_ns),
-            )  # changing a socket's mode does not change its identity
+            yield Path(entry.path), stamp_of_status(status)

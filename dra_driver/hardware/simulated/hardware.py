@@ -25,9 +25,11 @@ from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+from dra_driver.model.stamp import stamp_of
 
 _PCI_VENDOR = 0x10DE
 # used by this driver alone; changing it would rename all simulated hardware
@@ -71,15 +73,8 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes with the profile's file and with every partition."""
-        return (self._file_fingerprint(), self._cuts.fingerprint())
-
-    def _file_fingerprint(self) -> Hashable:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        """Return what changes with the profile's file and with every partition."""
+        return (stamp_of(self._path), self._cuts.fingerprint())
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
@@ -187,7 +182,7 @@ class SimulatedHardware:
 
     def _read(self) -> Facts:
         with self._lock:
-            file, cuts = self._file_fingerprint(), self._cuts.fingerprint()
+            file, cuts = stamp_of(self._path), self._cuts.fingerprint()
             seen_file, seen_cuts = self._seen
             profile = self._profile
             if profile is None or file is None or file != seen_file:
@@ -215,7 +210,7 @@ def _as_cut(profile: Profile, cuts: Cuts) -> Profile:
 
 def _boot_id(roots: Roots) -> str:
     try:
-        return Path(roots.proc, "sys/kernel/random/boot_id").read_text().strip()
+        return read_boot_id(roots.proc)
     except OSError:
         return ""
 

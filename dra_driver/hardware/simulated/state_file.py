@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-State = Mapping[str, Any]  # a JSON object
+from dra_driver.model.stamp import stamp_of
+
+State = Mapping[str, Any]  # JSON
 
 
 class StateFile:
@@ -33,11 +35,7 @@ class StateFile:
         """Return a value that differs after every change."""
         if self._path is None:
             return self._changes
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return stamp_of(self._path)
 
     def read(self) -> Mapping[str, State]:
         """Return the states as they are now."""

@@ -157,8 +157,7 @@ class SharingOffers:
             yield replace(made, capacity=capacity)
 
     def _ids(self, device: Device) -> tuple[str, ...]:
-        uuid = device.partition.uuid if device.partition else device.gpu.uuid
-        return uuid, self._indices.get(device.name, "")
+        return device.uuid, self._indices.get(device.name, "")
 
     def _problem(self, device: Device, code: str, message: str) -> None:
         self.problems.append(Problem(f"inventory.{code}", device.name, message))

@@ -45,7 +45,7 @@ class Match:
             and (not self.devices or _is_one_of(device.name, self.devices))
             and (not self.products or _is_one_of(product, self.products) or _is_label(product, self.products))
             and (not self.profiles or _is_one_of(profile, self.profiles) or _is_mig_label(profile, self.profiles))
-            and (not self.ids or bool({index, _uuid(device)} & set(self.ids)))
+            and (not self.ids or bool({index, device.uuid} & set(self.ids)))
         )
 
     def is_met_on(self, node: str, labels: Mapping[str, str] | None) -> bool:
@@ -147,7 +147,3 @@ def _is_label(product: str, patterns: Iterable[str]) -> bool:
 
 def _is_mig_label(profile: str, patterns: Iterable[str]) -> bool:
     return _is_one_of(profile.replace("+", "."), patterns)
-
-
-def _uuid(device: Device) -> str:
-    return device.partition.uuid if device.partition else device.gpu.uuid

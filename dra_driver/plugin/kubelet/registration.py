@@ -17,10 +17,11 @@ from typing import Any
 import grpc
 
 from dra_driver.model.errors import NodeError
+from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
 from dra_driver.plugin.kubelet.same_name_drivers import MARK
-from dra_driver.plugin.kubelet.sockets import Identity, bind_privately, free_path, identity, set_aside
+from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ class Registration:
 
     def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
-        self._made: Identity | None = None  # of the socket that this instance made
-        self._mutex = threading.Lock()  # guards everything below
+        self._made: Stamp | None = None  # of the socket that is ours
+        self._mutex = threading.Lock()  # of all below
         self._is_open = False
         self._pause_s = RETRY_FIRST_SECONDS
         self._retry: threading.Timer | None = None

@@ -22,11 +22,11 @@ import grpc
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
+from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.methods import MESSAGES, VERSIONS, Context, dra_methods, in_pool
 from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import (
-    Identity,
     bind_privately,
     choose_paths,
     free_path,
@@ -65,7 +65,7 @@ class PluginServer:
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
         self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
         self._server: grpc.Server | None = None
-        self._made: Identity | None = None  # of the service socket that this instance made
+        self._made: Stamp | None = None  # of the service's socket that is ours
 
     @property
     def registered(self) -> bool:

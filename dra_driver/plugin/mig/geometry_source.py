@@ -15,6 +15,7 @@ from typing import Protocol
 from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
 from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
 from dra_driver.model.errors import InputError, NodeError
+from dra_driver.model.stamp import Stamp, stamp_of
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
 from dra_driver.telemetry.logs import fields
@@ -47,7 +48,7 @@ class GeometrySource:
         self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
     ) -> None:
         self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: Stamp | None = None
         self._configurations: Configurations = {}
         self.fault = ""  # what is wrong with the file
 
@@ -73,14 +74,11 @@ class GeometrySource:
         if self._file is None:
             return {}
         try:
-            status = self._file.stat()
-            stamp = (status.st_mtime_ns, status.st_ino)
-            if stamp != self._stamp:
+            stamp = stamp_of(self._file)
+            if stamp is None or stamp != self._stamp:
                 self._configurations, self._stamp = _read(self._file), stamp
                 log.info("MIG configurations read", extra=fields(file=str(self._file), count=len(self._configurations)))
             self.fault = ""
-        except OSError as error:
-            self._complain(f"{self._file} can't be read: {error.strerror}")
         except InputError as error:
             self._complain(str(error))
         return self._configurations

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 
-Stamp = tuple[int, int, int] | None  # device, inode and modification time in ns; None for a path that does not exist
+from dra_driver.model.stamp import Stamp, stamp_of
 
 _LINKS_MAX = 40  # the same as the kernel's own limit (ELOOP)
 _SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)
@@ -27,7 +27,7 @@ class DriverRoot:
     def __init__(self, mount: str, host: str) -> None:
         self._mount = mount.rstrip("/")
         self._host = host.rstrip("/")
-        self._looked: dict[str, Stamp] = {}
+        self._looked: dict[str, Stamp | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._started_ns = time.time_ns()
 
@@ -100,7 +100,7 @@ class DriverRoot:
         It can't if a folder changed during the look, since another change within the same clock tick would not show.
         """
         recent = range(self._started_ns - _SETTLED_NS, time.time_ns() + 1)
-        return not any(stamp and stamp[2] in recent for stamp in self._looked.values())
+        return not any(stamp and stamp.mtime_ns in recent for stamp in self._looked.values())
 
     def _note(self, path: str) -> None:
         folder = path.rpartition("/")[0] or "/"
@@ -108,9 +108,5 @@ class DriverRoot:
             self._looked[path] = _stamp(self._mount + path)
 
 
-def _stamp(path: str) -> Stamp:
-    try:
-        status = os.lstat(path or "/")
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+def _stamp(path: str) -> Stamp | None:
+    return stamp_of(path or "/", follows_links=False)
