@@ -63,7 +63,7 @@ class Party:
         return [one.device for one in MpsClient(socket_path(self.agent.data)).running(deadline_s=5)]
 
     def compute_modes(self) -> set[str]:
-        """Return the compute modes that GPUs of the fake library have now; of simulated ones nothing is known."""
+        """Return the current compute modes of the fake library's GPUs; those of simulated GPUs are not known."""
         gpus = self.machine.state.read().gpus if self.machine else []
         return {gpu.facts.get("compute_mode", "0") for gpu in gpus}
 
@@ -72,7 +72,10 @@ class Party:
 def party(
     request: pytest.FixtureRequest, node: Node, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Party]:
-    """The same twice: all simulated; and the real vendor over a fake library, with a fake control program."""
+    """An agent and its supervisor, twice: all simulated.
+
+    And the real vendor over a fake library and control program.
+    """
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
     flags = ["--sharing-config", str(rules)]
