@@ -19,6 +19,17 @@ PROCESSES = "cgroup.procs"
 HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave --mps-cgroup empty"
 
 
+def has_version_2(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Return whether cgroups v2 are mounted here at all, or `path` lies in a cgroup; true where that can't be read."""
+    nearest = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
+    if (nearest / PROCESSES).exists():
+        return True
+    try:
+        return any(line.split()[2:3] == ["cgroup2"] for line in mounts.read_text(errors="replace").splitlines())
+    except OSError:
+        return True
+
+
 def make(path: Path) -> None:
     """Make a device's cgroup. Raises: SharingError("sharing.mps-cgroup")."""
     try:

@@ -22,7 +22,7 @@ from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
 from dra_driver.model.flags import FLAGS, Flag, resolve
 from dra_driver.model.names import check_driver_name
-from dra_driver.mps import wire
+from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call
 from dra_driver.mps.folder import SHM_MIB
 from dra_driver.mps.keeper import Daemons
@@ -113,13 +113,21 @@ def _show(path: Path) -> int:
     return ExitCode.OK
 
 
+def _cgroup(folder: str) -> Path | None:
+    """Return the folder for the daemons' cgroups; None where it is not wanted, or the node has cgroups v1 alone."""
+    if folder and not cgroups.has_version_2(Path(folder)):
+        log.warning("no cgroup v2 on this node: MPS daemons end with this container", extra=fields(file=folder))
+        return None
+    return Path(folder) if folder else None
+
+
 def _run(values: dict[str, str], root: Path) -> int:
     lock = _lock(root)
     keeper = Daemons(
         _daemons(root),
         _finder(values),
         boot_id=_boot_id(values["proc_root"]),
-        cgroup=Path(values["mps_cgroup"]) if values["mps_cgroup"] else None,
+        cgroup=_cgroup(values["mps_cgroup"]),
         shm_mib=_shm_mib(values["mps_shared_memory_mib"]),
     )
     server = SupervisorServer(root / wire.SOCKET_NAME, keeper)

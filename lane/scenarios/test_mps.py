@@ -113,7 +113,7 @@ def test_two_pods_run_under_mps_on_one_gpu_and_leave_nothing(party: Party, stage
     (daemon,) = processes_below(party.folder)
     assert len(party.daemons()) == 1
     (pipe,) = party.folder.glob("d/*/pipe")
-    client = FakeClient(pipe)
+    client = FakeClient(pipe, root=f"/proc/{party.supervisor.pid}/root")
     assert (client.percentage, client.memory_mib) == (50.0, 4096)
     assert party.machine is None or "3" in party.compute_modes()
 
