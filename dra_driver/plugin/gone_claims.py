@@ -43,7 +43,7 @@ Find = Callable[[str], ClaimWire | None]
 
 def nobody_tells(uid: str) -> ClaimWire | None:
     """Raise NodeError, where nothing can be asked whether a claim still exists."""
-    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
+    raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
 
 
 class GoneClaims:
@@ -114,7 +114,7 @@ class GoneClaims:
     def _complete(self, record: Record) -> bool:
         """Look for a recovered claim, whose name was lost, among those of this node's pods.
 
-        Return False when no pod has it.
+        False when no pod has it.
         """
         found = self._find(record.uid)
         if found is None:
