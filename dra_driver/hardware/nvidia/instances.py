@@ -16,8 +16,9 @@ from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
-# errors for an instance that has been destroyed by another process in the meantime
-GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
+GONE = frozenset(
+    ["NOT_FOUND", "INVALID_ARGUMENT"]
+)  # errors for an instance that has been destroyed by another process in the meantime
 
 
 class MigOff(Exception):

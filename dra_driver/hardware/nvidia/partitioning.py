@@ -76,8 +76,9 @@ class Partitioning:
         try:
             self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
         except HardwareError:
-            # the caller needs the original refusal, not a failure to take the change back
-            with contextlib.suppress(HardwareError, NvmlFault):
+            with contextlib.suppress(
+                HardwareError, NvmlFault
+            ):  # the caller needs the original refusal, not a failure to take the change back
                 self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 

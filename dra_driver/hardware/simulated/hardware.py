@@ -32,8 +32,9 @@ from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.model.stamp import stamp_of
 
 _PCI_VENDOR = 0x10DE
-# used by this driver alone; changing it would rename all simulated hardware
-_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")
+_SPACE = uuid.UUID(
+    "6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11"
+)  # used by this driver alone; changing it would rename all simulated hardware
 _NULL_MAJOR, _NULL_MINOR = 1, 3
 # Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
 # which has one for itself and 8 for compute instances.
@@ -73,8 +74,15 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Hashable:
-        """Return what changes with the profile's file and with every partition."""
-        return (stamp_of(self._path), self._cuts.fingerprint())
+        """Return a value that changes with the profile's file and with every partition."""
+        return (self._file_fingerprint(), self._cuts.fingerprint())
+
+    def _file_fingerprint(self) -> Hashable:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.

@@ -16,9 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra_driver.model.stamp import stamp_of
-
-State = Mapping[str, Any]  # JSON
+State = Mapping[str, Any]  # a JSON object
 
 
 class StateFile:

@@ -133,9 +133,7 @@ def _filters(value: Any, path: str, faults: list[str]) -> frozenset[int]:
 
 def _refuse_unknown(found: Mapping[Any, Any], known: tuple[str, ...], path: str, faults: list[str]) -> None:
     start = f"{path}." if path else ""
-    faults += [
-        f"{start}{key}: unknown field, known are {', '.join(known)}" for key in found if key not in known
-    ]
+    faults += [f"{start}{key}: unknown field, known are {', '.join(known)}" for key in found if key not in known]
 
 
 def _kind(value: Any) -> str:
