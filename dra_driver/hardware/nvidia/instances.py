@@ -16,9 +16,8 @@ from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
-GONE = frozenset(
-    ["NOT_FOUND", "INVALID_ARGUMENT"]
-)  # errors for an instance that has been destroyed by another process in the meantime
+# errors for an instance that has been destroyed by another process in the meantime
+GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
 
 
 class MigOff(Exception):

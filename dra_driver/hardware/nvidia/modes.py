@@ -108,9 +108,8 @@ class Modes:
         except OSError as exc:
             raise HardwareError("nvidia-smi-failed", f"{PROGRAM} can't be run: {exc}", retry=Retry.LATER) from exc
         said = " ".join(done.stdout.decode("utf-8", "replace").split())
-        if done.returncode or _UNSUPPORTED.search(
-            said
-        ):  # some releases report a refusal as a warning and exit with status 0
+        # some releases report a refusal as a warning and exit with status 0
+        if done.returncode or _UNSUPPORTED.search(said):
             raise _failure(device, done.returncode, said)
         return said
 

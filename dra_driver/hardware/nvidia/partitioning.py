@@ -76,9 +76,8 @@ class Partitioning:
         try:
             self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
         except HardwareError:
-            with contextlib.suppress(
-                HardwareError, NvmlFault
-            ):  # the caller needs the original refusal, not a failure to take the change back
+            # the caller needs the original refusal, not a failure to take the change back
+            with contextlib.suppress(HardwareError, NvmlFault):
                 self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 

@@ -29,9 +29,8 @@ class GpuChanges:
     made: tuple[Key, ...] = ()
     destroyed: tuple[Key, ...] = ()
     mode: bool | None = None
-    mode_was: bool = (
-        False  # the profile's mode when the mode was switched; `mode` counts only while the profile's is still that
-    )
+    # the profile's mode when the mode was switched; `mode` counts only while the profile's is still that
+    mode_was: bool = False
 
 
 def placements_of(gpu: SimulatedGpu, cut: GpuChanges) -> tuple[Placement, ...] | None:

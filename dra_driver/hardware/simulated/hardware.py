@@ -32,9 +32,8 @@ from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.model.stamp import stamp_of
 
 _PCI_VENDOR = 0x10DE
-_SPACE = uuid.UUID(
-    "6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11"
-)  # used by this driver alone; changing it would rename all simulated hardware
+# used by this driver alone; changing it would rename all simulated hardware
+_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")
 _NULL_MAJOR, _NULL_MINOR = 1, 3
 # Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
 # which has one for itself and 8 for compute instances.

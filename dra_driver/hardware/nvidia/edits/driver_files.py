@@ -71,9 +71,8 @@ _BINARIES = (
 )
 _SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")  # noqa: S108
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
-_LIBNVML = re.compile(
-    r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)"
-)  # gives the version where the driver was installed without CUDA
+# gives the version where the driver was installed without CUDA
+_LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True, slots=True)
