@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY_S = 0.5
 _LAST_DELAY_S = 122.0
 
+_Identity = tuple[int, int]  # inode and modification time, which differ for a recreated socket
+
 
 @dataclass(slots=True)
 class _Socket:
@@ -175,8 +177,8 @@ class PluginWatcher:
         return ""
 
 
-def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Yield the sockets below a folder; names that begin with a dot are not looked at."""
+def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
+    """Yield the sockets below a folder; names that begin with a dot are ignored."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -192,4 +194,7 @@ def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            yield Path(entry.path), stamp_of_status(status)
+            yield (
+                Path(entry.path),
+                (status.st_ino, status.st_mtime_ns),
+            )  # changing a socket's mode does not change its identity
