@@ -79,7 +79,7 @@ def _share(want: Want, blocks: list[Block]) -> None:
 
 
 def _name(blocks: list[Block]) -> None:
-    """Name the requests after their containers if there are several containers, otherwise after the kind of device."""
+    """Assign names to the requests: those of the containers if there are several, otherwise that of the device."""
     taken: set[str] = set()
     containers = {block.users[0].name for block in blocks}
     for block in blocks:

@@ -114,7 +114,7 @@ def _is_containers(value: Any) -> bool:
 
 
 def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -> tuple[Container, ...]:
-    """Return the containers that stand under the name of a framework instead of in a list."""
+    """Return the containers that are the value of a framework's name instead of an item of a list."""
     return tuple(
         Container(value, (*path, key), fallback="kserve-container")
         for key, value in spec.items()

@@ -28,7 +28,7 @@ class Manner:
 
 
 def manner_of(text: str, roots: list[YamlNode]) -> Manner:
-    """Return how documents are formatted, judged by the first nested mapping and by where most dashes stand."""
+    """Return how documents are formatted, judged by the first nested mapping and by the column of most dashes."""
     newline = "\r\n" if "\r\n" in text else "\n"
     steps: list[int] = []
     dashes: list[int] = []

@@ -64,7 +64,7 @@ def check_pool(text: str | None, path: str, faults: Faults) -> None:
 def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: bool = False) -> None:
     """Check the name of an attribute or capacity: `name` or `domain/name`.
 
-    The server does not check the parts of a name with more slashes, and neither does this function.
+    With more slashes the server checks neither the domain nor the form of the name, and neither does this function.
     """
     parts = text.split("/")
     if len(parts) == 1 and needs_domain:

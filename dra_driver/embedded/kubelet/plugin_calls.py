@@ -94,7 +94,7 @@ class Registrar:
         return PluginInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
     def notify(self, error: str = "") -> None:
-        """Tell the plugin that it is registered, or with `error` why it is not.
+        """Report to the plugin that it is registered, or with `error` why it is not.
 
         Raises: NodeError("node.registration").
         """
