@@ -103,7 +103,7 @@ class KubernetesSelector:
 
     @property
     def admissible(self) -> bool:
-        """Whether the API server accepts the expression (its environment, length and worst-case cost) in a new object."""
+        """Whether the API server accepts the expression in a new object, by environment, length and cost."""
         if self._admissible is None:
             self._admissible = self._engine.is_admissible(self.expression)
         return self._admissible

@@ -37,7 +37,7 @@ class DeviceView:
         self.list_fault: str | None = None  # like `problem`, for versions that do
 
     def root(self, *, shows_sharing: bool, is_changed: bool = False) -> dict[str, Any]:
-        """Return the value of the variable `device`; `is_changed` copies its quantities, so that they may be changed."""
+        """Return the value of the variable `device`; with `is_changed`, its quantities are copies."""
         capacity = self.capacity
         if is_changed:
             capacity = Domains()
