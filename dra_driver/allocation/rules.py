@@ -30,19 +30,21 @@ from dra_driver.model.kubernetes import (
     minor_of,
 )
 
-# The gates that change what is allocated.
-GATES = (
-    ADMIN_ACCESS,
-    PRIORITIZED_LIST,
-    DEVICE_STATUS,
-    CONSUMABLE_CAPACITY,
-    PARTITIONABLE_DEVICES,
-    DEVICE_TAINTS,
-    BINDING_CONDITIONS,
-    FRACTIONAL_RANGE,
-    LIST_ATTRIBUTES,
-    COMPATIBILITY_GROUPS,
-)
+KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+NEWEST = KUBERNETES_VERSIONS[-1]
+
+# The gates that are on by default. Source: Kubernetes feature gates, per version.
+_DEFAULT_GATES: dict[str, frozenset[str]] = {
+    "1.34": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
+    "1.35": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
+}
+_DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
+    "DRAConsumableCapacity",
+    "DRAPartitionableDevices",
+    "DRADeviceTaints",
+    "DRADeviceBindingConditions",
+}
+_DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
 
 
 class UnknownVersionError(InputError):
@@ -229,6 +231,6 @@ def _known(kubernetes: str) -> str:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known versions are {', '.join(VERSIONS)}",
+            hint=f"known versions are {', '.join(KUBERNETES_VERSIONS)}",
         )
     return version
