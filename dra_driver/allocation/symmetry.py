@@ -71,7 +71,7 @@ class Symmetry:
         )
 
     def _find_candidates(self) -> bool:
-        """List what each alternative could ever take; return False if a selector fails: that error must stay reachable."""
+        """List what each alternative could ever take; return False if a selector fails, which must stay visible."""
         attempt = self.attempt
         for alternative in self._plan.alternatives:
             found = []

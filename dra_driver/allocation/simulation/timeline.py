@@ -164,7 +164,7 @@ class Timeline:
                 return
 
     def _replace(self, node: str, slices: Sequence[SliceWire]) -> list[str]:
-        """Replace the devices of a node, as a change of MIG geometry does; holders of devices that vanish are evicted."""
+        """Replace the devices of a node, as a change of MIG geometry does; holders of lost devices are evicted."""
         self._node(node)
         gone = [one for one in self.slices if one["spec"].get("nodeName") == node]
         kept = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
