@@ -44,9 +44,9 @@ class Cluster:
         """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
         return self._list(TEMPLATES)
 
-    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
-        """Return one object of the kind whose objects are listed at a path; None if there is none. Raises: ApiError."""
-        path = named(within(kind, namespace), name)
+    def find(self, plural: str, namespace: str, name: str) -> Wire | None:
+        """Read one claim or template; return None if it does not exist. Raises: ApiError."""
+        path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
         except ApiError as error:
