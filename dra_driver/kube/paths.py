@@ -1,4 +1,4 @@
-"""Paths of the kinds that this driver touches in the Kubernetes API; no other module spells one."""
+"""The paths of the few kinds of the Kubernetes API that this driver uses."""
 
 from __future__ import annotations
 
