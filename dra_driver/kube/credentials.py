@@ -106,7 +106,7 @@ def _logged() -> Iterator[None]:
     """Log that no new token can be had. The last one stays in use: the server decides whether it is still valid."""
     try:
         yield
-    except Exception as err:  # noqa: BLE001  foreign code, a foreign program
+    except Exception as err:  # noqa: BLE001  code or programs of others may raise anything
         log.warning("token can't be renewed", extra=fields(err=str(err)))
 
 

@@ -254,7 +254,7 @@ class Watch:
 def _event(event: object) -> tuple[str, Wire]:
     """Return the type and the object of an event. Raises: ValueError for an invalid one."""
     if not isinstance(event, dict):
-        raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for all that is no event
+        raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for every invalid event
     kind, wire = event.get("type"), event.get("object")
     if not isinstance(kind, str) or not isinstance(wire, dict):
         raise ValueError("it has no type, or no object")  # noqa: TRY004

@@ -62,7 +62,7 @@ def remove(folder: Path) -> None:
 
 
 def enter_private(root: Path, folder: Path, shm: Path) -> None:
-    """Give the calling thread and its children a separate view: `shm` at /dev/shm, `root` as /.
+    """Enter a separate view in the calling thread and its children: `shm` at /dev/shm, `root` as /.
 
     `folder` appears under its own path below `root` too. Later mounts and unmounts of the host still take effect, so
     that no pod's volume is kept busy. Use this only in a thread that ends afterwards.
