@@ -139,7 +139,7 @@ def compile_written(written: Written, engine: Engine, environment: Environment) 
     except SelectorCompileError as error:
         return Compiled(written, None, error)
     refusal = None if selector.admissible is not False else refusal_of(selector, engine)
-    return Compiled(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set is used of our own engine only
+    return Compiled(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set: our own engine only
 
 
 def refusal_of(selector: object, engine: Engine) -> str:
