@@ -1,11 +1,11 @@
-"""Same-name drivers: whether another driver that hands out the same GPUs is registered with the kubelet under our name.
+"""Same-name drivers: another driver that is registered with the kubelet under our name and would hand out the same GPUs.
 
 In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a callback when it
 changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that only whether something
 still listens there is checked. Another instance of this driver is recognized by the mark in its answer and by the data
 folder that it shares with us. The check runs at the start, when the folder changed, and once a minute. The other
-driver's DRA service is never called.
-Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
+driver's DRA service is never called. Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the
+folder, but for hidden files.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SameNameDrivers:
     ) -> None:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
-        self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
-        self._seen: Stamp | None = None  # of the folder, when it was last looked at
+        self._known: dict[tuple[Path, Identity], RegisteredPlugin] = {}
+        self._seen: Identity | None = None  # of the folder at the last check
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
         self.reason = ""
@@ -143,8 +143,8 @@ def ask(path: Path) -> RegisteredPlugin | None:
         return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks)
 
 
-def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Yield the sockets that somebody listens on, with what tells each from one made anew."""
+def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
+    """Yield the sockets with a listener, each with an identity that changes when the socket is made again."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:
