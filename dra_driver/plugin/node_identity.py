@@ -23,7 +23,8 @@ class NodeIdentity:
 
 
 def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
-    """Describe this node; the boot id says whether effects of prepared claims can still be there."""
+    """Return the identity of this node. Its boot id decides whether effects of prepared claims can still exist."""
+    path = Path(proc_root) / "sys/kernel/random/boot_id"
     try:
         boot_id = read_boot_id(proc_root)
     except OSError as exc:

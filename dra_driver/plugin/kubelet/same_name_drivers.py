@@ -1,11 +1,11 @@
-"""Same-name drivers: another driver that is registered with the kubelet under our name and would hand out the same GPUs.
+"""Same-name drivers: whether another driver that hands out the same GPUs is registered with the kubelet under our name.
 
 In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a callback when it
 changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that only whether something
 still listens there is checked. Another instance of this driver is recognized by the mark in its answer and by the data
 folder that it shares with us. The check runs at the start, when the folder changed, and once a minute. The other
-driver's DRA service is never called. Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the
-folder, but for hidden files.
+driver's DRA service is never called.
+Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
 """
 
 from __future__ import annotations

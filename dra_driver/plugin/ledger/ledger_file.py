@@ -124,7 +124,7 @@ class LedgerFile:
             return self._checked()
 
     def _copied(self, cause: LedgerError) -> Database:
-        """Read a copy of the ledger into memory, so that claims can be undone although a full disk prevents opening it."""
+        """Read a copy of the ledger into memory, so that claims can be undone when a full disk prevents opening it."""
         copy = snapshot_of(self.path)
         try:
             version = int(copy.execute("PRAGMA user_version").fetchone()[0])
