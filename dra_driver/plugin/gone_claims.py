@@ -38,7 +38,7 @@ class ClaimApi(Protocol):
 
 
 Find = Callable[[str], ClaimWire | None]
-"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that can't be determined."""
+"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that is unknown."""
 
 
 def nobody_tells(uid: str) -> ClaimWire | None:

@@ -209,7 +209,8 @@ class Preparer:
     def remove_orphan(self, uid: str) -> bool:
         """Remove the CDI file of a claim that the ledger does not know, and the partitions that the file lists.
 
-        Return whether a file was removed. Raises: DriverError; the file then stays, because only it records the partitions.
+        Return whether a file was removed. Raises: DriverError; the file then stays, because only it records the
+        partitions.
         """
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
             if self.ledger.get(uid) is not None:
