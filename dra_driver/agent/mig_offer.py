@@ -1,4 +1,4 @@
-"""MigOffer: how this node's GPUs are offered, with partitions on demand or as they are, and the event that explains why.
+"""MigOffer: how this node's GPUs are offered, with partitions on demand or as they are, and the event that says why.
 
 In: facts, the ledger, which fields the API server keeps. Out: the policy from which the inventory is built, and what is
 offered to a scheduler that does not count. Devices that claims hold or were just given stay offered: before anything is

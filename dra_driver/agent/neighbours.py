@@ -115,7 +115,10 @@ class Neighbours:
                 self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
             )
         except DriverError as error:  # the last answer stays in force
-            log.warning("held devices unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning(
+                "cannot determine which devices are held under other names",
+                extra=fields(code=error.code, err=str(error)),
+            )
         for name in self._renamed.keys() - before.keys():
             log.warning("a device is held under another version's name", extra=fields(device=name))
 

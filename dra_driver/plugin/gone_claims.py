@@ -43,7 +43,7 @@ Find = Callable[[str], ClaimWire | None]
 
 def nobody_tells(uid: str) -> ClaimWire | None:
     """Raise NodeError, where nothing can be asked whether a claim still exists."""
-    raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
+    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
 
 
 class GoneClaims:

@@ -29,6 +29,7 @@ def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
         boot_id = read_boot_id(proc_root)
     except OSError as exc:
         boot_id = ""
-        keys = fields(file=str(boot_id_file(proc_root)), err=str(exc))
-        log.warning("boot id can't be read: a reboot won't be noticed", extra=keys)
+        log.warning(
+            "boot id can't be read, so a reboot will not be noticed", extra=fields(file=str(path), err=str(exc))
+        )
     return NodeIdentity(driver, pool_name(node, driver), boot_id)

@@ -86,7 +86,7 @@ class Unprepared:
                             self._put({slots.index(""): uid})
                         self._remembered.discard(uid)
                 except (OSError, ValueError) as error:  # ValueError means that no slot is free
-                    log.warning("unprepared claim only remembered", extra=fields(claim_uid=uid, err=str(error)))
+                    log.warning("unprepared claim kept in memory only", extra=fields(claim_uid=uid, err=str(error)))
 
     def remove(self, uids: Iterable[str]) -> None:
         """Remove claims whose rows are gone. Raises: OSError."""

@@ -42,7 +42,7 @@ def held_under_other_names(
 
 def problems(held: Mapping[str, frozenset[str]]) -> tuple[Problem, ...]:
     """Return each held name as a problem."""
-    return tuple(Problem(CODE, name, "held by a claim under the name that another version gave it") for name in held)
+    return tuple(Problem(CODE, name, "held by a claim under the name that another version published") for name in held)
 
 
 def _minors(store: CdiStore, file: str) -> frozenset[int]:
