@@ -57,7 +57,7 @@ def _answers(report: Report, running: Webhook) -> None:
 
 
 def _expensive(report: Report, running: Webhook) -> None:
-    """Measure what one review of 32 x 32 expensive selectors costs, for a client that waits and for one that disconnects."""
+    """Measure what one review of 32 x 32 expensive selectors costs, whether or not the client waits for it."""
     body, began, worked = _hostile(32 * 32), time.perf_counter(), running.cpu_seconds()
     with contextlib.suppress(OSError, http.client.HTTPException):
         running.ask("/selectors", body, 60.0)

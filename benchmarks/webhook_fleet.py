@@ -1,4 +1,4 @@
-"""The webhook as a separate process, against an API server with the slices of 10,000 nodes that are partitioned on demand.
+"""The webhook as a separate process; its API server has the slices of 10,000 nodes with MIG partitions on demand.
 
 The server generates its pages when they are asked for, and on request reports a change of every slice. Measured is the
 peak of the process's resident memory (VmHWM): while the list is read, and when everything has changed.
