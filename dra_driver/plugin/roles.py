@@ -35,7 +35,7 @@ class NodeRole:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Give up the role: `lost` runs first, then the other instance may take it."""
+        """Release the role: `lost` runs first, then the other instance may take it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
