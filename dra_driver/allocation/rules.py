@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from dra_driver.model import kubernetes as kubernetes_gates
 from dra_driver.model.errors import InputError
 from dra_driver.model.kubernetes import (
     ADMIN_ACCESS,
@@ -45,6 +46,21 @@ _DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
     "DRADeviceBindingConditions",
 }
 _DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
+
+
+# The gates that change what is allocated.
+GATES = (
+    kubernetes_gates.ADMIN_ACCESS,
+    kubernetes_gates.PRIORITIZED_LIST,
+    kubernetes_gates.DEVICE_STATUS,
+    kubernetes_gates.CONSUMABLE_CAPACITY,
+    kubernetes_gates.PARTITIONABLE_DEVICES,
+    kubernetes_gates.DEVICE_TAINTS,
+    kubernetes_gates.BINDING_CONDITIONS,
+    kubernetes_gates.FRACTIONAL_RANGE,
+    kubernetes_gates.LIST_ATTRIBUTES,
+    kubernetes_gates.COMPATIBILITY_GROUPS,
+)
 
 
 class UnknownVersionError(InputError):

@@ -103,8 +103,8 @@ def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
 
 
 def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
+    from dra_driver.allocation.rules import GATES
     from dra_driver.allocation.simulation.timeline import Timeline, TimelineEvent
-    from dra_driver.cli.simulate.explain import read_gates
 
     world = scenario.world
     kubernetes = given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION

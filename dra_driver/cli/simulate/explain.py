@@ -61,6 +61,7 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     from dra_driver.allocation.allocator import Allocator
     from dra_driver.allocation.explaining.explanation import explain
     from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+    from dra_driver.allocation.rules import GATES
 
     world = _world(given)
     pod, claims = _asked(world, kind, namespace, name)

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dra_driver.allocation.rules import GATES
 from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.cli.inputs.gates import nearest
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
 from dra_driver.model.errors import InputError
