@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from dra_driver.model import kubernetes as kubernetes_gates
 from dra_driver.model.errors import InputError
 from dra_driver.model.kubernetes import (
     ADMIN_ACCESS,
@@ -31,35 +30,18 @@ from dra_driver.model.kubernetes import (
     minor_of,
 )
 
-KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-NEWEST = KUBERNETES_VERSIONS[-1]
-
-# The gates that are on by default. Source: Kubernetes feature gates, per version.
-_DEFAULT_GATES: dict[str, frozenset[str]] = {
-    "1.34": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-    "1.35": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-}
-_DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
-    "DRAConsumableCapacity",
-    "DRAPartitionableDevices",
-    "DRADeviceTaints",
-    "DRADeviceBindingConditions",
-}
-_DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
-
-
 # The gates that change what is allocated.
 GATES = (
-    kubernetes_gates.ADMIN_ACCESS,
-    kubernetes_gates.PRIORITIZED_LIST,
-    kubernetes_gates.DEVICE_STATUS,
-    kubernetes_gates.CONSUMABLE_CAPACITY,
-    kubernetes_gates.PARTITIONABLE_DEVICES,
-    kubernetes_gates.DEVICE_TAINTS,
-    kubernetes_gates.BINDING_CONDITIONS,
-    kubernetes_gates.FRACTIONAL_RANGE,
-    kubernetes_gates.LIST_ATTRIBUTES,
-    kubernetes_gates.COMPATIBILITY_GROUPS,
+    ADMIN_ACCESS,
+    PRIORITIZED_LIST,
+    DEVICE_STATUS,
+    CONSUMABLE_CAPACITY,
+    PARTITIONABLE_DEVICES,
+    DEVICE_TAINTS,
+    BINDING_CONDITIONS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    COMPATIBILITY_GROUPS,
 )
 
 
@@ -247,6 +229,6 @@ def _known(kubernetes: str) -> str:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known versions are {', '.join(KUBERNETES_VERSIONS)}",
+            hint=f"known are {', '.join(VERSIONS)}",
         )
     return version

@@ -18,8 +18,7 @@ from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
 
-COUNTERS_APART_MINOR = 35  # from this minor version on, shared counters need slices of their own
-_NEWEST = 1_000  # the minor version assumed for an API server that does not report one
+_NEWEST = 1_000  # what an API server without a version is taken for
 _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 
 

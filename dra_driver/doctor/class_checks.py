@@ -124,9 +124,3 @@ def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
 def _expressions(one: ClassWire) -> list[str]:
     selectors = (one.get("spec") or {}).get("selectors") or ()
     return [selector["cel"]["expression"] for selector in selectors if selector.get("cel")]
-
-
-def _engine_version(minor: int) -> str:
-    """Return the supported Kubernetes version that is nearest to the server's."""
-    first, last = _ENGINE_MINORS
-    return f"1.{min(max(minor, first), last)}"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.model.kubernetes import (
     CONSUMABLE_CAPACITY,
     COUNTERS_APART_MINOR,
@@ -23,7 +22,6 @@ from dra_driver.model.wire import Wire
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
-_COUNTERS_APART_MINOR = 35  # from 1.35 on shared counters need slices of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +87,11 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "DRAPartitionableDevices": Question(
-        _counters, ("spec", "sharedCounters"), "MIG partitions on demand; GPUs are offered as they are partitioned"
+    PARTITIONABLE_DEVICES: Question(
+        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
     ),
-    "DRAConsumableCapacity": Question(
-        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work without it"
+    CONSUMABLE_CAPACITY: Question(
+        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
     ),
     DEVICE_TAINTS: Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
     EXTENDED_RESOURCE: Question(

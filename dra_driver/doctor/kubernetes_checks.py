@@ -28,7 +28,7 @@ def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
     if 0 < minor < OLDEST_MINOR:
         yield Finding(
             "kubernetes-too-old", "API server", f"is {cluster.version.git or f'1.{minor}'}", "GET /version",
-            f"upgrade to Kubernetes 1.{OLDEST} or newer: since then resource.k8s.io/v1 is on by default",
+            f"upgrade to Kubernetes 1.{OLDEST_MINOR} or newer: resource.k8s.io/v1 is on by default from there on",
         )  # fmt: skip
     elif minor > NEWEST_MINOR:
         yield Finding(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-NEWEST = VERSIONS[-1]
+OLDEST_MINOR, NEWEST_MINOR = 34, 37
+VERSIONS = tuple(f"1.{minor}" for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1))
 
 # From this minor on, shared counters are in slices without devices; 1.34 wants them beside the devices.
 COUNTERS_APART_MINOR = 35
@@ -57,6 +57,11 @@ def minor_of(version: str) -> int:
     major, _, rest = version.removeprefix("v").partition(".")
     minor = rest.partition(".")[0].partition("-")[0].removesuffix("+")
     return int(minor) if major == "1" and minor.isascii() and minor.isdecimal() else 0
+
+
+def nearest_version(minor: int) -> str:
+    """Return the version of `VERSIONS` whose rules come nearest to a minor's."""
+    return f"1.{min(max(minor, OLDEST_MINOR), NEWEST_MINOR)}"
 
 
 def gate_defaults(minor: int) -> dict[str, bool]:

@@ -28,9 +28,8 @@ from dra_driver.webhook.server import Judge, ReviewServer
 
 log = logging.getLogger(__name__)
 
-_OLDEST, _NEWEST = 34, 37  # the minor versions whose rules the selector engine knows
-_M_ARENA_MAX = -8  # Source: glibc, malloc.h
-# How long one thread may compute while others wait: a review of a config must not wait behind one of selectors.
+_M_ARENA_MAX = -8  # Source: malloc.h of glibc
+# How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
 _SWITCH_SECONDS = 0.001
 UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread}
 

@@ -22,8 +22,8 @@ from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.profile_nodes import read_count
 from dra_driver.cli.inputs.selectors import SELECTOR_KINDS, SLICE, Query, queries_of
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
-from dra_driver.model.kubernetes import NEWEST
-from dra_driver.selectors.checking.declarations import VERSIONS, declare
+from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 
@@ -138,8 +138,7 @@ def gather(
             "no-selector", "there is no selector to evaluate", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    known = list(declare(NEWEST, None, "stored").gates)
-    gates = read_gates(given["gates"], kubernetes, known=known, asker="selector")
+    gates = read_gates(given["gates"], kubernetes, known=SELECTOR_GATES, asker="selector")
     return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
 
 

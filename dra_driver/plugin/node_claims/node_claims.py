@@ -34,9 +34,8 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0  # how long to wait for a silent kubelet, from the first request on
 READ_SECONDS = 10.0  # for all claims of one call; the rest count with what the kubelet reports
 GET_SECONDS = 2.0
-FRESH_SECONDS = 2.0  # one answer of the kubelet serves all callers within this time
-VERSION_SECONDS = 600.0  # between requests for the kubelet's version
-TELLS_ALWAYS_MINOR = 36  # from 1.36 on KubeletPodResourcesDynamicResources can't be switched off
+FRESH_SECONDS = 2.0  # one answer of the kubelet serves all who ask together
+VERSION_SECONDS = 600.0  # between questions for the kubelet's version
 SILENT = "node.kubelet-silent"
 _FORBIDDEN = 403
 
