@@ -21,18 +21,18 @@ from dra_driver.model.wire import Wire
 SECONDS = 30.0
 
 KINDS: dict[str, str] = {
-    "nodes": "/api/v1/nodes",
-    "namespaces": "/api/v1/namespaces",
-    # Claims are listed before pods: any pod that a claim is reserved for exists by then.
-    "claims": f"{RESOURCE_API}/resourceclaims",
-    "pods": "/api/v1/pods",
-    "events": "/api/v1/events",
-    "slices": f"{RESOURCE_API}/resourceslices",
-    "classes": f"{RESOURCE_API}/deviceclasses",
-    "templates": f"{RESOURCE_API}/resourceclaimtemplates",
-    "policies": _POLICIES,
-    "bindings": f"{_POLICIES.removesuffix('ies')}ybindings",
-    "daemonsets": "/apis/apps/v1/daemonsets",
+    "nodes": paths.NODES,
+    "namespaces": paths.NAMESPACES,
+    # Claims before pods: whoever reserves a claim is there by then.
+    "claims": paths.CLAIMS,
+    "pods": paths.PODS,
+    "events": paths.EVENTS,
+    "slices": paths.SLICES,
+    "classes": paths.CLASSES,
+    "templates": paths.TEMPLATES,
+    "policies": paths.POLICIES,
+    "bindings": paths.POLICY_BINDINGS,
+    "daemonsets": paths.DAEMON_SETS,
 }
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.

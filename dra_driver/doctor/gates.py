@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.model.kubernetes import (
     CONSUMABLE_CAPACITY,
     COUNTERS_APART_MINOR,
@@ -19,9 +20,6 @@ from dra_driver.model.kubernetes import (
     PARTITIONABLE_DEVICES,
 )
 from dra_driver.model.wire import Wire
-
-_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The paths of the few kinds of the Kubernetes API that this driver uses."""
+"""Paths of the kinds that this driver touches in the Kubernetes API; no other module spells one."""
 
 from __future__ import annotations
 

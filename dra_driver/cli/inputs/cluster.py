@@ -44,9 +44,9 @@ class Cluster:
         """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
         return self._list(TEMPLATES)
 
-    def find(self, plural: str, namespace: str, name: str) -> Wire | None:
-        """Read one claim or template; return None if it does not exist. Raises: ApiError."""
-        path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Read one object of a kind, which is given by the path of all its objects; None if there is none. Raises: ApiError."""
+        path = named(within(kind, namespace), name)
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
         except ApiError as error:
