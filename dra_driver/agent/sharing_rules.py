@@ -62,14 +62,8 @@ class CurrentSharingRules:
             self._rules = _read(path, tenants)
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes whenever the file changes or disappears."""
-        if self._path is None:
-            return None
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            return error.errno
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
+        """Return what changes with the file; a file that is gone is a change too."""
+        return None if self._path is None else stamp_of(self._path)
 
     def look(self) -> SharingRules:
         """Return the rules in force now. Raises: ApiError while a rule needs labels that were never read."""

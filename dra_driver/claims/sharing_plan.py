@@ -351,11 +351,10 @@ def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
     return total if most is None else min(total, most)
 
 
-def _uuid(device: Device) -> str:
-    """Return the UUID by which CUDA finds the device, or "" for a device that is yet to be created."""
-    if device.type.undivided is DeviceType.GPU:
-        return device.gpu.uuid
-    return device.partition.uuid if device.partition else ""
+def _uuid_if_made(device: Device) -> str:
+    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
+    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
+    return device.uuid if is_made else ""
 
 
 def _fault(result: AllocatedDevice, message: str) -> ConfigFault:

@@ -25,9 +25,9 @@ class TlsMaterial:
     server_name: str = ""
     is_unverified: bool = False
 
-    def stamp(self) -> tuple[object, ...]:
-        """Return a value that changes when one of the files is replaced or rewritten."""
-        return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
+    def stamp(self) -> tuple[Stamp | None, ...]:
+        """Return a value that changes when one of the files was replaced or rewritten."""
+        return tuple(stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
 
     def context(self) -> ssl.SSLContext:
         """Build a client context. Raises: OSError (ssl.SSLError is one) for files that are missing or not PEM."""

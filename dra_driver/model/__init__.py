@@ -1,4 +1,5 @@
 """Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Everything here is a pure value. This room imports no other room and nothing heavy; every other room may import it.
+Values, and two small questions to the system that every room asks alike (`stamp`, `boot`). Imports nothing of ours and
+nothing heavy; every other room may import it.
 """

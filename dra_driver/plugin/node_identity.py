@@ -23,13 +23,11 @@ class NodeIdentity:
 
 
 def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
-    """Return the identity of this node. Its boot id decides whether effects of prepared claims can still exist."""
-    path = Path(proc_root) / "sys/kernel/random/boot_id"
+    """Describe this node; the boot id says whether effects of prepared claims can still be there."""
     try:
         boot_id = read_boot_id(proc_root)
     except OSError as exc:
         boot_id = ""
-        log.warning(
-            "boot id can't be read, so a reboot will not be noticed", extra=fields(file=str(path), err=str(exc))
-        )
+        keys = fields(file=str(boot_id_file(proc_root)), err=str(exc))
+        log.warning("boot id can't be read: a reboot won't be noticed", extra=keys)
     return NodeIdentity(driver, pool_name(node, driver), boot_id)

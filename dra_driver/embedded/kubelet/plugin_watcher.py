@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY_S = 0.5
 _LAST_DELAY_S = 122.0
 
-_Identity = tuple[int, int]  # inode and modification time, which differ for a recreated socket
-
 
 @dataclass(slots=True)
 class _Socket:
@@ -177,8 +175,8 @@ class PluginWatcher:
         return ""
 
 
-def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
-    """Yield the sockets below a folder; names that begin with a dot are ignored."""
+def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
+    """Yield the sockets below a folder; names that begin with a dot are not looked at."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -194,7 +192,4 @@ def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            yield (
-                Path(entry.path),
-                (status.st_ino, status.st_mtime_ns),
-            )  # changing a socket's mode does not change its identity
+            yield Path(entry.path), stamp_of_status(status)

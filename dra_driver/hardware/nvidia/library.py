@@ -30,7 +30,10 @@ FOLDERS = (
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A library file as it was when looked at; a driver upgrade changes its size or its modification time."""
+    """A library file as it was when looked at: a driver's upgrade changes its size or its time.
+
+    Device and inode don't count: a driver container that comes back mounts the same library anew.
+    """
 
     path: str
     size_bytes: int
@@ -38,12 +41,9 @@ class LibraryFile:
 
 
 def look_at(path: str) -> LibraryFile | None:
-    """Return the current state of a library file, or None where there is none."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return LibraryFile(path, status.st_size, status.st_mtime_ns)
+    """Describe a library file; None where there is none."""
+    stamp = stamp_of(path)
+    return None if stamp is None else LibraryFile(path, stamp.size, stamp.mtime_ns)
 
 
 def has_own_mount(roots: Roots) -> bool:

@@ -73,15 +73,8 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes with the profile's file and with every partition."""
-        return (self._file_fingerprint(), self._cuts.fingerprint())
-
-    def _file_fingerprint(self) -> Hashable:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        """Return what changes with the profile's file and with every partition."""
+        return (stamp_of(self._path), self._cuts.fingerprint())
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.

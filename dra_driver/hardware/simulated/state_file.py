@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-State = Mapping[str, Any]  # a JSON object
+from dra_driver.model.stamp import stamp_of
+
+State = Mapping[str, Any]  # JSON
 
 
 class StateFile:

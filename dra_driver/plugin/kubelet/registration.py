@@ -34,8 +34,8 @@ class Registration:
 
     def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
-        self._made: Identity | None = None  # of the socket that this instance made
-        self._mutex = threading.Lock()  # guards everything below
+        self._made: Stamp | None = None  # of the socket that is ours
+        self._mutex = threading.Lock()  # of all below
         self._is_open = False
         self._pause_s = RETRY_FIRST_SECONDS
         self._retry: threading.Timer | None = None

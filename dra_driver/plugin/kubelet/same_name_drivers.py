@@ -61,8 +61,8 @@ class SameNameDrivers:
     ) -> None:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
-        self._known: dict[tuple[Path, Identity], RegisteredPlugin] = {}
-        self._seen: Identity | None = None  # of the folder at the last check
+        self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
+        self._seen: Stamp | None = None  # of the folder, when it was last looked at
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
         self.reason = ""
@@ -143,8 +143,8 @@ def ask(path: Path) -> RegisteredPlugin | None:
         return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks)
 
 
-def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
-    """Yield the sockets with a listener, each with an identity that changes when the socket is made again."""
+def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
+    """Yield the sockets that somebody listens on, with what tells each from one made anew."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:

@@ -108,13 +108,9 @@ def sweep(driver: str, paths: SocketPaths) -> int:
     return count
 
 
-def identity(path: Path) -> Identity | None:
-    """Return what distinguishes this file from another one put in its place; None where there is no file."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+def identity(path: Path) -> Stamp | None:
+    """Return what tells this file from another one that is put in its place; None where there is none."""
+    return stamp_of(path, follows_links=False)
 
 
 def is_refused(path: Path) -> bool:

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 
-Stamp = tuple[int, int, int] | None  # device, inode and modification time in ns; None for a path that does not exist
+from dra_driver.model.stamp import Stamp, stamp_of
 
 _LINKS_MAX = 40  # the same as the kernel's own limit (ELOOP)
 _SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)
