@@ -229,6 +229,6 @@ def _known(kubernetes: str) -> str:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known are {', '.join(VERSIONS)}",
+            hint=f"known versions are {', '.join(VERSIONS)}",
         )
     return version

@@ -1,8 +1,8 @@
 """Stamps: how to notice, without reading it, that a file was replaced or rewritten.
 
 A file that is renamed into place has another inode, one that is mounted over another has another device, one that is
-rewritten has another time, and where the file system's clock is too coarse for that, mostly another size. Mode and owner
-are left out: they make no other file of it.
+rewritten has another time and, if the file system's clock is too coarse to show that, usually another size. The mode
+and the owner do not count: the content stays the same.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Cluster:
         return self._list(TEMPLATES)
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:
-        """Read one object of a kind, which is given by the path of all its objects; None if there is none. Raises: ApiError."""
+        """Return one object of the kind whose objects are listed at a path; None if there is none. Raises: ApiError."""
         path = named(within(kind, namespace), name)
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)

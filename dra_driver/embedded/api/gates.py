@@ -1,7 +1,7 @@
 """Gates: the features that an API server of a given minor version has switched on.
 
-In: a version and overrides. Out: the set of gates that are on. A gate that no rule of this server asks about is refused,
-so that nobody believes that it changed something.
+In: a version and overrides. Out: the set of gates that are on. A gate that no rule of this server asks about is
+refused, because switching it would change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _NOT_SERVED = (COMPATIBILITY_GROUPS, FRACTIONAL_RANGE)
 def parse_minor(version: str) -> int:
     """Return the minor of "1.36". Raises: UsageError("usage.server-version")."""
     if version not in VERSIONS:
-        raise UsageError("server-version", f"no embedded API of version {version!r}; there are {', '.join(VERSIONS)}")
+        raise UsageError(
+            "server-version", f"there is no embedded API of version {version!r}, only of {', '.join(VERSIONS)}"
+        )
     return minor_of(version)
 
 
