@@ -47,7 +47,7 @@ def run(report: Report) -> None:
 
 
 def _answers(report: Report, running: Webhook) -> None:
-    """Return the size of the largest answer to a claim full of faults."""
+    """Report the size of the largest answer to a claim full of faults."""
     wrong = {"apiVersion": "x" * 5000, "kind": "GpuConfig", **{f"{number:04}" + "y" * 40: 1 for number in range(100)}}
     configs = [{"opaque": {"driver": NVIDIA_DRIVER, "parameters": wrong}}] * 32
     obj = {"metadata": {"name": "n"}, "spec": {"devices": {"config": configs}}}
@@ -102,7 +102,7 @@ def _honest(running: Webhook) -> float:
 
 @contextmanager
 def _many(count: int, work: Callable[[], None]) -> Iterator[None]:
-    """Repeat an action in many threads."""
+    """Repeat an action in many threads for the duration of a block."""
     is_over = threading.Event()
 
     def again() -> None:
@@ -123,7 +123,7 @@ def _many(count: int, work: Callable[[], None]) -> Iterator[None]:
 
 
 def _large(running: Webhook) -> Any:
-    """Return bodies of the largest accepted size that use the most memory as values or as texts."""
+    """Return the attack with bodies of the largest accepted size that use the most memory as values or as texts."""
     room = 3 * _MIB - len(_HEAD) - 20
     bodies = itertools.cycle(
         f'{_HEAD}"x":{text}}}}}'.encode()
