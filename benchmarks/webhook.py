@@ -50,10 +50,7 @@ def run(report: Report) -> None:
 
 
 def _reviews(report: Report) -> None:
-    """Measure both paths, with one client for the time of a review and several for the rate.
-
-    Then the process's memory.
-    """
+    """Measure both paths: one client for the time of a review, several for the rate; then the process's memory."""
     forked = multiprocessing.get_context("spawn")
     ours, theirs = forked.Pipe()
     server = forked.Process(target=_serve, args=(theirs,), daemon=True)

@@ -62,7 +62,7 @@ def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
 def api_server(
     sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: tuple[str, ...], pod_security: str
 ) -> Daemon:
-    """Return the API server, listening on every address of the namespace, including that of the `kubernetes` Service."""
+    """Return the API server, on every address of the namespace, including that of the `kubernetes` Service."""
     pki = sandbox.root / "pki"
     runtime = ",".join(f"resource.k8s.io/{version}=true" for version in API_VERSIONS)
     argv = [

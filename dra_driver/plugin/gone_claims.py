@@ -114,7 +114,7 @@ class GoneClaims:
     def _complete(self, record: Record) -> bool:
         """Look for a recovered claim, whose name was lost, among those of this node's pods.
 
-        False when no pod has it.
+        Return False when no pod has it.
         """
         found = self._find(record.uid)
         if found is None:

@@ -33,7 +33,7 @@ FAULT_SECONDS = 2.0  # until the next check after a failed one: the ledger may b
 class Guard:
     """Checks in a thread, from the call of `watch` on, for as long as something is kept back.
 
-    Calls `freed` on release.
+    `freed` is called after each release.
     """
 
     def __init__(

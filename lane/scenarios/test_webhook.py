@@ -177,9 +177,9 @@ def test_wrong_configs_are_refused_in_every_kind_and_version_and_right_ones_are_
 
 @pytest.mark.parametrize("text", ['{"a":' * 3000 + "1" + "}" * 3000, "9" * 300, '"1e999999999"', '"\\ud800"'])
 def test_however_a_config_is_written_its_review_ends_with_a_verdict(served: Served, text: str) -> None:
-    """Deep, long and strange JSON goes through the API server as it is; without a verdict it would be let in.
+    """Deep, long and strange JSON passes the API server unchanged; without a verdict it would be admitted.
 
-    The server itself refuses what is longer than 10 KiB, before it asks anybody.
+    The server itself refuses a config longer than 10 KiB, before it calls a webhook.
     """
     limits = {"defaultPinnedDeviceMemoryLimit": "HERE"}
     made = obj("ResourceClaim", {**RIGHT, "sharing": {"strategy": "MPS", "mpsConfig": limits}})
