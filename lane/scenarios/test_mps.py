@@ -72,9 +72,9 @@ class Party:
 def party(
     request: pytest.FixtureRequest, node: Node, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Party]:
-    """An agent and its supervisor, twice: all simulated.
+    """An agent and its supervisor, of two kinds: simulated, and the real vendor over a fake library.
 
-    And the real vendor over a fake library and control program.
+    The real vendor comes with a fake MPS control program.
     """
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
