@@ -40,10 +40,15 @@ class LatePods:
         self._thread: threading.Thread | None = None
         self._known: frozenset[str] = frozenset()
 
+    def resume(self) -> None:
+        """Begin if claims have limits from before."""
+        if self._limited():
+            self.watch()
+
     def watch(self) -> None:
-        """Start to look, unless the thread is already running or no claim has limits."""
+        """Begin, unless it has begun; for a claim with limits that is in the ledger now."""
         with self._mutex:
-            if self._thread is None and not self._over.is_set() and self._limited():
+            if self._thread is None and not self._over.is_set():
                 self._known = frozenset()
                 self._thread = threading.Thread(target=self._run, name="joiners", daemon=True)
                 self._thread.start()
@@ -81,7 +86,7 @@ class LatePods:
                         return
 
     def _limited(self) -> tuple[Record, ...]:
-        return tuple(r for r in self._ledger.records() if any(s.get("kind") == MemoryLimitStep.kind for s in r.steps))
+        return self._ledger.with_step(MemoryLimitStep.kind)
 
     def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
         """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""
