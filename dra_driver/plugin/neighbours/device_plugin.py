@@ -20,6 +20,7 @@ from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -32,13 +33,6 @@ CONNECT_SECONDS = 1.0
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
 SOCKETS = "nvidia*.sock"
 CODE = "node.device-plugin"
-
-
-class NodeApi(Protocol):
-    """What is asked of the API server."""
-
-    def get_node(self, name: str) -> Wire:
-        """Read a Node. Raises: ApiError."""
 
 
 class Kubelet(Protocol):
