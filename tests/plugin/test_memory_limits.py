@@ -187,13 +187,13 @@ def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiE
 
 def test_nobody_looks_where_nothing_is_limited(rig: SharingRig) -> None:
     rig.preparer.repair()
-    assert rig.preparer._joiners._thread is None
+    assert rig.preparer._joiners.is_watching is False
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
-    assert rig.preparer._joiners._thread is not None
+    assert rig.preparer._joiners.is_watching is True
     rig.unprepare("u1")
     rig.pod(2)
-    until(lambda: rig.preparer._joiners._thread is None)
+    until(lambda: rig.preparer._joiners.is_watching is False)
 
 
 STEPS = st.lists(
