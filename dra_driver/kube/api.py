@@ -1,8 +1,8 @@
-"""KubeApi: one request function to the Kubernetes API server, and one for streams.
+"""KubeApi: one function for requests to the Kubernetes API server, and one for streams.
 
-In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of the HTTP library end here. It never
-retries a request that may have had an effect: GETs are sent again once when a kept connection turns out to be dead, and
-any request once after a 401 if a newer token is found.
+In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of the HTTP library end here. A request that
+may have had an effect is never sent again: a GET is repeated once if a kept connection turns out to be dead, and any
+request is repeated once after a 401 if a newer token is found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
 REQUEST_SECONDS = 10.0
-HEAD_SECONDS = 30.0  # for a stream to begin
+HEAD_SECONDS = 30.0  # to wait for a stream to begin
 _USER_AGENT = f"dra-driver/{__version__}"
 _NO_RETRIES = urllib3.Retry(total=False, redirect=False)
 _LEADING_DIGITS = re.compile(r"\d*")
@@ -39,7 +39,7 @@ _LEADING_DIGITS = re.compile(r"\d*")
 
 @dataclass(frozen=True, slots=True)
 class ServerVersion:
-    """What the API server says it is. `minor` is 0 where it does not say (a build without a version)."""
+    """The version that the API server reports. `minor` is 0 if it reports none (a build without a version)."""
 
     major: int
     minor: int
@@ -55,7 +55,7 @@ class _Answer:
 
 
 class KubeApi:
-    """The API server as its client sees it. All methods may be called from any thread."""
+    """A client of one API server. All methods may be called from any thread."""
 
     def __init__(
         self, credentials: Credentials, *, connections: int = 16, clock: Callable[[], float] = time.monotonic
@@ -73,9 +73,12 @@ class KubeApi:
         timeout_s: float = REQUEST_SECONDS,
         content_type: str = "application/json",
     ) -> Wire:
-        """Send one request and return the object that came back, whole within `timeout_s`.
+        """Send one request and return the decoded object of the answer.
 
-        Raises: ApiError; `status` is 0 when no whole answer came ("api.unreachable", "api.timeout", "api.tls",
+        `timeout_s` is the limit for the whole answer, in seconds. A GET may be sent twice, any other request
+        only if the first try provably had no effect.
+
+        Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
         "api.answer-too-large").
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -87,14 +90,14 @@ class KubeApi:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path)
         except ApiError as err:
             if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
-                self._connections.renew(answer.pool)  # whoever answers so is not asked again on this connection
+                self._connections.renew(answer.pool)  # this connection is not used again after such an answer
             raise
 
     def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
-        """Open a GET whose answer comes line by line, on a connection of its own; `LineStream.open` sends it.
+        """Return a GET whose answer comes line by line, on its own connection; `LineStream.open` sends it.
 
-        Nothing is sent here, so that the caller holds something to close before the first thing that can hang. After
-        `most_s` the stream is over, whatever has come by then.
+        Nothing is sent here, so that the caller holds something to close before anything can hang. After `most_s`
+        seconds the stream ends, whatever has come by then.
         """
         target = self._target(path, query)
 
@@ -117,7 +120,7 @@ class KubeApi:
         return node
 
     def server_version(self) -> ServerVersion:
-        """Ask for the server's version; "35+" counts as 35. Raises: ApiError."""
+        """Return the server's version; "35+" counts as 35. Raises: ApiError."""
         answer = self.request("GET", "/version")
         return ServerVersion(
             major=_number(answer.get("major")),
@@ -140,7 +143,7 @@ class KubeApi:
         return headers
 
     def _send(self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str) -> _Answer:
-        """Send; once more if the request provably had no effect (or is a GET) and a new connection may help."""
+        """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
@@ -151,7 +154,12 @@ class KubeApi:
             pool = self._connections.pool()
             try:
                 return self._exchange(pool, message, max(0.001, deadline - time.monotonic()))
-            except (http.HTTPError, HTTPException, OSError, ValueError) as err:  # ValueError: a chunk of -5 bytes
+            except (
+                http.HTTPError,
+                HTTPException,
+                OSError,
+                ValueError,
+            ) as err:  # ValueError is raised for a malformed chunk, such as one of -5 bytes
                 if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
                     self._connections.renew(pool)
                 if is_retry or not _may_resend(method, err):
@@ -159,11 +167,11 @@ class KubeApi:
                 is_retry = True
 
     def _exchange(self, pool: urllib3.HTTPConnectionPool, message: dict[str, Any], seconds: float) -> _Answer:
-        """Send, and read the answer to its end. Raises: errors of the HTTP library and of the bounds."""
+        """Send a request and read the answer to its end. Raises: errors of the HTTP library and of the bounds."""
         answer: Any = pool.urlopen(
             **message,
             timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, seconds), total=seconds),
-            pool_timeout=seconds,  # type: ignore[arg-type]  # any number, whatever its annotation says
+            pool_timeout=seconds,  # type: ignore[arg-type]  # accepts any number, despite its annotation
             retries=_NO_RETRIES,
             preload_content=False,
             decode_content=False,
@@ -171,14 +179,14 @@ class KubeApi:
         try:
             whole = read_body(answer)
         except BaseException:
-            answer.close()  # and with it the connection: nobody knows where its next answer would begin
+            answer.close()  # closes the connection too, since the beginning of its next answer could not be found
             raise
         if answer.bounds.has_leftover:
             self._connections.renew(pool)
         return _Answer(answer.status, whole, answer.headers.get("Retry-After", ""), pool)
 
     def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
-        """Make the error for a request that got no answer."""
+        """Return the error for a request that got no answer."""
         path = target.partition("?")[0]
         if _is_too_large(err):
             most = f"more than {MOST_BYTES >> 20} MiB, or compressed"
@@ -186,24 +194,24 @@ class KubeApi:
         if isinstance(err, http.SSLError):
             return ApiError(
                 "tls",
-                f"{method} {path}: {self._server} is not who it should be: {err}",
-                hint="look at the CA in the kubeconfig or ServiceAccount",
+                f"{method} {path}: {self._server} did not prove its identity: {err}",
+                hint="check the CA in the kubeconfig or ServiceAccount",
                 retry=Retry.LATER,
             )
         if isinstance(err, http.TimeoutError) and not isinstance(err, http.NewConnectionError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
-        return ApiError("unreachable", f"{method} {path}: {self._server} is not reached: {err}", retry=Retry.NOW)
+        return ApiError("unreachable", f"{method} {path}: {self._server} can't be reached: {err}", retry=Retry.NOW)
 
 
 def _may_resend(method: str, err: Exception) -> bool:
-    """Return whether sending again can't do anything twice, and is likely to go better."""
+    """Return whether sending again can't have an effect twice, and is likely to succeed."""
     if isinstance(err, (http.ClosedPoolError, http.SSLError)):
-        return True  # not sent: the pool was renewed meanwhile, or the certificate was refused before the request
+        return True  # not sent: the pool was renewed meanwhile, or the certificate was rejected before the request
     return method == "GET" and isinstance(err, http.ProtocolError) and not _is_too_large(err)
 
 
 def _is_too_large(err: Exception) -> bool:
-    """Whether the bounds ended an answer, whatever the HTTP library wrapped around that."""
+    """Return whether the bounds ended an answer, even if the HTTP library has wrapped their error."""
     return any(isinstance(one, TooLargeError) for one in (err, *err.args))
 
 

@@ -1,8 +1,8 @@
-"""Bounds: how much of an answer is read, and until when, whatever the other side sends.
+"""Limit how much of an answer is read, and for how long, whatever the other side sends.
 
-In: connections of the HTTP library. Out: the same, whose every read from the socket has a deadline for the whole answer
-and a number of bytes. The library alone has a time for each read, and neither a limit for endless heads (interim
-answers, trailers) nor for bodies. Accept-Encoding is never sent and nothing is decompressed.
+In: connections of the HTTP library. Out: the same connections, whose reads from the socket share a deadline and a
+number of bytes for the whole answer. The library itself limits only the time of each read, and limits neither endless
+heads (interim answers, trailers) nor bodies. Accept-Encoding is never sent and nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-# The largest request that the API server takes is 3 MiB, and etcd's is 1.5 MiB; a page of a list is asked for again
-# with fewer objects when it is larger than this.
+# The largest request that the API server accepts is 3 MiB, and etcd's is 1.5 MiB; a page of a list that is larger than
+# this is requested again with fewer objects.
 MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
-_RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds some, a few bytes to each chunk of KiB
+_RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
 
 
 class TooLargeError(OSError):
-    """The answer goes on beyond what is read."""
+    """The answer is longer than the limit."""
 
 
 class Bounds:
-    """What may still be read of one answer. `has_leftover`: bytes came after its end."""
+    """What may still be read of one answer. `has_leftover` is set if bytes came after its end."""
 
     def __init__(self, most_bytes: int, seconds: float) -> None:
         self.bytes_left, self.until = most_bytes, time.monotonic() + seconds
         self.is_over = self.has_leftover = False
 
     def allow_body(self) -> None:
-        """Allow as much as one object or one page may have, until the same moment."""
+        """Allow as many bytes as one object or one page may have, with the same deadline."""
         self.bytes_left = _RAW_BYTES
 
 
@@ -51,7 +51,7 @@ class _BoundedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         bounds = self._bounds
         if bounds.is_over:
-            return None  # only what is in the buffer already is looked at
+            return None  # only bytes that are already in the buffer are looked at
         if bounds.bytes_left <= 0:
             raise TooLargeError("the answer is too large")
         left = bounds.until - time.monotonic()
@@ -78,14 +78,14 @@ class _BoundedResponse(HTTPResponse):
         self.fp: Any = io.BufferedReader(_BoundedFile(self.fp.detach(), sock, bounds))
 
     def _close_conn(self) -> None:
-        """Note at the end of the answer whether the other side said more than that."""
+        """Record, at the end of the answer, whether the other side sent more bytes."""
         self._bounds.is_over = True
         self._bounds.has_leftover = bool(self.fp.peek(1))
         super()._close_conn()  # type: ignore[misc]
 
 
 class _Bounded:
-    """Gives every answer of a connection its bounds, from the connection's timeout on."""
+    """A connection that gives every answer its bounds, starting from the connection's timeout."""
 
     timeout: float
     response_class: Any
@@ -100,11 +100,11 @@ class _Bounded:
 
 
 class BoundedHttp(_Bounded, HTTPConnection):  # type: ignore[misc]
-    """HTTP whose answers end."""
+    """An HTTP connection with bounded answers."""
 
 
 class BoundedHttps(_Bounded, HTTPSConnection):  # type: ignore[misc]
-    """HTTPS whose answers end."""
+    """An HTTPS connection with bounded answers."""
 
 
 def read_body(answer: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""Connections: the keep-alive pool to the API server, renewed when its files were replaced or its peer is dead.
+"""The keep-alive pool to the API server, renewed when its files were replaced or its peer is dead.
 
-In: `Credentials`. Out: a urllib3 pool for requests, or one connection of its own for a stream. It knows nothing of
+In: `Credentials`. Out: a urllib3 pool for requests, or a separate connection for a stream. It knows nothing of
 Kubernetes objects.
 """
 
@@ -23,8 +23,8 @@ from dra_driver.kube.tls import TlsMaterial
 from dra_driver.model.errors import ApiError, Retry
 
 CONNECT_SECONDS = 5.0
-_LOOK_SECONDS = 10.0  # how often replaced CA and certificate files are looked for
-# A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, also by a silent watch.
+_LOOK_SECONDS = 10.0  # how often to look for replaced CA and certificate files
+# A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
 _SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -60,7 +60,7 @@ class Connections:
             return self._pool
 
     def renew(self, pool: urllib3.HTTPConnectionPool) -> None:
-        """Let go of a pool whose connections may all be dead, and look at the files again at once."""
+        """Drop a pool whose connections may all be dead, and check the files again at once."""
         with self._lock:
             if self._pool is pool:
                 self._pool = None
@@ -68,7 +68,7 @@ class Connections:
         pool.close()
 
     def stream_connection(self, *, head_s: float) -> HTTPConnection:
-        """Connect outside the pool; the answer's head has `head_s` to come.
+        """Return a new connection outside the pool; the head of its answer may take `head_s` seconds.
 
         Raises: ApiError("api.tls-files"); urllib3 and OS errors of connecting.
         """
@@ -80,14 +80,14 @@ class Connections:
         return connection
 
     def close(self) -> None:
-        """Close idle connections; one in use is closed when it is given back."""
+        """Close idle connections; one in use is closed when its user returns it."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
 
     def _refresh(self) -> None:
-        """Build the TLS context when there is none, or when a file behind it changed."""
+        """Build the TLS context if there is none, or if a file behind it has changed."""
         if self._tls is None or self._clock() < self._look_at:
             return
         self._look_at = self._clock() + _LOOK_SECONDS
@@ -113,7 +113,7 @@ class Connections:
         pool: urllib3.HTTPConnectionPool
         if self._tls is None:
             pool = urllib3.HTTPConnectionPool(self._host, self._port, **options)
-            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # a protocol with more than is used
+            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # the protocol demands more than is used
         else:
             pool = urllib3.HTTPSConnectionPool(self._host, self._port, **options, **self._tls_options())
             pool.ConnectionCls = BoundedHttps  # type: ignore[assignment]
@@ -128,7 +128,7 @@ class Connections:
 
 
 def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Build a context; the last one serves on while files are half written."""
+    """Build a context; keep using the last one while files are only half written."""
     try:
         return tls.context()
     except OSError as err:
@@ -137,6 +137,6 @@ def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext
         raise ApiError(
             "tls-files",
             f"certificates for the API server can't be read: {err}",
-            hint="look at the CA, certificate and key files of the kubeconfig",
+            hint="check the CA, certificate and key files of the kubeconfig",
             retry=Retry.LATER,
         ) from err

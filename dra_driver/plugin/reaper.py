@@ -1,18 +1,17 @@
 """Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
 
-Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`), MIG
-mode that was switched on for partitions which are no more, sharing that no claim holds. Never what somebody else made.
-`tidy` is whatever else the instance with the role has to keep right.
+It removes orphan CDI files of ours, half-done claims of an agent that died, claims that were deleted for good (the rule
+is in `gone_claims`), MIG mode that was switched on for partitions that no longer exist, and sharing that no claim
+holds. It never removes what someone else made. `tidy` is whatever else the instance with the role has to keep right.
 
-Whether a claim is gone is asked of the API server a few claims at a time: not while the kubelet tells that a pod has
-it, soon after it no longer does, and otherwise every quarter of an hour.
+The API server is asked about a few claims at a time: not while the kubelet reports that a pod has the claim, soon after
+it no longer does, and otherwise every quarter of an hour.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -22,12 +21,13 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
-ASKED_AT_ONCE = 3  # claims asked about in one look
-EXISTS_SECONDS = 900.0  # before a claim that was there is asked about again
+ASKED_AT_ONCE = 3  # claims asked about in one run
+EXISTS_SECONDS = 900.0  # until a claim that existed is asked about again
 
 
 class Reaper:
@@ -46,28 +46,19 @@ class Reaper:
     ) -> None:
         self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
         self._tidy, self._is_here, self._clock = tidy, is_here, clock
-        self._due: dict[str, float] = {}  # by claim UID: when to ask about it again
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
+        self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
 
     def start(self) -> None:
-        """Begin, in a thread of its own. May be called again after `stop`."""
-        self._stop.clear()
-        self._wake.clear()
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
-        self._thread.start()
+        """Start a thread. May be called again after `stop`."""
+        self._loop.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
+        self._loop.stop(timeout_s)
 
     def reap(self) -> int:
-        """Look once; gives the number of leftovers removed."""
+        """Run once, and return the number of leftovers removed."""
         if self._preparer.ledger.is_read_only:
             return 0
         count = self._preparer.repair() + self._reap_files() + self._reap_claims()
@@ -75,21 +66,15 @@ class Reaper:
         return count + self._preparer.settle_sharing() + self._tidy()
 
     def look_now(self) -> None:
-        """Look again soon: something changed."""
-        self._wake.set()
+        """Run again soon, because something changed."""
+        self._loop.wake()
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self.reap()
-            except DriverError as error:
-                log.warning("reaper could not look", extra=fields(code=error.code, err=str(error)))
-            except Exception:
-                log.exception("reaper failed")
-            self._wake.wait(self._interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
-            self._wake.clear()
-            if self._stop.is_set():
-                return
+    def _turn(self) -> float:
+        try:
+            self.reap()
+        except DriverError as error:
+            log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
+        return self._interval_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
 
     def _reap_files(self) -> int:
         count = 0
@@ -102,13 +87,13 @@ class Reaper:
                     count += 1
                     log.warning("orphan CDI file removed", extra=fields(file=file, claim_uid=uid))
             except DriverError as error:
-                log.info("CDI file not looked at", extra=fields(file=file, code=error.code, err=str(error)))
+                log.info("CDI file not checked", extra=fields(file=file, code=error.code, err=str(error)))
         return count
 
     def _reap_claims(self) -> int:
         count = 0
         for record in self._to_ask(self._preparer.ledger.records()):
-            if self._stop.is_set():
+            if self._loop.is_stopped:
                 break
             self._due[record.uid] = self._clock() + EXISTS_SECONDS * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
             try:
@@ -118,11 +103,11 @@ class Reaper:
         return count
 
     def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Return an iterator over the claims to ask about now: those gone already first, then those longest due."""
+        """Return an iterator over the claims to ask about now: those already missing first, then those longest due."""
         absent = [record for record in records if not self._is_here(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
         now = self._clock()
-        # A claim without a name is asked for on this node, of the kubelet: that costs the API server nothing.
+        # A claim without a name is looked up through this node's kubelet, which costs the API server nothing.
         yield from (record for record in absent if not record.name)
         due = [r for r in absent if r.name and (r.gone_since is not None or self._due[r.uid] <= now)]
         due.sort(key=lambda record: (record.gone_since is None, self._due[record.uid]))

@@ -18,7 +18,7 @@ from dra_driver.embedded.examples.reading import (
     load_example,
     load_examples,
 )
-from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError
@@ -78,11 +78,11 @@ def test_every_sentence_is_understood(tmp_path, text, meaning):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("pod p runs well", "not an expectation"),
-        ("", "not an expectation"),
-        ("claim shared holds two", "not an expectation"),
+        ("pod p runs well", "not a known expectation"),
+        ("", "not a known expectation"),
+        ("claim shared holds two", "not a known expectation"),
         ("claim shared holds 1 where type", "neither ATTRIBUTE=VALUE"),
-        ("claim shared agrees on name", "not an expectation"),
+        ("claim shared agrees on name", "not a known expectation"),
         ("pod q runs", "no pod q"),
         ("claim q holds 1", "no claim q"),
         ("claim p/given holds 1", "no claim p/given"),
@@ -183,11 +183,11 @@ UNMET = [
     (PodPends("q", "taint"), "but because of"),
     (PodPends("z", ""), "never started"),
     (ClaimHolds("p/c", 1, ()), "it holds 2"),
-    (ClaimHolds("p/c", 2, (("ok", "=", "true"),)), "has not ok=true"),
-    (ClaimHolds("p/c", 2, (("m", ">=", "1Gi"),)), "has not m>=1Gi"),
-    (ClaimHolds("p/c", 2, (("m", ">=", "lots"),)), "has not m>=lots"),
+    (ClaimHolds("p/c", 2, (("ok", "=", "true"),)), "does not have ok=true"),
+    (ClaimHolds("p/c", 2, (("m", ">=", "1Gi"),)), "does not have m>=1Gi"),
+    (ClaimHolds("p/c", 2, (("m", ">=", "lots"),)), "does not have m>=lots"),
     (ClaimHolds("q/c", 1, ()), "nothing fits"),
-    (ClaimHolds("z/c", 1, ()), "never made"),
+    (ClaimHolds("z/c", 1, ()), "never created"),
     (ClaimAgrees("p/c", "d.example.com/ok"), "have"),
     (ClaimAgrees("p/c", "d.example.com/none"), "have"),
     (ClaimAgrees("q/c", "d.example.com/type"), "have"),

@@ -1,4 +1,4 @@
-"""Trees of the cluster: as text, as JSON or YAML, as a page that needs nothing but itself.
+"""Trees of the cluster: as text, as JSON or YAML, or as one self-contained HTML page.
 
 In: branches. Out: lines on a terminal, or a document. Shared by `slices` and `claims`.
 """
@@ -34,7 +34,7 @@ meter{width:8em;vertical-align:middle}
 
 
 def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names the world and the form."""
+    """Add the options for the world to read and the form of the output."""
     for decorate in (
         click.option("--output", "-o", type=click.Choice(["tree", "json", "yaml", "html"]), default="tree"),
         click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
@@ -50,7 +50,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Branch]]) -> int:
-    """Draw once, or again and again."""
+    """Draw the tree once, or repeatedly."""
     shown = None
     while True:
         branches = picture(read_world(given))
@@ -67,13 +67,17 @@ def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Bran
 def read_world(given: dict[str, Any]) -> World:
     """Read the world that the options name. Raises: InputError, ApiError."""
     from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.rules import headline, settle_rules
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
     from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
-    from dra_driver.cli.simulate.explain import read_gates
 
     if given["files"] or given["profiles"]:
         world = world_of_files(given["files"])
-        rules = settle_rules(world, given["kubernetes"], read_gates(given["gates"]), given["mig"])
+        rules = settle_rules(
+            world,
+            given["kubernetes"],
+            given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
+            given["mig"],
+        )
         add_profiles(world, given["profiles"])
         if given["profiles"]:
             print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
@@ -116,7 +120,7 @@ def _grow(parent: Any, branch: Branch) -> None:
 
 
 def page(branches: Sequence[Branch], title: str) -> str:
-    """Write the tree as one HTML page without scripts or anything from elsewhere."""
+    """Return the tree as one HTML page, without scripts or external resources."""
     body = "\n".join(_html(branch) for branch in branches)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

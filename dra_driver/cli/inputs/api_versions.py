@@ -17,7 +17,9 @@ from dra_driver.model.wire import Wire
 _GROUP = "resource.k8s.io/"
 _V1, _BASIC = "v1", "v1beta1"
 _SAME_SHAPE = frozenset({_V1, "v1beta2"})
-_EXACT = frozenset({"deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"})
+_EXACT = frozenset(
+    {"deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"}
+)
 _KINDS = frozenset({"ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceClass"})
 _LISTED = ("v1", "v1beta2", "v1beta1")
 
@@ -63,7 +65,8 @@ def _converted(wire: Wire) -> Wire:
     if not isinstance(spec, dict):
         return made
     if wire["kind"] == "ResourceSlice":
-        made["spec"] = {**spec, "devices": [_flat(one) for one in _list(spec.get("devices"))]} if "devices" in spec else spec
+        devices = {"devices": [_flat(one) for one in _list(spec["devices"])]} if "devices" in spec else {}
+        made["spec"] = {**spec, **devices}
     elif wire["kind"] == "ResourceClaim":
         made["spec"] = _claim_spec(spec)
     elif wire["kind"] == "ResourceClaimTemplate" and isinstance(spec.get("spec"), dict):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dra_driver.allocation.replicas import Replica
-from dra_driver.allocation.rules import gates_on
+from dra_driver.allocation.rules import GATES, gates_on
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.profile_nodes import FleetOffer
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.model.errors import ApiError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_VERSION = "1.35"
 DYNAMIC = "dynamic"
 PARTITIONS, RESOURCES = "DRAPartitionableDevices", "DRAExtendedResource"
+KNOWN_GATES = (*GATES, RESOURCES)
 _FIELDS = {
     "consumesCounters": PARTITIONS,
     "taints": "DRADeviceTaints",
@@ -51,6 +53,11 @@ class AppliedRules:
     def is_on(self, gate: str) -> bool:
         """Whether a gate is on."""
         return gate in gates_on(self.kubernetes, self.gates)
+
+
+def given_gates(rows: Sequence[str], kubernetes: str) -> dict[str, bool]:
+    """Read `--gate` rows of a command that allocates. Raises: UsageError."""
+    return read_gates(rows, kubernetes, known=KNOWN_GATES, asker="allocation")
 
 
 def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:

@@ -1,7 +1,7 @@
 """`dra-driver simulate`: what the scheduler would do, without a cluster.
 
-In: a scenario, or the objects of files, profiles or a live cluster; or problems for machines, one JSON object per line.
-Out: who gets what, who waits and why, how full the cluster is. It reads only.
+In: a scenario, or the objects of files, profiles or a live cluster; or a batch of problems from another program, one
+JSON object per line. Out: which pod gets what, which waits and why, and how full the cluster is. It only reads.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.timeline import Moment, Timeline
+    from dra_driver.allocation.simulation.timeline import Moment, Timeline
     from dra_driver.cli.inputs.rules import AppliedRules
     from dra_driver.cli.inputs.world import World
     from dra_driver.cli.simulate.scenario import Scenario
@@ -38,7 +39,7 @@ _FAULTS_OF_LINES = (
     RecursionError,
 )
 _MOST_SAID = 500
-LINE_MAX = 64 << 20  # characters
+LINE_MAX = 64 << 20  # in characters
 
 
 @click.command(name="simulate")
@@ -53,10 +54,10 @@ LINE_MAX = 64 << 20  # characters
 @mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option(
-    "--batch", "batch", default=None, metavar="FILE", help="For machines: problems, one JSON object per line."
+    "--batch", "batch", default=None, metavar="FILE", help="A batch of problems for programs, one JSON object per line."
 )
 def command(scenario: str | None, batch: str | None, output: str, **given: Any) -> int:
-    """Play what happens to pods and claims, with the scheduler's own answers.
+    """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b
     dra-driver simulate scenario.yaml
@@ -114,19 +115,19 @@ def _say_rules(text: str, *, is_table: bool) -> None:
 
 def _played(path: str | None, given: dict[str, Any]) -> tuple[Scenario, Timeline, AppliedRules]:
     """Read everything, and the state that it begins with."""
-    from dra_driver.allocation.timeline import Timeline
-    from dra_driver.cli.inputs.rules import settle_rules
+    from dra_driver.allocation.simulation.timeline import Timeline
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, settle_rules
     from dra_driver.cli.inputs.world import add_profiles
-    from dra_driver.cli.simulate.explain import read_gates
     from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario, running_jobs
 
-    gates = read_gates(given["gates"])
     if path is not None:
+        gates = given_gates(given["gates"], given["kubernetes"] or VERSIONS[-1])
         scenario, rules = read_scenario(path, given["kubernetes"], gates, given["mig"])
         add_profiles(scenario.world, [*given["profiles"], *given["added"]])
         scenario.world.complete()
     else:
         world = _world(given)
+        gates = given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION)
         rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
         add_profiles(world, [*given["profiles"], *given["added"]])
         world.complete()
@@ -156,7 +157,7 @@ def _world(given: dict[str, Any]) -> World:
 
 
 def _play(scenario: Scenario, timeline: Timeline, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.timeline import TimelineEvent
+    from dra_driver.allocation.simulation.timeline import TimelineEvent
 
     events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)
     for event in progress(events, "events"):

@@ -1,6 +1,6 @@
 """`dra-driver explain`: why a claim or pod fits or does not, node by node.
 
-In: objects of a live cluster, or of files. Out: one sentence, then a funnel per node and request. It reads only.
+In: objects of a live cluster, or of files. Out: one sentence, then a funnel per node and request. It only reads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.explanation import AllocationExplanation, NodeExplanation
-    from dra_driver.allocation.funnel import Funnel
+    from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
+    from dra_driver.allocation.explaining.funnel import Funnel
     from dra_driver.cli.inputs.rules import AppliedRules
     from dra_driver.cli.inputs.world import World
     from dra_driver.cli.simulate.subjects import Subject
@@ -58,14 +58,19 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
     another error ends the pod's scheduling.
     """  # noqa: D301
-    from dra_driver.cli.inputs.rules import headline, settle_rules
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
     from dra_driver.cli.inputs.world import add_profiles
     from dra_driver.cli.simulate.judging import Judge
     from dra_driver.cli.simulate.subjects import subjects_of
 
     asked = _asked_words(words, given)
     world = _world(given, asked, namespace)
-    rules = settle_rules(world, given["kubernetes"], read_gates(given["gates"]), given["mig"])
+    rules = settle_rules(
+        world,
+        given["kubernetes"],
+        given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
+        given["mig"],
+    )
     add_profiles(world, given["profiles"])
     world.complete()
     subjects = subjects_of(world, asked, namespace, _last_event(given))
@@ -131,19 +136,6 @@ def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> Wor
 
             add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
     return world
-
-
-def read_gates(rows: tuple[str, ...]) -> dict[str, bool]:
-    """Read NAME=BOOL rows. Raises: UsageError."""
-    from dra_driver.model.errors import UsageError
-
-    gates = {}
-    for row in rows:
-        name, _, value = row.partition("=")
-        if value.lower() not in {"true", "false"}:
-            raise UsageError("gate", f"--gate {row!r} is not NAME=true or NAME=false")
-        gates[name] = value.lower() == "true"
-    return gates
 
 
 def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.node_kinds import FEW_NODES
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.inputs.rules import AppliedRules
 from dra_driver.cli.inputs.world import World

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_driver.allocation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.cli.inputs.gates import nearest
 from dra_driver.cli.inputs.pods import (
     allocation_of,
     has_ended,
@@ -31,7 +32,7 @@ from dra_driver.cli.inputs.pods import (
     pod_name,
     unserved,
 )
-from dra_driver.cli.inputs.rules import AppliedRules, settle_rules
+from dra_driver.cli.inputs.rules import KNOWN_GATES, AppliedRules, settle_rules
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.world import World, add_profiles, default_requests, world_of_files
 from dra_driver.model.errors import InputError
@@ -44,7 +45,7 @@ _KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One file, read."""
+    """One scenario file."""
 
     world: World
     events: tuple[TimelineEvent, ...]
@@ -67,6 +68,9 @@ def read_scenario(
     timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
     if not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    if strangers := [str(name) for name in gates if name not in KNOWN_GATES]:
+        text = f"{path}: gate {strangers[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(strangers[0], KNOWN_GATES))
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     version = kubernetes or str(wire.get("kubernetes") or "") or None
@@ -78,7 +82,7 @@ def read_scenario(
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
-    """Return a key of a scenario; an empty one where it is not there. Raises: InputError."""
+    """Return the value of a key of a scenario, or an empty value if it is missing. Raises: InputError."""
     value = wire.get(key)
     if value is None:
         return kind()
@@ -88,7 +92,7 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
 
 
 def arrivals(world: World) -> TimelineEvent:
-    """Let everything arrive that waits in a world: its pods, then claims that no pod uses."""
+    """Return arrivals for everything that waits in a world: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
     return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
 
@@ -173,7 +177,7 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent
 
 def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent:
     if not isinstance(what, dict):
-        raise InputError("scenario", f"timeline entry {number}: arrive wants {{name, requests}} or {{file}}")
+        raise InputError("scenario", f"timeline entry {number}: arrive needs {{name, requests}} or {{file}}")
     if "file" in what:
         coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
@@ -184,7 +188,7 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
-        text = f"timeline entry {number}: arrive wants a name, and a count of at most {MOST_JOBS:,}"
+        text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"
         raise InputError("scenario", text)
     names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
     ShapeChecker().check_devices(what, f"timeline entry {number}")

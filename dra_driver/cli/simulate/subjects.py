@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.timeline import devices_of
+from dra_driver.allocation.simulation.timeline import devices_of
 from dra_driver.cli.inputs.pods import (
     allocation_of,
     extended_resources,

@@ -1,4 +1,4 @@
-"""Workloads: what controllers and the scheduler make of objects that are no pods yet, as far as an example needs them.
+"""Workloads: what controllers and the scheduler make of objects that are not pods yet, as far as an example needs it.
 
 A Deployment becomes as many pods as it has replicas, a Job as many as run at a time (`pod_templates`). A pod whose
 limits name an extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the
@@ -28,7 +28,7 @@ def is_workload(document: Wire) -> bool:
 
 
 def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
-    """Yield pods in place of workloads, and claims beside pods that use extended resources."""
+    """Yield pods in place of workloads, and a claim beside each pod that uses extended resources."""
     known = list(objects)
     classes = classes_by_resource(wire for wire in known if wire["kind"] == CLASSES.kind)
     for wire in known:
