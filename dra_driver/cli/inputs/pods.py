@@ -102,7 +102,7 @@ def extended_resources(pod: Wire) -> tuple[str, ...]:
 
 
 def unserved(world: World, resources: Sequence[str]) -> str:
-    """Say what becomes of extended resources that no class serves."""
+    """Return what becomes of extended resources that no class serves."""
     names = ", ".join(resources)
     if is_offered(world, resources):
         return f"asks for {names}, which a device plugin offers: that is not judged here"
@@ -127,7 +127,7 @@ def is_offered(world: World, resources: Sequence[str]) -> bool:
 
 
 def pod_name(pod: Wire) -> str:
-    """Name a pod for people: in the default namespace by its name alone."""
+    """Return a name of a pod for people: in the default namespace by its name alone."""
     namespace = _namespace(pod)
     name = pod["metadata"]["name"]
     return str(name) if namespace == "default" else f"{namespace}/{name}"

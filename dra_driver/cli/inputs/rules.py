@@ -46,7 +46,7 @@ class AppliedRules:
 
     @property
     def words(self) -> str:
-        """Say which gates are not at the version's defaults, and how that was found."""
+        """Return which gates are not at the version's defaults, and how that was found."""
         said = [f"{name} {'on' if on else 'off'} ({self.how[name]})" for name, on in sorted(self.gates.items())]
         return "; ".join(said)
 
@@ -110,7 +110,7 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
 
 
 def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: str = "") -> str:
-    """Say whose rules apply, and what simulated nodes offer."""
+    """Return whose rules apply, and what simulated nodes offer."""
     parts = [f"rules of Kubernetes {rules.kubernetes}{note}", rules.words]
     if profiles:
         parts.append(f"simulated nodes: {world.offer.words}")

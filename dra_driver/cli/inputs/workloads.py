@@ -68,7 +68,7 @@ def add_workload(world: World, wire: Wire, name: str) -> None:
 
 
 def _note_maker(world: World, wire: Wire, name: str) -> None:
-    """Note the ResourceClaimTemplate that a ComputeDomain asks its own driver to make.
+    """Record the ResourceClaimTemplate that a ComputeDomain asks its own driver to make.
 
     Source: NVIDIA k8s-dra-driver-gpu, ComputeDomain resource.nvidia.com/v1beta1, spec.channel.resourceClaimTemplate.
     """

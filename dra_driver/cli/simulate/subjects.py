@@ -135,7 +135,7 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
 
 
 def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> Subject:
-    """Say what a pod with a node holds, and whether its kubelet has got as far as starting it."""
+    """Return what a pod with a node holds, and whether its kubelet has got as far as starting it."""
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
     ending = ", and is being deleted" if pod["metadata"].get("deletionTimestamp") else ""
