@@ -24,6 +24,24 @@ POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
 POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
 WEBHOOKS = f"{_ADMISSION}/validatingwebhookconfigurations"
 
+# Where people's workloads stand in the API. Source: the projects' CustomResourceDefinitions.
+WORKLOADS = {
+    "deployment": "/apis/apps/v1/deployments",
+    "statefulset": "/apis/apps/v1/statefulsets",
+    "daemonset": "/apis/apps/v1/daemonsets",
+    "replicaset": "/apis/apps/v1/replicasets",
+    "job": "/apis/batch/v1/jobs",
+    "cronjob": "/apis/batch/v1/cronjobs",
+    "pytorchjob": "/apis/kubeflow.org/v1/pytorchjobs",
+    "tfjob": "/apis/kubeflow.org/v1/tfjobs",
+    "mpijob": "/apis/kubeflow.org/v2beta1/mpijobs",
+    "raycluster": "/apis/ray.io/v1/rayclusters",
+    "rayjob": "/apis/ray.io/v1/rayjobs",
+    "rayservice": "/apis/ray.io/v1/rayservices",
+    "leaderworkerset": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+    "jobset": "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+}
+
 
 def slice_path(name: str) -> str:
     """Return the path of one ResourceSlice."""

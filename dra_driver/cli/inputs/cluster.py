@@ -9,14 +9,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_slices
 from dra_driver.cli.inputs.workloads import Workload
 from dra_driver.embedded.scheduling.pod_templates import templates_of
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
+from dra_driver.kube.paths import CLAIMS, CLASSES, EVENTS, SLICES, TEMPLATES, WORKLOADS, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
@@ -78,23 +77,6 @@ class Cluster:
         return list(objects(self._api, path))
 
 
-# Where people's workloads stand in the API. Source: the projects' CustomResourceDefinitions.
-_WORKLOADS = {
-    "deployment": "/apis/apps/v1",
-    "statefulset": "/apis/apps/v1",
-    "daemonset": "/apis/apps/v1",
-    "replicaset": "/apis/apps/v1",
-    "job": "/apis/batch/v1",
-    "cronjob": "/apis/batch/v1",
-    "pytorchjob": "/apis/kubeflow.org/v1",
-    "tfjob": "/apis/kubeflow.org/v1",
-    "mpijob": "/apis/kubeflow.org/v2beta1",
-    "raycluster": "/apis/ray.io/v1",
-    "rayjob": "/apis/ray.io/v1",
-    "rayservice": "/apis/ray.io/v1",
-    "leaderworkerset": "/apis/leaderworkerset.x-k8s.io/v1",
-    "jobset": "/apis/jobset.x-k8s.io/v1alpha2",
-}
 _SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
 _MOST_EVENTS = "500"
 
@@ -105,10 +87,10 @@ def add_cluster_workload(world: World, kubeconfig: str | None, asked: Sequence[s
     Raises: ApiError when the cluster can't be asked.
     """
     kind = _SHORT.get(asked[0].lower(), asked[0].lower().removesuffix("s"))
-    group = _WORKLOADS.get(kind)
-    if group is None:
+    path = WORKLOADS.get(kind)
+    if path is None:
         return
-    wire = _read(kubeconfig, f"{group}/namespaces/{quote(namespace, safe='')}/{kind}s/{quote(asked[1], safe='')}")
+    wire = _read(kubeconfig, named(within(path, namespace), asked[1]))
     for template in templates_of(wire) if wire is not None else ():
         labels = template.pod["metadata"].get("labels") or {}
         there = [pod for pod in world.of("Pod") if _is_made_of(pod, namespace, labels)]
@@ -129,7 +111,7 @@ def last_event(kubeconfig: str | None, namespace: str, name: str) -> str:
     """Return the last event of a pod, reason and message; "" where there is none or it may not be read."""
     selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MOST_EVENTS}
     try:
-        answer = _read(kubeconfig, f"/api/v1/namespaces/{quote(namespace, safe='')}/events", selector)
+        answer = _read(kubeconfig, within(EVENTS, namespace), selector)
     except ApiError:
         return ""
     events = [one for one in (answer or {}).get("items") or [] if "kubelet" in _reporters(one)]
