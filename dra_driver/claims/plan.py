@@ -7,7 +7,7 @@ effect. The same UID, allocation and hardware give the same plan, the same CDI i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
@@ -74,12 +74,12 @@ class MigPartitionStep:
 
     def record(self) -> Wire:
         """Return all that undoing this step needs, for the ledger; who does it adds what it found and made."""
-        profile = {**asdict(self.cut.profile), "starts": []}
+        profile = self.cut.profile
         return {
             "kind": self.kind,
             "key": self.key,
             "gpu": gpu_record(self.gpu),
-            "profile": profile,
+            "profile": {**{name: getattr(profile, name) for name in _PROFILE_FIELDS}, "starts": []},
             "start": self.cut.start,
         }
 
@@ -108,6 +108,8 @@ class CdiFileStep:
         """Return all that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "file": self.file}
 
+
+_PROFILE_FIELDS = tuple(field.name for field in fields(MigProfile))
 
 Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
 

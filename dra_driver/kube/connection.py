@@ -53,14 +53,18 @@ class CertificateError(ConnectError):
 class Connection:
     """A connected socket. `generation` is its owner's: connections of an older one are not used again."""
 
-    def __init__(self, address: Address, context: ssl.SSLContext | None, seconds: float, *, generation: int = 0) -> None:
+    def __init__(
+        self, address: Address, context: ssl.SSLContext | None, seconds: float, *, generation: int = 0
+    ) -> None:
         """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for a host that is no name."""
         self._address, self.generation = address, generation
         self.sock = _connected(address, context, seconds)
         self._reader = BoundedReader(self.sock)
         self._answer: HttpAnswer | None = None
 
-    def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float) -> HttpAnswer:
+    def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float
+    ) -> HttpAnswer:
         """Send a request and return the answer, whose head was read; all of it has to come within `seconds`.
 
         Raises: ValueError for what can't stand in a request; BrokenError, TooLargeError, TimeoutError, OSError.

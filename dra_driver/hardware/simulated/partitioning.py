@@ -103,7 +103,8 @@ class Partitioning:
     def _work(self, gpu: SimulatedGpu, deadline_s: float) -> None:
         """Take as long as this GPU takes. Nothing was changed when the deadline comes first."""
         delay = gpu.mig_delay_ms / 1000
-        time.sleep(min(delay, deadline_s))
+        if delay:
+            time.sleep(min(delay, deadline_s))
         if delay > deadline_s:
             raise _late(gpu.pci_address, deadline_s)
 

@@ -208,6 +208,14 @@ def is_only_file(recorded: Sequence[Wire]) -> bool:
     return all(step.get("kind") == CdiFileStep.kind for step in recorded)
 
 
+def ends_with_power(recorded: Sequence[Wire]) -> bool:
+    """Return whether a power failure takes all away that recorded steps made: files in memory, and partitions.
+
+    Source: NVIDIA MIG user guide, "Persistence": instances have to be made again after a reset or reboot.
+    """
+    return all(step.get("kind") in (CdiFileStep.kind, MigPartitionStep.kind) for step in recorded)
+
+
 def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:
     """Return the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
     known = {_key(step): step for step in recorded}

@@ -51,6 +51,7 @@ class Partitioner:
     ) -> None:
         self._hardware, self._locks, self._ledger, self._boot_id = hardware, locks, ledger, boot_id
         self._mode_changed = mode_changed
+        self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
         """Return the intent to record: ours if nothing stands there now. Raises: HardwareError."""
@@ -220,9 +221,9 @@ class Partitioner:
         return None
 
     def _port(self, gpu: GpuFacts) -> Partitionable:
-        if not isinstance(self._hardware, Partitionable):
+        if self._partitionable is None:
             raise HardwareError("no-mig", f"GPU {gpu.pci_address} can't be cut by this agent", retry=Retry.LATER)
-        return self._hardware
+        return self._partitionable
 
     @contextmanager
     def _hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:
