@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import enum
 
+GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that was there and is not, or does not answer any more
+
 
 class Retry(enum.Enum):
     """Whether doing the same thing again can succeed."""

@@ -269,7 +269,7 @@ class Preparer:
         return True
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        steps = list(self._effects.look(plan.steps))
+        steps = list(self._effects.look(plan.steps, deadline))
         intent = record_of_plan(plan, self._node.boot_id, steps)
         rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not ends_with_power(steps))
         if not rivals:

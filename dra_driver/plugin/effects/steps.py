@@ -71,8 +71,15 @@ class Effects:
         self._store, self._hardware, self._ledger = store, hardware, ledger
         self._partitioner, self._sharer, self._limiter = partitioner, sharer, limiter
 
-    def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
-        """Return what is to be recorded before anything is done. Raises: HardwareError."""
+    def look(self, steps: Iterable[Step], deadline: Deadline) -> tuple[Wire, ...]:
+        """Return what is to be recorded before anything is done.
+
+        Raises: HardwareError, SharingError for what would be refused only after a partition was made.
+        """
+        steps = tuple(steps)
+        for step in steps:
+            if isinstance(step, SharingStep) and step.made:
+                self._sharer.require(step, deadline)
         return tuple(
             self._partitioner.look(s) if isinstance(s, (MigModeStep, MigPartitionStep)) else s.record() for s in steps
         )

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dra_driver.claims.plan import MigModeStep, MigPartitionStep, cut_of_record, gpu_of_record
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 US, OTHER = "us", "other"
 ROOM_SECONDS = 6.0  # how long room is waited for that the scheduler says is there
 _POLL_SECONDS = 0.1
-_GONE = "hardware.gpu-lost"
 _HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
 _NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
 
@@ -113,7 +112,7 @@ class Partitioner:
                 port.destroy_partition(gpu, mig_uuid, left, placement=(profile_id, start))
                 self._switch_off_if_unused(gpu, uid, deadline)
         except HardwareError as error:
-            if error.code != _GONE:
+            if error.code != GPU_LOST:
                 raise
             log.warning("GPU lost with a partition of ours", extra=fields(device=recorded["key"], err=str(error)))
         else:
