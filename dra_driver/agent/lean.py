@@ -1,10 +1,9 @@
 """Lean imports: libraries come in without the modules that they import and that an agent never uses.
 
 `grpc` imports its asyncio half and asyncio itself, its server all of typing_extensions for one decorator; `protobuf`
-its implementation in Python beside the one in C that it uses; `urllib3` looks for an HTTP/2 library through
-importlib.metadata: together 80 modules, 5 MiB of resident memory. They are kept out only while the libraries themselves
-are imported; whoever imports one of them later gets the real one, and so does a library that kept what stood in for it,
-at its first use.
+its implementation in Python beside the one in C that it uses; some look for others through importlib.metadata: together
+80 modules, 5 MiB of resident memory. They are kept out only while the libraries themselves are imported; whoever imports
+one of them later gets the real one, and so does a library that kept what stood in for it, at its first use.
 """
 
 from __future__ import annotations
