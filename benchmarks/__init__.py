@@ -1,1 +1,1 @@
-"""Speed and memory against the budgets: `make bench`. Real processes, real sockets; nothing here is a test."""
+"""Speed and memory compared with the budgets: `make bench`. Real processes and real sockets; nothing here is a test."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only NAME] [--json FILE] [--quick]`."""
+"""Run the benchmarks: `python -m benchmarks [--only NAME] [--json FILE] [--quick]`."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _latencies(report: Report, here: World, plugin: Plugin, names: Sequence[str]
 
 
 def _partitions(report: Report) -> None:
-    """Start with 208 devices that overlap; claims of partitions on simulated GPUs that take no time to cut."""
+    """Measure the start with 208 overlapping devices, and claims of partitions that the simulator cuts instantly."""
     seconds = []
     for _ in range(5):
         with world("1.36") as here:
@@ -90,7 +90,7 @@ def _partitions(report: Report) -> None:
         medians = []
         for name in (gpus[0], f"{gpus[0]}-mig-1g10gb-19-0"):
             keeper = here.allocated_claim(f"{gpus[0]}-mig-1g10gb-19-6") if "mig" in name else None
-            if keeper:  # MIG mode stays on: switching it is the hardware's own time
+            if keeper:  # a claim that keeps MIG mode on, because switching it is the hardware's own time
                 _prepare(plugin, keeper)
             each = []
             for _ in range(100):
@@ -106,7 +106,7 @@ def _partitions(report: Report) -> None:
 
 
 def _cutting(here: World) -> float:
-    """Give the milliseconds that the simulated hardware takes for what a prepare asks of it."""
+    """Return the milliseconds that the simulated hardware takes for what a prepare asks of it."""
     hardware = SimulatedHardware("dgx-h100", Roots(), node_name="bench", state_dir=here.folder)
     gpu = hardware.discover().gpus[0]
     hardware.set_mig_mode(gpu, True, 5)
@@ -115,7 +115,7 @@ def _cutting(here: World) -> float:
     each = []
     for _ in range(50):
         started = time.perf_counter()
-        hardware.partitions_now(gpu)  # before the intent
+        hardware.partitions_now(gpu)  # before the intent is recorded
         hardware.partitions_now(gpu)  # under the GPU's lock
         made = hardware.create_partition(gpu, profile, 0, 5)
         hardware.device_edits(gpu, made)
@@ -125,7 +125,7 @@ def _cutting(here: World) -> float:
 
 
 def _at_once(report: Report) -> None:
-    """64 claims in 64 RPCs at once, on 64 devices."""
+    """Measure 64 claims in 64 simultaneous RPCs, on 64 devices."""
     with world() as here:
         here.start_agent(f"simulated:{profile(here.folder, 64)}")
         here.wait_for_slices()
@@ -162,7 +162,7 @@ def _at_once(report: Report) -> None:
 
 
 def _one_change(report: Report) -> None:
-    """API writes, and the time until they are there, when one GPU is lost."""
+    """Measure the API writes, and the time until they are done, when one GPU is lost."""
     with world() as here:
         path = profile(here.folder, 8)
         here.start_agent(f"simulated:{path}")
@@ -173,7 +173,7 @@ def _one_change(report: Report) -> None:
         while (now := here.slices()) == before:
             time.sleep(0.01)
         report.add("GPU lost to slices right", time.monotonic() - started, "s", budget=5)
-        time.sleep(1.0)  # a second write would show by now
+        time.sleep(1.0)  # a second write would have been made by now
         now = here.slices()
         writes = sum(s["metadata"]["generation"] for s in now) - sum(s["metadata"]["generation"] for s in before)
         report.add("API writes for one lost GPU", writes, "writes", budget=1)

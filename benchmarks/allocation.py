@@ -63,7 +63,7 @@ def run(report: Report) -> None:
 
 
 def _pass(slices: Sequence[Wire], nodes: Sequence[Wire], claim: Wire, *, features: Features | None = None) -> None:
-    """Do everything from parsed slices on, for all nodes."""
+    """Run one pass: everything after parsing the slices, for all nodes."""
     allocator = Allocator(slices=slices, classes=[CLASS], kubernetes="1.35", features=features)
     pod = allocator.for_claims([claim])
     for node in nodes:

@@ -1,11 +1,12 @@
 """Crowd: the embedded API server with a big cluster's objects in it, which counts what each client asks of it.
 
-The big cluster's claims, pods and slices are made up as they are asked for, from templates as long as real ones, and
-never held; they stand behind the real objects. It is honest about limit, continue (a position), resourceVersion=0 (the
-limit is ignored), field selectors and single reads. Its own work is that of a program in Python: what is measured here
-is the client.
+The big cluster's claims, pods and slices are generated when they are asked for, from templates as long as real ones,
+and are never stored; in lists they follow the real objects. The server implements limit, continue (a position),
+resourceVersion=0 (the limit is ignored), field selectors and single reads as a real one does. It is itself a program
+in Python: what is measured here is the client.
 
-`python -m benchmarks.crowd` reads commands from standard input, one JSON object a line, and answers each with one line.
+`python -m benchmarks.crowd` reads commands from standard input, one JSON object per line, and answers each with one
+line.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dra_driver.model.wire import Wire
 PER_PIECE = 500
 NODES = 10_000
 SIZES = {"resourceclaims": 100_000, "pods": 110_000, "resourceslices": 80_000}
-ONE_NODES = 8  # claims of one node: all that is in the other server
+ONE_NODES = 8  # claims of one node, which are all that the other server has
 _MANAGED = [
     {
         "manager": manager,
@@ -40,7 +41,7 @@ _MANAGED = [
 
 
 class Crowd(EmbeddedApi):
-    """The server. `is_full` says whether the big cluster is there."""
+    """The API server. With `is_full` it has the big cluster's objects."""
 
     def __init__(self, *, is_full: bool) -> None:
         super().__init__(version="1.35")
@@ -49,7 +50,7 @@ class Crowd(EmbeddedApi):
         self.read_bytes: Counter[str] = Counter()
 
     def _authenticate(self, request: HttpRequest) -> None:
-        """Let everybody in: the token is the client's name."""
+        """Accept every client; the token is the client's name."""
 
     def _serve(self, request: HttpRequest) -> Response | Stream | None:
         client = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -68,7 +69,7 @@ class Crowd(EmbeddedApi):
             yield piece
 
     def _crowded(self, request: HttpRequest) -> Response | Stream | None:
-        """Answer from the crowd; None for what is not about it."""
+        """Return the answer made from the crowd; None for requests that do not concern it."""
         try:
             target = parse_path(request.path)
         except ApiRefusal:
@@ -86,7 +87,10 @@ class Crowd(EmbeddedApi):
         return Response(200, _TEMPLATES[target.kind].replace(b"%d", digits.encode())) if is_there else None
 
     def _selected(self, kind: ApiKind, selector: str) -> range:
-        """Return the numbers of the objects that a field selector leaves; the crowd's nodes are crowd-node-0 and on."""
+        """Return the numbers of the objects that match a field selector.
+
+        The crowd's nodes are crowd-node-0, crowd-node-1, …
+        """
         terms = dict(term.split("=", 1) for term in selector.split(",") if term)
         everything = range(self._sizes[kind.plural])
         node = terms.get("spec.nodeName")
@@ -121,7 +125,7 @@ def _pieces(head: bytes, real: list[bytes], kind: ApiKind, numbers: range) -> It
 
 
 def _asked(request: HttpRequest) -> str:
-    """Name what is asked: verb and resource, as RBAC does."""
+    """Return the verb and the resource of a request, as RBAC names them."""
     try:
         target = parse_path(request.path)
     except ApiRefusal:

@@ -1,4 +1,4 @@
-"""Figures: what was measured, next to its budget."""
+"""Figures: what was measured, beside its budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. `peer` is what another driver measured on a like machine, in the same unit."""
+    """One line of the table. `peer` is what another driver measured on a similar machine, in the same unit."""
 
     name: str
     value: float
@@ -55,6 +55,6 @@ class Report:
 
 
 def percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Give p50, p95, p99 in milliseconds."""
+    """Return p50, p95 and p99 in milliseconds."""
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     return cuts[49] * 1e3, cuts[94] * 1e3, cuts[98] * 1e3

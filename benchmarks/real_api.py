@@ -1,6 +1,6 @@
 """Real API: etcd and kube-apiserver of one version on the loopback interface, for measurements beside other drivers.
 
-In: a Kubernetes version whose components are built (`make cluster-binaries`). Out: a kubeconfig, over TLS.
+In: a Kubernetes version whose components are built (`make cluster-binaries`). Out: a kubeconfig, for TLS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scale: what one agent costs a big cluster, and what a big cluster costs an agent.
 
-Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, one with the claims
-of one node and nothing else; starts alternate between them. Then many real agents, a batch at a time, and what they
-asked for, scaled to 10,000 nodes with the settings of the chart.
+Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, the other with the
+claims of one node and nothing else; agents are started on them alternately. Then many real agents are started, a batch
+at a time, and their requests are scaled to 10,000 nodes with the settings of the chart.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ NODES = 10_000
 AGENTS = 200
 BATCH = 20
 ROUNDS = 5
-CLAIMS = ONE_NODES  # that the kubelet tells of and the ledger does not know
-SETTLED_SECONDS = 3.0  # after the first slices: what a start asks for comes by then
-STEADY_SECONDS = 150.0  # two looks of whatever looks once a minute
-LIFETIME_SECONDS = 390.0  # of a watch, in the mean: the agent asks for 4 to 9 minutes
+CLAIMS = ONE_NODES  # claims that the kubelet reports and the ledger does not know
+SETTLED_SECONDS = 3.0  # after the first slices; all requests of a start are made by then
+STEADY_SECONDS = 150.0  # two rounds of everything that runs once a minute
+LIFETIME_SECONDS = 390.0  # mean lifetime of a watch: the agent asks for 4 to 9 minutes
 MOST_STARTS = 12
 _OWN_WRITES = {f"{verb} resourceslices" for verb in ("create", "update", "delete")}
 _MANIFEST = Path(__file__).parents[1] / "deploy/manifests/driver.yaml"
 
 
 class Server:
-    """A counting API server in a process of its own."""
+    """A counting API server in its own process."""
 
     def __init__(self, kind: str) -> None:
         self._process = subprocess.Popen(
@@ -48,7 +48,7 @@ class Server:
         self.url = self._told()["url"]
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """Send a command; what was counted so far comes back."""
+        """Send a command and return what was counted so far."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
@@ -65,7 +65,7 @@ class Server:
 
 
 class Agent:
-    """A real agent with a node, folders and a token of its own."""
+    """A real agent with its own node, folders and token."""
 
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name = server, name
@@ -99,13 +99,13 @@ class Agent:
         return time.monotonic() - self.started_at
 
     def peak_mib(self) -> float:
-        """Return the most memory that the agent has had."""
+        """Return the agent's peak memory in MiB."""
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
     def asked(self) -> tuple[Counter[str], int]:
-        """Return how often what was asked for since the agent was made, and the bytes it read."""
+        """Return how often the agent has made each request, and how many bytes it has read."""
         told = self.server.ask()
         return Counter(told["counts"].get(self.name, {})), int(told["bytes"].get(self.name, 0))
 
@@ -128,7 +128,7 @@ class Agent:
 
 
 def run(report: Report, *, agents: int = AGENTS, rounds: int = ROUNDS, steady_s: float = STEADY_SECONDS) -> None:
-    """Measure starts, a steady while, and a rollout."""
+    """Measure starts, a steady period, and a rollout."""
     with _server("full") as full, _server("empty") as empty:
         _starts(report, full, empty, rounds)
         _steady(report, full, steady_s)
@@ -137,7 +137,7 @@ def run(report: Report, *, agents: int = AGENTS, rounds: int = ROUNDS, steady_s:
 
 @contextmanager
 def _agents(server: Server, names: Sequence[str], *, claims: int = 0) -> Iterator[list[Agent]]:
-    """Make agents, and the kubelets that tell each of so many claims."""
+    """Yield agents, with kubelets that report the given number of claims to each."""
     agents = [Agent(server, name) for name in names]
     command = [sys.executable, "-m", "benchmarks.told", str(claims), *(str(agent.kubelet) for agent in agents)]
     kubelets = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -162,7 +162,7 @@ def _server(kind: str) -> Iterator[Server]:
 
 
 def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
-    """Start an agent on each server in turn."""
+    """Start an agent on each server in turn, and measure the starts."""
     seconds: dict[str, list[float]] = {"full": [], "empty": []}
     memory: dict[str, list[float]] = {"full": [], "empty": []}
     asked: Counter[str] = Counter()
@@ -191,7 +191,7 @@ def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
 
 
 def _steady(report: Report, server: Server, seconds: float) -> None:
-    """Leave one agent alone."""
+    """Measure what one agent does while nothing happens."""
     with _agents(server, ["steady"], claims=CLAIMS) as (agent,):
         agent.start()
         agent.wait_published()
@@ -202,7 +202,7 @@ def _steady(report: Report, server: Server, seconds: float) -> None:
     _print(asked)
     lists = sum(count for what, count in asked.items() if what.startswith("list"))
     report.add(f"lists in a steady {seconds:.0f} s", lists, "lists", budget=0)
-    # A watch lasts longer than that, and is renewed; the version is asked for once an hour.
+    # A watch lasts longer than this period and is then renewed; the version is requested once an hour.
     rate = asked.total() / seconds + 1 / LIFETIME_SECONDS + 1 / FRESH_SECONDS
     report.add(f"steady requests of {NODES} agents", rate * NODES, "requests/s", budget=100)
 
@@ -230,10 +230,10 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
 
 
 def _scaled(report: Report, requests: float, quickest_s: float) -> None:
-    """Scale to all nodes: so many agents at once as the DaemonSet replaces, each as quick as it can be."""
+    """Scale to all nodes: as many agents at once as the DaemonSet replaces, each as fast as it can be."""
     manifest = _MANIFEST.read_text()
     at_once = _agents_at_once(manifest, NODES)
-    turn = _number(r"^ *minReadySeconds: (\d+)", manifest) or quickest_s  # a start comes on top of it
+    turn = _number(r"^ *minReadySeconds: (\d+)", manifest) or quickest_s  # the time of a start comes on top of it
     rate = requests * at_once / turn
     print(
         f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn"
@@ -249,7 +249,7 @@ def _number(pattern: str, text: str) -> float:
 
 
 def _agents_at_once(manifest: str, nodes: int) -> int:
-    """Read how many agents a rollout replaces at the same time; a share is rounded up."""
+    """Return how many agents a rollout replaces at the same time; a percentage is rounded up."""
     found = re.findall(r'^ *max(?:Surge|Unavailable): "?(\d+)(%?)"?$', manifest, re.MULTILINE)
     return max((-(-int(number) * nodes // 100) if percent else int(number) for number, percent in found), default=1)
 

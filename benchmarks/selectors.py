@@ -1,6 +1,6 @@
 """The selector engine: compile, evaluate, group. One thread, no I/O.
 
-`python -m benchmarks.selectors [--json FILE]` runs it alone.
+`python -m benchmarks.selectors [--json FILE]` runs only this benchmark.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def run(report: Report) -> None:
     """Measure compiling, evaluating one device after the other, and evaluating by groups."""
     engine = KubernetesEngine("1.35")
     devices = [device(number) for number in range(DEVICES)]
-    views = [prepare_device(one, DRIVER) for one in devices[:6000:3]]  # one product: every clause is evaluated
+    views = [
+        prepare_device(one, DRIVER) for one in devices[:6000:3]
+    ]  # devices of one product, so that every clause is evaluated
     report.add("convert a device", _best(lambda: prepare_device(devices[0], DRIVER), 5000), "us")
     for name, (text, budget) in SELECTORS.items():
         selector = engine.compile(text)
@@ -61,7 +63,7 @@ def run(report: Report) -> None:
 
 
 def device(number: int) -> dict[str, Any]:
-    """Make a device of a large fleet: unique identifiers, few products."""
+    """Return a device of a large fleet with unique identifiers and few products."""
     return {
         "name": f"gpu-{number}",
         "attributes": {
@@ -99,7 +101,7 @@ def _grouped(report: Report, name: str, selector: Any, devices: list[dict[str, A
 
 
 def _best(action: Callable[[], object], times: int) -> float:
-    """Give the best of five runs, in microseconds for one action."""
+    """Return the best of five runs, in microseconds per action."""
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()
@@ -110,7 +112,7 @@ def _best(action: Callable[[], object], times: int) -> float:
 
 
 def _loop(evaluate: Callable[[Any], object], views: list[Any]) -> float:
-    """Give the best of seven passes over many devices, in microseconds for one."""
+    """Return the best of seven passes over many devices, in microseconds per device."""
     best = float("inf")
     for _ in range(7):
         began = time.perf_counter()

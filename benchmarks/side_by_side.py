@@ -1,8 +1,8 @@
-"""`python -m benchmarks.side_by_side`: this driver beside a Go plugin on Kubernetes' own helper, in one run.
+"""Measure this driver beside a Go plugin on Kubernetes' own helper, in one run: `python -m benchmarks.side_by_side`.
 
-One real API server (TLS, loopback) and one client that plays the kubelet over unix sockets serve all of them; their
-rounds alternate, so that a slow minute of the machine is everybody's. The Go plugin (lane/floor) is the least
-that a driver on Kubernetes' helper does for a claim.
+One real API server (TLS, loopback) and one client that plays the kubelet over unix sockets serve all drivers; their
+rounds alternate, so that a slow minute of the machine affects all of them. The Go plugin (lane/floor) does the least
+that a driver on Kubernetes' helper has to do for a claim.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def standing(devices: list[Wire]) -> list[str]:
 
 
 def on_demand(devices: list[Wire]) -> list[str]:
-    """Return a placement of one profile on each GPU."""
+    """Return the names of a placement of one profile on each GPU."""
     names = sorted(d["name"] for d in devices if d["name"].endswith("-mig-1g10gb-19-0"))
     return names[:8]
 
@@ -124,7 +124,7 @@ def drivers(folder: Path, kubeconfig: Path, only: Sequence[str]) -> list[Driver]
 
 
 def _uncut_machine(folder: Path) -> NvmlMachine:
-    """Return eight whole GPUs over the fake library; the kernel knows every GPU instance that may be made of them."""
+    """Return eight whole GPUs over the fake library; the kernel lists every GPU instance that may be made of them."""
     machine = NvmlMachine(folder, cut=())
     for gpu in machine.state.gpus:
         for instance in range(1, 15):
@@ -158,7 +158,7 @@ def _write_cut_profile(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Places:
-    """A node of its own for each driver: its folders below one, and the one kubeconfig."""
+    """The separate node of each driver: its folders below one root, and the shared kubeconfig."""
 
     folder: Path
     kubeconfig: Path
@@ -269,7 +269,7 @@ class Run:
         self._delete(claims)
 
     def at_once(self, driver: Driver) -> None:
-        """Prepare eight claims in eight calls at the same time."""
+        """Prepare eight claims in eight simultaneous calls."""
         claims = [self.claim(driver, name) for name in driver.names[:8]]
         with ThreadPoolExecutor(8) as pool:
             each = list(pool.map(lambda claim: _timed(_prepare, driver.plugin, claim), claims))
@@ -284,7 +284,7 @@ class Run:
             self.api.request("DELETE", f"{RESOURCES}/namespaces/default/resourceclaims/{claim.name}")
 
     def measure(self, all_of_them: Sequence[Driver]) -> None:
-        """Alternate the drivers' rounds; the first one warms up and counts for nothing."""
+        """Run the drivers' rounds alternately; the first round is a warm-up and is not counted."""
         for number in range(self.rounds + 1):
             for driver in all_of_them:
                 self.cycles(driver)
@@ -318,7 +318,7 @@ def _timed(work: Callable[..., object], *arguments: object) -> float:
 
 
 def table(all_of_them: Sequence[Driver]) -> str:
-    """Return a table: milliseconds (and the ratio to the floor), MiB, CPU milliseconds a cycle."""
+    """Return a table: milliseconds (and the ratio to the floor), MiB, CPU milliseconds per cycle."""
     head = ["driver", "prepare p50/p95", "repeat p50/p95", "unprepare p50/p95", "8 at once p50/slowest"]
     rows = [[*head, "start, s", "MiB start/end", "CPU a cycle"]]
     floor = all_of_them[0]

@@ -1,7 +1,7 @@
-"""Told: kubelets that tell of pods and claims on PodResources sockets, all in one process.
+"""Told: kubelets that report pods and claims on PodResources sockets, all in one process.
 
-`python -m benchmarks.told CLAIMS SOCKET...` answers on each socket with one pod that has so many claims of the crowd,
-still being prepared: what they hold, only the API server knows. It ends with standard input.
+`python -m benchmarks.told CLAIMS SOCKET...` answers on each socket with one pod that has the given number of the
+crowd's claims, all still being prepared, so only the API server knows their devices. It ends when standard input does.
 Source: kubelet podresources/v1 (field numbers).
 """
 
@@ -31,13 +31,13 @@ def main() -> None:
 
 
 def pods(claims: int) -> bytes:
-    """Return a ListPodResourcesResponse: one pod, one container, so many claims."""
+    """Return a ListPodResourcesResponse with one pod, one container, and the given claims."""
     used = b"".join(_field(5, _field(2, b"crowd-%d" % number) + _field(3, b"crowd")) for number in range(claims))
     return _field(1, _field(1, b"pod") + _field(2, b"crowd") + _field(3, _field(1, b"main") + used))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Encode one length-delimited field."""
+    """Return one length-delimited field, encoded."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
 
 

@@ -1,6 +1,6 @@
 """The offline tools on 10,000 nodes: whole processes, wall time and peak memory.
 
-From simulated nodes, and from a file of equal ResourceSlices in JSON as kubectl writes it (240 MB).
+The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (240 MB).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The admission webhook, in a process of its own on one core: reviews over TLS on kept connections.
+"""The admission webhook, in its own process on one core: reviews over TLS on connections that are kept open.
 
-`python -m benchmarks --only webhook`. The fleet is 1000 nodes with 8 GPUs each; the claims are those of examples/, and
-each is reviewed as often as every other.
+`python -m benchmarks --only webhook`. The fleet is 1000 nodes with 8 GPUs each; the claims are those of examples/, each
+reviewed equally often.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME = "localhost"
 
 
 def run(report: Report) -> None:
-    """Measure reviews, then the process under attack, and on a large fleet."""
+    """Measure reviews, then the process under attack, then a large fleet."""
     _reviews(report)
     webhook_attack.run(report)
     webhook_fleet.run(report)
@@ -68,25 +68,25 @@ def _reviews(report: Report) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Where the server is, and how it is asked about itself."""
+    """The server's address, and the pipe for questions about the process."""
 
     process: Connection
     port: int
     authorities: str
 
     def cpu_seconds(self) -> float:
-        """What it has worked so far."""
+        """Return the CPU seconds that the server has used so far."""
         self.process.send("cpu")
         return float(self.process.recv())
 
     def judged(self) -> list[float]:
-        """What each review since the last question took of its thread's own time, in seconds."""
+        """Return the CPU seconds of its thread for each review since the last call."""
         self.process.send("judged")
         return list(self.process.recv())
 
 
 def _measure(report: Report, server: _Server, path: str, reviews: list[bytes]) -> None:
-    # Where an empty answer is late, the machine is busy with something else: then a late review says nothing.
+    # When even an empty answer is late, the machine is busy with something else, and a late review means nothing.
     _, _, idle = percentiles(_ask(server, "/healthz", []))
     report.add(f"webhook: an empty answer before {path}, p99", idle, "ms")
     server.judged()
@@ -104,12 +104,12 @@ def _measure(report: Report, server: _Server, path: str, reviews: list[bytes]) -
     rate = CLIENTS * REVIEWS / (time.perf_counter() - began)
     work = (server.cpu_seconds() - before) / (CLIENTS * REVIEWS)
     report.add(f"webhook: {path}, {CLIENTS} connections", rate, "reviews/s", budget=500, is_floor=True)
-    # Client and server share the machine: what one core does is what the server's own seconds of work say.
+    # Client and server share the machine, so the rate of one core is computed from the server's own CPU seconds.
     report.add(f"webhook: {path}, work", work * 1e3, "ms CPU a review", budget=2.0)
 
 
 def _ask(server: _Server, path: str, reviews: list[bytes]) -> list[float]:
-    """Send reviews on one connection, or ask without any; give the seconds of each."""
+    """Send reviews, or empty requests if there are none, on one connection; return the seconds of each."""
     trust = ssl.create_default_context(cadata=server.authorities)
     connection = http.client.HTTPSConnection(_NAME, server.port, context=trust, timeout=30)
     times = []
@@ -129,7 +129,7 @@ def _ask(server: _Server, path: str, reviews: list[bytes]) -> list[float]:
 
 
 def _serve(process: Connection) -> None:
-    """Be the server, on one core."""
+    """Run the server on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     began = time.perf_counter()
     fleet = PublishedFleet(NVIDIA_DRIVER)
@@ -154,7 +154,7 @@ def _serve(process: Connection) -> None:
 
 
 def _timed(judge: Judge, taken: list[float]) -> Judge:
-    """Note what each judgement takes of its thread's own time."""
+    """Record the CPU time of its thread for each judgement."""
 
     def run(review: Any, waiting: Patience) -> Wire:
         began = time.thread_time()
@@ -167,7 +167,7 @@ def _timed(judge: Judge, taken: list[float]) -> Judge:
 
 
 def _slices() -> Iterator[dict[str, Any]]:
-    """Give the slices of the fleet; nodes differ in names and UUIDs, as real ones do."""
+    """Return the slices of the fleet; the nodes differ in names and UUIDs, as real ones do."""
     devices = json.dumps(
         [one.wire for one in fleet_of_profile("dgx-h100").devices if one.driver == NVIDIA_DRIVER][:GPUS]
     )
@@ -187,7 +187,7 @@ def _classes() -> list[dict[str, Any]]:
 
 
 def _written() -> list[dict[str, Any]]:
-    """Give every claim and template of examples/."""
+    """Return every claim and template of examples/."""
     paths = sorted((_ROOT / "examples" / "resourceclaims").glob("*.yaml"))
     objects = [one for path in paths for one in yaml.safe_load_all(path.read_text()) if one]
     return [one for one in objects if one["kind"] in {"ResourceClaim", "ResourceClaimTemplate"}]
@@ -198,7 +198,7 @@ def _with_selectors() -> list[bytes]:
 
 
 def _with_configs() -> list[bytes]:
-    """The same with two configs each, of which one in four is wrong."""
+    """Return the same claims with two configs each, of which one in four is wrong."""
     reviews = []
     for number, one in enumerate(_written()):
         interval = "Forever" if number % 4 == 0 else "Long"
@@ -216,7 +216,7 @@ def _config(sharing: dict[str, Any]) -> dict[str, Any]:
 
 
 def _review(obj: dict[str, Any]) -> bytes:
-    """Write a review with what an API server puts around an object."""
+    """Return a review with everything that an API server puts around an object."""
     kind = {"group": "resource.k8s.io", "version": "v1", "kind": obj["kind"]}
     resource = {"group": "resource.k8s.io", "version": "v1", "resource": f"{obj['kind'].lower()}s"}
     managed = [{"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:devices": {"f:requests": {}}}}}]

@@ -1,7 +1,7 @@
-"""The webhook as a process of its own, under everything that somebody who reaches its port can send.
+"""The webhook as a separate process, under everything that a client which reaches its port can send.
 
-What is measured: the peak of its memory, the largest answer, how long it works for one review, and how long honest
-reviews of configs wait meanwhile.
+Measured are the peak of its memory, the largest answer, how long it works for one review, and how long honest reviews
+of configs wait meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 
 NODES = 20
 HONEST = 300
-LIMIT_MIB = 160.0  # of 256 that the chart allows
+LIMIT_MIB = 160.0  # of the 256 that the chart allows
 _STRANGERS = 600
 _MIB = 1 << 20
 _HEAD = (
@@ -32,7 +32,7 @@ _HEAD = (
 
 
 def run(report: Report) -> None:
-    """Attack it in every way, one after the other."""
+    """Run every attack, one after the other."""
     with webhook(NODES) as running:
         running.until_it_knows("none of the", review_of(f'device.driver == "{NVIDIA_DRIVER}" && false'))
         report.add("webhook attacked: memory before", running.mib("VmRSS"), "MiB")
@@ -47,7 +47,7 @@ def run(report: Report) -> None:
 
 
 def _answers(report: Report, running: Webhook) -> None:
-    """The largest answer to a claim full of faults."""
+    """Report the size of the largest answer to a claim full of faults."""
     wrong = {"apiVersion": "x" * 5000, "kind": "GpuConfig", **{f"{number:04}" + "y" * 40: 1 for number in range(100)}}
     configs = [{"opaque": {"driver": NVIDIA_DRIVER, "parameters": wrong}}] * 32
     obj = {"metadata": {"name": "n"}, "spec": {"devices": {"config": configs}}}
@@ -57,7 +57,7 @@ def _answers(report: Report, running: Webhook) -> None:
 
 
 def _expensive(report: Report, running: Webhook) -> None:
-    """What one review of 32 x 32 expensive selectors costs: to a caller that waits, and to one that goes away."""
+    """Measure what one review of 32 x 32 expensive selectors costs, whether or not the client waits for it."""
     body, began, worked = _hostile(32 * 32), time.perf_counter(), running.cpu_seconds()
     with contextlib.suppress(OSError, http.client.HTTPException):
         running.ask("/selectors", body, 60.0)
@@ -78,7 +78,7 @@ _numbers = itertools.count()
 
 
 def _hostile(count: int) -> bytes:
-    """A claim whose selectors the API server accepts, each for seconds of work, none seen before."""
+    """Return a claim with selectors that the API server accepts, each new and seconds of work."""
     ten = "[1,2,3,4,5,6,7,8,9,10]"
     fold = f"{ten}.all(a,{ten}.all(b,{ten}.all(c,{ten}.all(d,a+b+c+d>0))))"
     expressions = [f'device.driver == "{NVIDIA_DRIVER}" && {next(_numbers)} >= 0 && {fold}' for _ in range(count)]
@@ -86,7 +86,7 @@ def _hostile(count: int) -> bytes:
 
 
 def _honest(running: Webhook) -> float:
-    """Ask honest reviews of configs, each on a connection of its own; return p99 in milliseconds."""
+    """Send honest reviews of configs, each on its own connection; return p99 in milliseconds."""
     config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
     devices = {"config": [{"opaque": {"driver": NVIDIA_DRIVER, "parameters": config}}]}
     obj = {"metadata": {"name": "n"}, "spec": {"devices": devices}}
@@ -102,7 +102,7 @@ def _honest(running: Webhook) -> float:
 
 @contextmanager
 def _many(count: int, work: Callable[[], None]) -> Iterator[None]:
-    """Have threads do something again and again."""
+    """Repeat an action in many threads for the duration of a block."""
     is_over = threading.Event()
 
     def again() -> None:
@@ -123,7 +123,7 @@ def _many(count: int, work: Callable[[], None]) -> Iterator[None]:
 
 
 def _large(running: Webhook) -> Any:
-    """Bodies of the largest size that is read, which take the most as values or as texts."""
+    """Return the attack with bodies of the largest accepted size that use the most memory as values or as texts."""
     room = 3 * _MIB - len(_HEAD) - 20
     bodies = itertools.cycle(
         f'{_HEAD}"x":{text}}}}}'.encode()
@@ -152,7 +152,7 @@ def _selectors(running: Webhook) -> Any:
 
 @contextmanager
 def _strangers(running: Webhook) -> Iterator[None]:
-    """Connections that stop half way: before the handshake, in a head, in a body of 3 MiB."""
+    """Open connections that stop half way: before the handshake, in a head, in a body of 3 MiB."""
     held: list[Any] = []
     for number in range(_STRANGERS):
         with contextlib.suppress(OSError):

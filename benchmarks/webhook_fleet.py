@@ -1,7 +1,7 @@
-"""The webhook as a process of its own, against an API server with the slices of 10,000 nodes that are cut on demand.
+"""The webhook as a separate process; its API server has the slices of 10,000 nodes with MIG partitions on demand.
 
-The server makes its pages up as they are asked for, and on request says of every slice that it changed. What is
-measured is the peak of the process's resident memory (VmHWM): while the list is read, and when everything has changed.
+The server generates its pages when they are asked for, and on request reports a change of every slice. Measured is the
+peak of the process's resident memory (VmHWM): while the list is read, and when everything has changed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(report: Report) -> None:
     """Read the list of the fleet, and follow a rollout that changes every slice."""
     attribute = f'device.attributes["{NVIDIA_DRIVER}"]'
     nothing = f'{attribute}.productName == "nothing"'
-    older = f'{attribute}.driverVersion.compareTo(semver("581.0.0")) < 0'  # before the rollout
+    older = f'{attribute}.driverVersion.compareTo(semver("581.0.0")) < 0'  # true before the rollout
     with webhook(NODES) as running:
         seconds = running.until_it_knows(f"none of the {running.devices} devices", review_of(nothing))
         fleet = f"{NODES} nodes cut on demand, {running.devices} devices"
@@ -77,7 +77,7 @@ class Fleet:
         self.size = nodes * len(self.texts)
 
     def slice_text(self, number: int, version: int) -> str:
-        """Write one slice."""
+        """Return the JSON text of one slice."""
         node, index = divmod(number, len(self.texts))
         name, text = f"node-{node}", self.texts[index].replace(_NODE, f"node-{node}")
         for at, uuid in enumerate(self.uuids):
@@ -93,7 +93,7 @@ class Fleet:
 
 
 def serve(process: Connection, nodes: int) -> None:
-    """Be the API server. Every message makes all slices change once more."""
+    """Run the API server. Every message on the pipe makes all slices change once more."""
     fleet, state = Fleet(nodes), {"version": 1}
 
     class Handler(BaseHTTPRequestHandler):
@@ -153,7 +153,7 @@ def serve(process: Connection, nodes: int) -> None:
 
 
 class Webhook:
-    """`dra-driver webhook` as a process, over such a server."""
+    """A `dra-driver webhook` process that uses such a server."""
 
     def __init__(self, nodes: int, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -180,11 +180,11 @@ class Webhook:
         )  # fmt: skip
 
     def change_all(self) -> None:
-        """Have every slice change."""
+        """Make every slice change."""
         self._ours.send(True)
 
     def ask(self, path: str, review: bytes, timeout_s: float = 30.0) -> dict[str, Any]:
-        """Ask one review. Raises: OSError, HTTPException."""
+        """Send one review and return the answer. Raises: OSError, HTTPException."""
         connection = http.client.HTTPSConnection(NAME, self.port, context=self.trust, timeout=timeout_s)
         try:
             connection.request("POST", path, review)
@@ -194,19 +194,19 @@ class Webhook:
             connection.close()
 
     def mib(self, field: str) -> float:
-        """Read VmRSS or VmHWM."""
+        """Return VmRSS or VmHWM in MiB."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) / 1024
         raise RuntimeError(field)
 
     def cpu_seconds(self) -> float:
-        """What it has worked so far."""
+        """Return the CPU seconds that the process has used so far."""
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def until_it_knows(self, text: str, review: bytes) -> float:
-        """Wait until a warning holds a text; return the seconds that it took."""
+        """Wait until a warning contains a text; return the seconds that it took."""
         began = time.perf_counter()
         while time.perf_counter() - began < _LONGEST_SECONDS:
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -218,7 +218,7 @@ class Webhook:
         raise RuntimeError(f"nothing said of {text}")
 
     def stop(self) -> None:
-        """End both."""
+        """End both processes."""
         self.process.terminate()
         self.process.wait(20)
         self._api.terminate()
@@ -227,7 +227,7 @@ class Webhook:
 
 @contextlib.contextmanager
 def webhook(nodes: int) -> Iterator[Webhook]:
-    """Run one."""
+    """Run a webhook over the fleet for the duration of a block."""
     with tempfile.TemporaryDirectory() as folder:
         running = Webhook(nodes, Path(folder))
         try:
@@ -237,7 +237,7 @@ def webhook(nodes: int) -> Iterator[Webhook]:
 
 
 def review_of(*expressions: str, kind: str = "ResourceClaim") -> bytes:
-    """Write a review of a claim with these selectors."""
+    """Return a review of a claim with these selectors."""
     wanted = {
         "deviceClassName": NVIDIA_DRIVER,
         "selectors": [{"cel": {"expression": one}} for one in expressions],

@@ -1,4 +1,4 @@
-"""World: an API server, the agent and a kubelet's connection, each where it would be: in processes of their own."""
+"""World: an API server, the agent and a kubelet's connection, in separate processes as on a real node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.stdin.read()
 
 
 class World:
-    """Folders, the API and the agent of one measurement."""
+    """The folders, the API server and the agent of one measurement."""
 
     def __init__(self, folder: Path, api: KubeApi) -> None:
         self.folder, self.api = folder, api
@@ -44,7 +44,7 @@ class World:
         self.started_at = 0.0
 
     def start_agent(self, hardware: str, *flags: str) -> None:
-        """Start the real agent; `started_at` is the moment before the process existed."""
+        """Start the real agent; `started_at` is the moment before its process existed."""
         command = [sys.executable, "-m", "dra_driver", "agent", "--node-name", NODE, "--hardware", hardware]
         command += ["--kubeconfig", f"{self.folder}/kubeconfig", "--cdi-root", f"{self.folder}/cdi"]
         command += ["--kubelet-registrar-directory-path", f"{self.folder}/reg"]
@@ -57,7 +57,7 @@ class World:
         return self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
 
     def wait_for_slices(self, devices: int = 1) -> float:
-        """Give the seconds from the agent's start until so many devices are in the API server."""
+        """Return the seconds from the agent's start until this many devices are in the API server."""
         while True:
             slices = self.slices()
             if sum(len(s["spec"].get("devices", ())) for s in slices) >= devices:
@@ -67,7 +67,7 @@ class World:
             time.sleep(0.002)
 
     def plugin(self) -> Plugin:
-        """Register as a kubelet would, and connect to the service."""
+        """Register the plugin as a kubelet would, and connect to its service."""
         deadline = time.monotonic() + 10
         while not (sockets := list((self.folder / "reg").glob("*.sock"))):
             if time.monotonic() > deadline:
@@ -98,7 +98,7 @@ class World:
         return self.api.request("PUT", f"{RESOURCES}/namespaces/default/resourceclaims/{name}/status", body=claim)
 
     def rss_mib(self) -> float:
-        """Resident memory of the agent."""
+        """Return the agent's resident memory in MiB."""
         assert self.agent is not None
         for line in Path(f"/proc/{self.agent.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -119,7 +119,7 @@ class World:
 
 @contextmanager
 def world(version: str = "1.35") -> Iterator[World]:
-    """Give a fresh world; everything it started is ended."""
+    """Yield a fresh world; everything that it started is ended afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="drab"))
     memory = Path(tempfile.mkdtemp(prefix="drab", dir="/dev/shm"))  # /var/run/cdi is a tmpfs on a node
     server = subprocess.Popen(
@@ -143,7 +143,7 @@ def world(version: str = "1.35") -> Iterator[World]:
 
 
 def profile(folder: Path, gpus: int) -> Path:
-    """Write a profile of `gpus` whole GPUs of one model (JSON is YAML)."""
+    """Write a fleet profile of `gpus` whole GPUs of one model (JSON is YAML)."""
     document: dict[str, Any] = {
         "about": f"{gpus} GPUs for a measurement",
         "nodeName": NODE,

@@ -1,9 +1,9 @@
-"""The table of every value in docs/install.md, from the chart's schema and defaults.
+"""The table of every value in docs/install.md, made from the chart's schema and defaults.
 
     python deploy/values_table.py [--check]
 
 In: values.schema.json (what each value is for), values.yaml (its default). Out: the part of the page between its two
-marks. `--check` writes nothing and exits 1 where the page is not up to date.
+marks. `--check` writes nothing and exits with 1 if the page is not up to date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def table() -> str:
-    """Give the table as Markdown."""
+    """Return the table as Markdown."""
     schema = json.loads((HERE / "helm" / "values.schema.json").read_text())
     values = yaml.safe_load((HERE / "helm" / "values.yaml").read_text())
     rows = [f"| `{name}` | {_text(default)} | {meaning} |" for name, default, meaning in _rows(schema, values, "")]

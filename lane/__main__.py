@@ -67,7 +67,7 @@ def _up(options: argparse.Namespace) -> int:
         cluster.keep_logs()
         cluster.stop()
         raise
-    # What a shell is to take over is all that stands on stdout: eval "$(… up)".
+    # Only what a shell evaluates goes to stdout: eval "$(… up)".
     print(f"export KUBECONFIG={cluster.kubeconfig}")
     print(f"export PATH={cluster.programs['kubectl'].parent}:$PATH")
     print(f"to take it down: python -m lane down {cluster.sandbox.root}", file=sys.stderr)
@@ -84,7 +84,7 @@ def _deploy(cluster: Cluster, profile: str) -> None:
 
 def _down(options: argparse.Namespace) -> int:
     known = Cluster.remains()
-    # A test run that goes on takes its own clusters down.
+    # A test run that is still going on takes down its own clusters.
     chosen = [one for one in known if not Cluster.is_owned(one) or Cluster.is_orphan(one)]
     if options.folders:
         chosen = [one for one in known if one.root in options.folders]

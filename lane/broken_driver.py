@@ -1,6 +1,6 @@
-"""The driver, broken on purpose: `python broken_driver.py FAULT agent …`. The lane must turn red and say why.
+"""The driver, broken on purpose: `python broken_driver.py FAULT agent …`. The lane must fail and say why.
 
-In: the name of a fault. Out: the tree's own agent, with one thing done wrong.
+In: the name of a fault. Out: this tree's agent, with one thing done wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.plugin.kubelet import registration, server
 
 
 def wrong_socket() -> None:
-    """Name a service socket to the kubelet that nobody serves."""
+    """Register a service socket with the kubelet that no server listens on."""
     true = registration.Registration.get_info
 
     def get_info(self: Any, *arguments: Any) -> Any:
@@ -27,7 +27,7 @@ def wrong_socket() -> None:
 
 
 def wrong_device() -> None:
-    """Report another device than the one that was allocated."""
+    """Report a device other than the one that was allocated."""
     true = server._encode
 
     def encode(*arguments: Any, **named: Any) -> Any:
@@ -39,7 +39,7 @@ def wrong_device() -> None:
 
 
 def missing_cdi_file() -> None:
-    """Name CDI devices that no file defines."""
+    """Report CDI devices that no file defines."""
     true = server.PluginServer._prepare
 
     def prepare(self: Any, *arguments: Any) -> Any:

@@ -1,6 +1,6 @@
 """The chart on a cluster: the built image on its nodes, and helm to install, upgrade and uninstall.
 
-In: a cluster. Out: releases, and what their agents say. Never: a registry; the image is imported on each node.
+In: a cluster. Out: releases, and what their agents report. No registry is used; the image is imported on each node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHART = REPOSITORY / "deploy" / "helm"
 
 @functools.cache
 def image() -> Path:
-    """Build the image of this tree, unless that was done; return the archive. Workers take turns."""
+    """Build the image of this tree unless it exists, and return the archive. Workers take turns."""
     output = REPOSITORY / "build" / "image"
     output.mkdir(parents=True, exist_ok=True)
     archive, stamp, sources = output / "image.tar", output / "sources", _sources()
@@ -44,7 +44,7 @@ def image() -> Path:
 
 
 def _sources() -> str:
-    """Digest everything that the image is made of."""
+    """Return a digest of everything that the image is made of."""
     made_of = ["pyproject.toml", "requirements.lock", "deploy/image/*", "dra_driver/**/*"]
     digest = hashlib.sha256(f"{REPOSITORY_NAME}:{TAG}".encode())
     for path in sorted({path for pattern in made_of for path in REPOSITORY.glob(pattern)}):
@@ -63,7 +63,7 @@ class Chart:
         for node in cluster.nodes:
             node.ctr("images", "import", str(image()))
             node.ctr("images", "tag", f"{REPOSITORY_NAME}:{TAG}", f"localhost/dra-driver:{__version__}")
-            # The places that values which nobody set name. Device plugins' folder is there already.
+            # The folders that the default values name. The folder of device plugins exists already.
             for outside, inside in (
                 (node.registry, "/var/lib/kubelet/plugins_registry"),
                 (node.plugins, "/var/lib/kubelet/plugins"),
@@ -72,7 +72,7 @@ class Chart:
                 node.run("sh", "-ec", f"mkdir -p {inside} && mount --bind {outside} {inside}")
 
     def values(self, node: Node, **changed: str) -> list[str]:
-        """Return the values of scenarios: the lane's image, simulated hardware, one node."""
+        """Return the values for scenarios: the lane's image, simulated hardware, one node."""
         chosen = {
             "image.repository": REPOSITORY_NAME,
             "image.tag": TAG,
@@ -85,7 +85,7 @@ class Chart:
         return [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
 
     def helm(self, *arguments: str, timeout: float = 150) -> str:
-        """Run helm as the administrator. Raises: SubprocessError with what helm said."""
+        """Run helm as the administrator. Raises: SubprocessError with helm's output."""
         command = [str(self.helm_program), f"--kubeconfig={self.cluster.kubeconfig}", "-n", NAMESPACE, *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
@@ -98,7 +98,7 @@ class Chart:
         return self.helm("upgrade", RELEASE, str(CHART), *options, *self.values(node, **changed))
 
     def install_plainly(self) -> str:
-        """Install as somebody does who sets nothing."""
+        """Install as a user does who sets no values."""
         return self.helm("install", RELEASE, str(CHART), "--create-namespace", "--wait", "--timeout", "120s")
 
     def run(self, pod: str, *command: str) -> str:
@@ -106,7 +106,7 @@ class Chart:
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", *command)
 
     def in_agent(self, pod: str, code: str) -> str:
-        """Run Python in an agent's container; `agent()` gives the agent's folder in /proc, where every process is."""
+        """Run Python in an agent's container; there, `agent()` returns the agent's folder in /proc."""
         find = """import os
 from pathlib import Path
 def agent():
@@ -135,7 +135,7 @@ def agent():
         return self.cluster.api.list("Pod", NAMESPACE, labelSelector="app.kubernetes.io/component=agent")
 
     def log(self, pod: str) -> str:
-        """Return what an agent has logged."""
+        """Return the log of an agent."""
         return self.cluster.kubectl("logs", "-n", NAMESPACE, pod)
 
     def slices(self, node: Node) -> list[dict[str, Any]]:
@@ -144,9 +144,9 @@ def agent():
         return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
 
     def devices(self, node: Node) -> list[str]:
-        """Name the published devices of a node."""
+        """Return the names of a node's published devices."""
         return [device["name"] for found in self.slices(node) for device in found["spec"].get("devices", [])]
 
     def published(self, node: Node, seconds: float = 30) -> list[str]:
-        """Wait until there are devices."""
+        """Wait until devices are published."""
         return until(f"devices on {node.name}", lambda: self.devices(node), seconds)

@@ -1,8 +1,8 @@
 """A whole Kubernetes on this machine: `with Cluster() as c:`.
 
 In: a Kubernetes version, gates on or off, a number of nodes. Out: an API server to talk to, nodes that run pods, the
-driver's agent on any of them. The logs of all components are kept when the block ends with an exception.
-Never: anything left behind, whatever the way the block was left; `Cluster.remains` finds what a killed owner left.
+driver's agent on any of them. The logs of all components are kept when the block ends with an exception. Nothing is
+left behind, however the block ends; `Cluster.remains` finds what a killed owner left.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from lane.pki import CLUSTER_IP, Authority
 from lane.sandbox import Sandbox, until
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-# A registration socket's path ends 60 bytes and more below the kubelet's folder, and holds 107 in all.
+# A registration socket's path is at least 60 bytes longer than the kubelet's folder, and at most 107 bytes in all.
 PLACE = Path("/tmp")
 PREFIX = "dra-"
 
 
 class Cluster:
-    """One cluster; several may live at a time, each in its own sandbox.
+    """One cluster; several may exist at a time, each in its own sandbox.
 
-    `resync` is how long a kubelet waits (and up to half as long again) before it tries a failed Prepare again.
+    `resync` is how long a kubelet waits (and up to half as long again) before it retries a failed Prepare.
     `pod_security` is the level of namespaces that have no label of their own.
     """
 
@@ -89,11 +89,11 @@ class Cluster:
 
     @property
     def keeps_gated(self) -> bool:
-        """Tell whether the fields behind feature gates are kept: the gates are on by default from 1.36."""
+        """Return whether the fields behind feature gates are kept: the gates are on by default from 1.36."""
         return self.gates or self.version >= "1.36"
 
     def start(self) -> None:
-        """Bring everything up and wait until every node is Ready."""
+        """Start everything and wait until every node is Ready."""
         started = time.monotonic()
         self.sandbox.create()
         self._addresses()
@@ -116,9 +116,9 @@ class Cluster:
         Daemon.reap()
 
     def restart_api_server(self) -> None:
-        """Bring the API server back after an outage; its clients start afresh.
+        """Start the API server again after an outage, and restart its clients.
 
-        Left alone they would come back as well, a minute later: that much they back off.
+        They would reconnect by themselves as well, but only a minute later, because they back off.
         """
         self.api_server.start()
         self.api_server.until("ready", self.api.ready, 90)
@@ -127,7 +127,7 @@ class Cluster:
             client.start()
 
     def keep_logs(self) -> Path | None:
-        """Copy the components' logs out of the sandbox; return where they lie."""
+        """Copy the components' logs out of the sandbox; return their folder."""
         logs = self.sandbox.root / "log"
         if not logs.is_dir():
             return None
@@ -139,7 +139,7 @@ class Cluster:
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Run kubectl as the administrator.
 
-        Raises: SubprocessError with what kubectl said.
+        Raises: SubprocessError with kubectl's output.
         """
         command = [str(self.programs["kubectl"]), f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, check=False, input=stdin, capture_output=True, text=True, timeout=timeout)
@@ -154,7 +154,7 @@ class Cluster:
         return [content for file in files for content in yaml.safe_load_all(file.read_text()) if content]
 
     def node_token(self, node: str, account: str, namespace: str) -> str:
-        """Mint a token of a ServiceAccount that is bound to a node, as a pod on that node would carry it."""
+        """Return a token of a ServiceAccount that is bound to a node, as a pod on that node would have it."""
         path = self.api.path("ServiceAccount", account, namespace) + "/token"
         bound = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": self.api.get("Node", node)["metadata"]["uid"]}
         request = {
@@ -172,7 +172,7 @@ class Cluster:
     def audited(self, *verbs: str, resource: str = "resourceslices") -> list[dict[str, Any]]:
         """Return the finished requests of the driver's ServiceAccounts so far, in order."""
         log = self.sandbox.root / control_plane.AUDIT
-        # The last line may still be in the writing.
+        # The last line may not be complete yet.
         lines = log.read_text().split("\n")[:-1] if log.exists() else []
         events = [json.loads(line) for line in lines]
         return [
@@ -185,25 +185,25 @@ class Cluster:
 
     @classmethod
     def sweep(cls) -> None:
-        """Take down what test runs left that were killed; a cluster of `up` has no owner and stays."""
+        """Take down what killed test runs left; a cluster of `up` has no owner and stays."""
         for sandbox in cls.remains():
             if cls.is_orphan(sandbox):
                 sandbox.destroy()
 
     @staticmethod
     def remains() -> list[Sandbox]:
-        """Return the sandboxes that lie on this machine, those of killed owners included."""
+        """Return the sandboxes that exist on this machine, including those of killed owners."""
         found = [root for root in PLACE.glob(f"{PREFIX}*") if (root / "owner").exists() or (root / "sysctls").exists()]
         return [Sandbox(root) for root in sorted(found)]
 
     @staticmethod
     def is_owned(sandbox: Sandbox) -> bool:
-        """Tell whether a sandbox belongs to a test run, be it alive or dead."""
+        """Return whether a sandbox belongs to a test run, alive or dead."""
         return (sandbox.root / "owner").exists()
 
     @classmethod
     def is_orphan(cls, sandbox: Sandbox) -> bool:
-        """Tell whether the test run that a sandbox belongs to has ended."""
+        """Return whether the test run that a sandbox belongs to has ended."""
         if not cls.is_owned(sandbox):
             return False
         owner = (sandbox.root / "owner").read_text()
@@ -216,7 +216,7 @@ class Cluster:
         for node in self.nodes:
             run("ip", "addr", "add", f"{node.address}/16", "dev", BRIDGE)
         run("ip", "link", "set", BRIDGE, "up")
-        # Programs of a host look for a default route to learn their address.
+        # The components look for a default route to find their host's address.
         run("ip", "route", "add", "default", "via", "10.88.0.254", "dev", BRIDGE)
 
     def _identities(self) -> None:
@@ -271,7 +271,7 @@ class Cluster:
 
 
 def process(pid: int) -> str:
-    """Name a process for good: its number and when it began. Nothing follows the number of one that has ended."""
+    """Return a permanent name for a process: its number and its start time, because numbers are reused."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

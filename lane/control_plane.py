@@ -1,7 +1,7 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler of one cluster, as command lines.
 
-In: program paths, the folder, the authority. Out: daemons. Never: a default that a real cluster would not have, save
-what makes it small (no leader election, no fsync in etcd).
+In: program paths, the folder, the authority. Out: daemons. All settings are those of a real cluster, except what keeps
+it small (no leader election, no fsync in etcd).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ GATES = (
 )
 _SINCE = {"DRADeviceTaintRules": "1.35"}  # earlier versions refuse to start with a gate that they don't know
 API_VERSIONS = ("v1", "v1beta1", "v1beta2", "v1alpha3")
-# Every request of a ServiceAccount of the driver's namespace, with what was sent and what was stored.
+# Log every request of a ServiceAccount in the driver's namespace, with what was sent and what was stored.
 AUDIT = "audit.log"
 AUDITED = "system:serviceaccounts:dra-driver"
-# Inside the network namespace every port is free.
+# Every port is free inside the network namespace.
 ETCD = "http://127.0.0.1:2379"
 SERVER = f"https://{CLUSTER_IP}:443"
 
 
 def gates_of(version: str) -> tuple[str, ...]:
-    """Name our feature gates that a Kubernetes version knows."""
+    """Return those of our feature gates that a Kubernetes version knows."""
     return tuple(gate for gate in GATES if version >= _SINCE.get(gate, ""))
 
 
 def gate_flags(gates: tuple[str, ...]) -> list[str]:
-    """Return the feature gate flag of every component; without gates all are as the version has them."""
+    """Return the feature gate flag of every component; without gates all have the version's defaults."""
     return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in gates)] if gates else []
 
 
@@ -62,7 +62,7 @@ def etcd(sandbox: Sandbox, programs: Mapping[str, Path]) -> Daemon:
 def api_server(
     sandbox: Sandbox, programs: Mapping[str, Path], advertise: str, gates: tuple[str, ...], pod_security: str
 ) -> Daemon:
-    """Return the API server, on every address of the namespace, that of the `kubernetes` Service included."""
+    """Return the API server, on every address of the namespace, including that of the `kubernetes` Service."""
     pki = sandbox.root / "pki"
     runtime = ",".join(f"resource.k8s.io/{version}=true" for version in API_VERSIONS)
     argv = [
@@ -98,7 +98,10 @@ def api_server(
 
 
 def _admission(root: Path, pod_security: str) -> Path:
-    """Admit pods of the system's priority classes only where a quota allows them, as GKE does; and a level of pods."""
+    """Write the admission configuration: a pod security level, and priority classes limited by quota.
+
+    As on GKE, pods may use the system's priority classes only where a quota allows it.
+    """
     scope = {
         "scopeName": "PriorityClass",
         "operator": "In",

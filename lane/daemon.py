@@ -1,6 +1,6 @@
-"""One long-running program inside the sandbox: started, watched, stopped by its own pid, its output in a log.
+"""One long-running program inside the sandbox: started, watched, stopped by its own pid, with its output in a log.
 
-In: a name, a command line, the sandbox. Out: a running process. Never: a search for processes by name.
+In: a name, a command line, the sandbox. Out: a running process. Processes are never searched for by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lane.sandbox import Sandbox, until
 
 
 class DaemonDied(Exception):
-    """A program ended that was meant to run."""
+    """A program ended that was supposed to keep running."""
 
 
 class Daemon:
@@ -54,7 +54,7 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the program runs."""
+        """Return whether the program runs."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> Daemon:
@@ -79,7 +79,7 @@ class Daemon:
 
     @classmethod
     def reap(cls) -> None:
-        """Take note of the programs that have ended, so that the system may forget them."""
+        """Collect the exit codes of programs that have ended, so that no zombies are left."""
         cls.started = [process for process in cls.started if process.poll() is None]
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class Daemon:
             os.kill(self.pid, number)
 
     def stop(self, seconds: float = 20) -> int | None:
-        """Ask the program to end, insist after `seconds`, and return its exit code."""
+        """Ask the program to end, kill it after `seconds`, and return its exit code."""
         self.signal(signal.SIGTERM)
         try:
             return self.wait(seconds)
@@ -117,7 +117,7 @@ class Daemon:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def until(self, what: str, probe: Callable[[], object], seconds: float) -> None:
-        """Wait for a condition, failing at once with the log's end when the program ends before."""
+        """Wait for a condition; if the program ends first, fail at once with the end of its log."""
 
         def living() -> bool:
             self.check()

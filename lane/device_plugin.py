@@ -3,7 +3,7 @@
     python -m lane.device_plugin nvidia.com/gpu 4 [FOLDER]
 
 In: a resource, a number of devices, the kubelet's folder of device plugins. Out: devices in the node's allocatable, for
-as long as this process lives. Messages are written by hand: three fields need no generated code.
+as long as this process lives. Messages are encoded by hand, as three fields need no generated code.
 Source: Kubernetes device plugin API v1beta1.
 """
 
@@ -25,7 +25,7 @@ SERVICE = "v1beta1.DevicePlugin"
 
 
 def text(number: int, value: str | bytes) -> bytes:
-    """Encode a field of strings, bytes or messages of less than 128 bytes."""
+    """Return an encoded field of strings, bytes or messages of less than 128 bytes."""
     content = value.encode() if isinstance(value, str) else value
     assert len(content) < 128, value
     return bytes([number << 3 | 2, len(content)]) + content
@@ -39,7 +39,7 @@ class DevicePlugin:
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """Serve, register, wait."""
+        """Serve, register, and wait to be stopped."""
         server = grpc.server(ThreadPoolExecutor(max_workers=4))
         unary = grpc.unary_unary_rpc_method_handler
         handlers = {

@@ -1,6 +1,6 @@
-"""The machine under an agent, twice: the demo machine simulated, and one like it over a fake NVIDIA library.
+"""The machine under an agent, of two kinds: the simulated demo machine, and one like it over a fake NVIDIA library.
 
-In: the kind, a folder. Out: what `Agent` is started with. Never: hardware of this machine.
+In: the kind, a folder. Out: what `Agent` is started with. This machine's own hardware is never used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SIMULATED, NVML = KINDS = ("simulated", "nvml")
 def machine(
     kind: str, folder: Path, *, cut: Collection[int] | None = None, cuda: tuple[int, int] = (13, 0)
 ) -> dict[str, Any]:
-    """Make a machine with eight H100 in `folder`; return the agent's options that put it in place.
+    """Make a machine with eight H100 in `folder`; return the agent's options that select it.
 
-    `cut` are the GPUs that are cut in seven parts each (two are cut, unless told otherwise); `cuda` is an attribute
-    that tells two otherwise equal machines apart.
+    `cut` are the GPUs that are cut into seven partitions each (two by default); `cuda` is an attribute that
+    distinguishes two otherwise equal machines.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if kind == NVML:

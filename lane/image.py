@@ -1,6 +1,6 @@
 """Container images without a registry: one layer, written as an OCI archive for `ctr images import`.
 
-In: a static busybox. Out: a tar. Never: a network.
+In: a static busybox. Out: a tar. No network is used.
 Source: OCI image format (image-layout, manifest, configuration).
 """
 
@@ -20,7 +20,7 @@ APPLETS = ("sh", "sleep", "cat", "env", "ls", "wget", "true", "false", "stat", "
 
 
 def write(archive: Path, reference: str, busybox: Path, command: Sequence[str]) -> None:
-    """Write an archive that holds one image: busybox, links to its applets, and a command."""
+    """Write an archive of one image: busybox, links to its applets, and a command."""
     layer = _layer(busybox)
     configuration = _json(
         {

@@ -1,9 +1,9 @@
 """One node: a kubelet and a containerd of its own, in a mount namespace of its own.
 
-In: the sandbox, program paths, an index. Out: a node that can be booted, restarted, rebooted, and asked what it holds.
-The mount namespace makes the fixed paths (`/var/lib/kubelet/device-plugins`, `/run/containerd`, `/var/log/containers`,
-the boot id) private: nothing of them is left on the machine, and two nodes do not meet.
-Never: a path longer than a unix socket's name allows.
+In: the sandbox, program paths, an index. Out: a node that can be booted, restarted, rebooted, and inspected. The mount
+namespace makes the fixed paths (`/var/lib/kubelet/device-plugins`, `/run/containerd`, `/var/log/containers`, the boot
+id) private: nothing of them is left on the machine, and two nodes do not interfere. No path is longer than a unix
+socket's name may be.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 
 
 class Node:
-    """A node of the cluster; index 1 has the bridge's first address, which pods use as their gateway."""
+    """A node of the cluster. The node with index 1 has the bridge's first address, which pods use as their gateway."""
 
     def __init__(
         self, sandbox: Sandbox, programs: Mapping[str, Path], index: int, *, gates: tuple[str, ...], resync: str
@@ -109,7 +109,7 @@ class Node:
         self.start_kubelet()
 
     def start_runtime(self) -> None:
-        """Boot all of the node but the kubelet (it needs no API server)."""
+        """Start everything on the node except the kubelet; this needs no API server."""
         for folder in (self.base, self.cdi, self.base / "net", self.registry, self.plugins):
             folder.mkdir(parents=True, exist_ok=True)
         self.sandbox.group(self.group)
@@ -119,7 +119,7 @@ class Node:
         self._enter_mounts()
         self._write_configuration()
         self.containerd = self.daemon("containerd", [self.programs["containerd"], "-c", self.base / "containerd.toml"])
-        # containerd finds its shim on PATH.
+        # containerd looks for its shim on PATH.
         self.containerd.environment["PATH"] = f"{self.programs['containerd'].parent}:/usr/sbin:/usr/bin:/sbin:/bin"
         self.containerd.start()
         socket = Path(f"/proc/{self._holder_pid()}/root{RUNTIME_SOCKET}")
@@ -142,7 +142,7 @@ class Node:
         self.kubelet.start()
 
     def reboot(self) -> None:
-        """Lose what a reboot loses: every process, mount and cgroup, /run, the CDI folder, the boot id."""
+        """Remove what a reboot removes: every process, mount and cgroup, /run, the CDI folder, the boot id."""
         self.sandbox.kill(self.group)
         for process in (self.kubelet, self.containerd, self._holder):
             if process is not None:
@@ -174,7 +174,7 @@ class Node:
         return {line.split()[4] for line in lines}
 
     def ctr(self, *arguments: str) -> str:
-        """Ask containerd."""
+        """Run containerd's `ctr` and return its output."""
         return self.run(str(self.programs["ctr"]), "-a", RUNTIME_SOCKET, "-n", "k8s.io", *arguments)
 
     def _holder_pid(self) -> int:

@@ -1,7 +1,7 @@
-"""Hardware for a node's agent that is the real NVIDIA vendor over a fake library: eight H100, two of them cut by MIG.
+"""Hardware for a node's agent: the real NVIDIA vendor over a fake library, with eight H100, two of them cut by MIG.
 
-In: a folder. Out: flags and environment for the agent, and the machine's state to change under it.
-Never: a device that a container could not open; every node is the null device.
+In: a folder. Out: flags and environment for the agent, and the machine's state, which scenarios change while it runs.
+Every device node is the null device, so that containers can open it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NvmlMachine:
 
     @property
     def flags(self) -> list[str]:
-        """Return the agent's flags that put this machine in place of the real one."""
+        """Return the agent's flags that select this machine instead of the real one."""
         roots = self.node.roots
         return [
             *("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev),
@@ -44,15 +44,15 @@ class NvmlMachine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what the agent needs to load the fake library."""
+        """Return the environment in which the agent loads the fake library."""
         return environment(self.library, self.folder / "state")
 
     def write(self) -> None:
-        """Let the library see the state."""
+        """Write the state, so that the library sees it."""
         self.state.write(self.folder / "state")
 
     def heal(self) -> None:
-        """Take every fault away."""
+        """Remove every fault."""
         self.state.faults.clear()
         for gpu in self.state.gpus:
             gpu.heal()

@@ -1,7 +1,7 @@
 """NVIDIA's driver, as far as a take-over sees it: our name, its own pool and device names, a CDI file for each claim.
 
-In: a cluster, a node, devices. Out: slices, pods that run on their claims, and sockets that end with `stop`.
-It runs in this process; the kubelet calls it over its socket. Never: a look at hardware; every node is the null device.
+In: a cluster, a node, devices. Out: slices, pods that run on their claims, and sockets that `stop` removes. It runs in
+this process; the kubelet calls it over its socket. It has no hardware: every device node is the null device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.support.stand_in_plugin import StandInPlugin
 
 
 class OtherDriver:
-    """Registered under our driver's name on the stage's node, until it is stopped."""
+    """A driver that is registered under our driver's name on the stage's node, until it is stopped."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.node = stage, stage.node
         self.plugin = StandInPlugin(self.node.kubelet_root, DRIVER, name="other-driver").start()
 
     def publish(self, names: Sequence[str]) -> None:
-        """Publish devices of these names, each with its place in the list as `index`."""
+        """Publish devices of these names, each with its position in the list as `index`."""
         kinds = ["mig" if "-mig-" in name else "gpu" for name in names]
         attributes = [{"type": {"string": kind}, "index": {"int": index}} for index, kind in enumerate(kinds)]
         devices = [{"name": name, "attributes": found} for name, found in zip(names, attributes, strict=True)]
@@ -37,7 +37,7 @@ class OtherDriver:
         self.names = tuple(names)
 
     def run(self, pod: str, device: str) -> None:
-        """Let a pod run on one of the devices, by a claim of its name."""
+        """Start a pod on one of the devices, with a claim of the same name."""
         selector = f'device.attributes["{DRIVER}"].index == {self.names.index(device)}'
         kind = "mig.nvidia.com" if "-mig-" in device else "gpu.nvidia.com"
         request = workload.request("gpu", kind, selector)
@@ -51,7 +51,7 @@ class OtherDriver:
         assert self.stage.seen(pod).environment["PREPARED_BY"] == "other"
 
     def stop(self) -> None:
-        """Go away, as an uninstalled plugin does: the sockets vanish, what was prepared stays."""
+        """Remove the sockets as an uninstalled plugin does; what was prepared stays."""
         self.plugin.stop()
 
     def _write(self, uid: str, device: str) -> str:

@@ -1,6 +1,6 @@
 """The driver as another version might be: `python other_version.py WHAT agent …`, for upgrades and downgrades.
 
-In: what differs. Out: the tree's own agent, with that one thing otherwise.
+In: what differs. Out: this tree's agent with that one difference.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable
 
 from dra_driver.__main__ import main
 from dra_driver.model import names
-from dra_driver.plugin.ledger import ledger
+from dra_driver.plugin.ledger import ledger_file, ledger_rows
 from dra_driver.plugin.neighbours import old_names as renamed_devices
 
 
 def renamed() -> None:
-    """Name devices otherwise: `card-0000-65-00-0`."""
+    """Use other device names: `card-0000-65-00-0`."""
     true = names.gpu_name
     names.gpu_name = lambda address: true(address).replace("gpu-", "card-")
     renamed_devices._OURS = re.compile(renamed_devices._OURS.pattern.replace("gpu-", "card-"))
 
 
 def newer_ledger() -> None:
-    """Keep a ledger of the next minor version, with a column and a table that this version does not know."""
+    """Use a ledger of the next minor version, with a column and a table that this version does not know."""
     column = "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'"
     table = "CREATE TABLE IF NOT EXISTS colours (claim_uid TEXT PRIMARY KEY, colour TEXT NOT NULL)"
-    ledger.MINOR += 1
-    ledger._GROWN = (*ledger._GROWN, column, table)
-    version = f"PRAGMA user_version={ledger.MAJOR * 1000 + ledger.MINOR}"
-    ledger._SCHEMA = (*ledger._SCHEMA[:-1], column, table, version)
+    ledger_file.MINOR = ledger_rows.MINOR = ledger_rows.MINOR + 1
+    ledger_rows.GROWN = (*ledger_rows.GROWN, column, table)
+    version = f"PRAGMA user_version={ledger_rows.MAJOR * 1000 + ledger_rows.MINOR}"
+    ledger_rows.SCHEMA = (*ledger_rows.SCHEMA[:-1], column, table, version)
 
 
 WHAT: dict[str, Callable[[], None]] = {"renamed": renamed, "newer-ledger": newer_ledger}

@@ -1,6 +1,6 @@
-"""Keys, certificates, tokens and kubeconfigs of one cluster, made on the fly with the openssl command.
+"""Keys, certificates, tokens and kubeconfigs of one cluster, made when needed with the openssl command.
 
-In: a folder, the cluster's addresses. Out: files. Never: a key that outlives the cluster.
+In: a folder, the cluster's addresses. Out: files. No key outlives the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Authority:
             *("req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=cluster-lane-ca"),
             *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-keyout", "ca.key", "-out", "ca.crt"),
         )
-        # ServiceAccount tokens: signed with the private, checked with the public half.
+        # ServiceAccount tokens are signed with the private and checked with the public half.
         self._openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "sa.key")
         self._openssl("ec", "-in", "sa.key", "-pubout", "-out", "sa.pub")
 
@@ -42,7 +42,7 @@ class Authority:
         )
 
     def token(self, user: str, *groups: str) -> str:
-        """Add a static token for a user; the API server reads the file once, at its start."""
+        """Add a static token for a user; the API server reads the file only once, when it starts."""
         token = secrets.token_hex(16)
         self.tokens[user] = token
         with (self.folder / "tokens.csv").open("a") as file:

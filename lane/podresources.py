@@ -1,7 +1,7 @@
-"""The kubelet's PodResources v1 answer: which devices it believes each container holds.
+"""The kubelet's PodResources v1 answer: which devices each container holds, according to the kubelet.
 
-In: the kubelet's socket. Out: for each claim of a pod, the devices the driver reported. Never: the API server.
-Source: kubelet podresources/v1 (messages rebuilt here from the field numbers the scenarios need).
+In: the kubelet's socket. Out: for each claim of a pod, the devices that the driver reported.
+Source: kubelet podresources/v1 (messages rebuilt here from the field numbers that the scenarios need).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _STRING, _MESSAGE = 9, 11
 _ONE, _MANY = 1, 3
-# message → fields as (name, number, label, message it holds or "")
+# message → fields as (name, number, label, message that it contains or "")
 _MESSAGES = {
     "ListPodResourcesRequest": (),
     "ListPodResourcesResponse": (("pod_resources", 1, _MANY, "PodResources"),),
@@ -44,7 +44,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Held:
-    """One device of one claim in one container, as the kubelet tells it."""
+    """One device of one claim in one container, as the kubelet reports it."""
 
     container: str
     claim: str
@@ -55,7 +55,7 @@ class Held:
 
 
 def held(kubelet_root: Path, namespace: str, pod: str) -> list[Held]:
-    """Ask the kubelet which devices the containers of a pod hold."""
+    """Return the devices that the containers of a pod hold, according to the kubelet."""
     with grpc.insecure_channel(f"unix:{kubelet_root / 'pod-resources' / 'kubelet.sock'}") as channel:
         call = channel.unary_unary(
             "/v1.PodResourcesLister/List",
@@ -76,7 +76,7 @@ def _devices(container: str, used: Any) -> list[Held]:
     devices: list[Held] = []
     before: set[str] = set()
     for device in used.claim_resources:
-        # Kubelets up to 1.36 repeat with each device the ids of those before it.
+        # Kubelets up to 1.36 repeat, with each device, the ids of the devices before it.
         own = tuple(item.name for item in device.cdi_devices if item.name not in before)
         before.update(own)
         place = (device.driver_name, device.pool_name, device.device_name)

@@ -1,8 +1,8 @@
 """Random worlds for the scheduler to allocate in: slices of a made-up driver, its classes, pods with their claims.
 
-In: a seed, the nodes, what the cluster's gates allow. Out: manifests that an API server takes; equal seeds give equal
-worlds. Each world has a driver, pools and classes of its own, complete pools and guarded selectors, so that any number
-of them live on one cluster without one seeing another.
+In: a seed, the nodes, what the cluster's gates allow. Out: manifests that an API server accepts; equal seeds give equal
+worlds. Each world has its own driver, pools and classes, complete pools and guarded selectors, so any number of them
+can exist on one cluster without affecting each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class World:
 def random_world(
     seed: int, nodes: list[str], zones: list[str], features: Features, namespace: str, *, has_counter_slices: bool
 ) -> World:
-    """Make the world of a seed. Before Kubernetes 1.35 counters stand in the slice of the devices that consume them."""
+    """Return the world of a seed. Before Kubernetes 1.35 counters are in the slice of the devices that consume them."""
     return _Maker(seed, nodes, zones, features, namespace, has_counter_slices=has_counter_slices).make()
 
 
@@ -137,7 +137,7 @@ class _Maker:
         return self.random.choice(policies)
 
     def _partitions(self) -> tuple[list[Wire], list[Wire]]:
-        """Cut one or two GPUs in two or three; each is there as a whole as well."""
+        """Cut one or two GPUs into two or three partitions each; each GPU is also offered whole."""
         sets, devices = [], []
         pieces = self.random.randint(2, 3)
         for gpu in range(self.random.randint(1, 2)):

@@ -1,7 +1,7 @@
 """Carry connections from this machine into the cluster's network namespace: `python relay.py FD HOST PORT`.
 
-In: a listening socket opened outside (a socket keeps the namespace it was made in). Out: a connection inside for each
-one accepted, bytes copied both ways. Never: a look at the bytes.
+In: a listening socket opened outside (a socket keeps the namespace in which it was made). Out: a connection inside for
+each accepted one, with bytes copied both ways, whatever they are.
 """
 
 from __future__ import annotations

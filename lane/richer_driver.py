@@ -1,6 +1,8 @@
-"""The driver with devices that need feature gates: `python richer_driver.py agent …`. What does a server make of them?
+"""The driver with devices that need feature gates: `python richer_driver.py agent …`.
 
-In: the agent's command line. Out: the tree's own agent; its first GPU has a taint that keeps pods away, its second one
+It shows what a server keeps of them.
+
+In: the agent's command line. Out: this tree's agent; its first GPU has a taint that keeps pods away, its second GPU one
 that only informs.
 """
 
@@ -27,7 +29,7 @@ RICHER = {
 
 
 def enrich() -> None:
-    """Change what the publisher is given."""
+    """Change what is passed to the publisher."""
     true = publisher.device_wire
 
     def device_wire(device: Any) -> Any:

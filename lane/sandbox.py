@@ -1,8 +1,8 @@
-"""The walls around one cluster: a network namespace, a cgroup tree, a short folder, the sysctls a kubelet changes.
+"""The isolation of one cluster: a network namespace, a cgroup tree, a short folder, the sysctls that a kubelet changes.
 
-In: a name. Out: commands that run inside, and one `destroy` that ends every process started inside and takes the walls
-down. Processes are found by the cgroup they were born in, so nothing depends on who started them or still lives.
-Never: a process, mount, namespace or setting that is not the cluster's own.
+In: a name. Out: commands that run inside, and one `destroy` that ends every process started inside and removes the
+isolation. Processes are found by the cgroup in which they were started, so it does not matter who started them or who
+still lives. No process, mount, namespace or setting outside the cluster is touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 CGROUPS = Path("/sys/fs/cgroup")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
-# The kubelet and the network plugins set these; the network's own ones live and die with the namespace.
+# Set by the kubelet and the network plugins; the network's own sysctls belong to the namespace and end with it.
 SYSCTLS = (
     "kernel/panic",
     "kernel/panic_on_oops",
@@ -39,15 +39,16 @@ SYSCTLS = (
 
 
 class NotInTime(Exception):
-    """Something that was waited for did not happen."""
+    """A condition was not met in time."""
 
 
 def until(what: str, probe: Callable[[], T], seconds: float, every: float = 0.1) -> T:
     """Poll `probe` until it returns something true, and return that.
 
-    First after `every` seconds, then less and less often, to a fifth: who waits long must not keep others from working.
+    The first pause is `every` seconds and later ones are longer, up to five times, because a long wait must not keep
+    other work from running. An AssertionError of the probe counts as "not yet".
 
-    An AssertionError of the probe counts as "not yet". Raises: NotInTime with what was waited for and the last answer.
+    Raises: NotInTime with what was waited for and the last answer.
     """
     deadline, pause = time.monotonic() + seconds, every
     while True:
@@ -72,7 +73,10 @@ def hierarchies() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The walls of the cluster whose files lie in `root`; its folder's name is also its name in the kernel."""
+    """The isolation of the cluster whose files are in `root`.
+
+    The name of that folder is also its name in the kernel.
+    """
 
     root: Path
 
@@ -83,7 +87,7 @@ class Sandbox:
 
     @property
     def net(self) -> str:
-        """Return the path of the network namespace: that of the process which holds it open."""
+        """Return the path of the network namespace, which is that of the process that keeps it open."""
         return f"/proc/{(self.root / 'holder').read_text().strip()}/ns/net"
 
     @property
@@ -93,13 +97,13 @@ class Sandbox:
         return (one if one.is_dir() else CGROUPS) / self.name
 
     def create(self) -> None:
-        """Put the walls up: folder, sysctl notes, cgroups, a network namespace with its loopback."""
+        """Create the folder, the record of sysctls, the cgroups, and a network namespace with its loopback."""
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / "sysctls").write_text("".join(f"{key}={_sysctl(key)}\n" for key in SYSCTLS if _sysctl(key)))
         for hierarchy in hierarchies():
             self.cgroup(hierarchy / self.name)
         self.group("control")
-        # Not `ip netns add`, which leaves a mount on /run/netns for good.
+        # `ip netns add` would leave a mount on /run/netns for good.
         join = f"echo $$ >{self.tracking}/control/daemons/cgroup.procs"
         hold = f"sh -c '{join} && exec setsid unshare --net sleep infinity' </dev/null >/dev/null 2>&1 & echo $!"
         pid = subprocess.run(["sh", "-c", hold], check=True, capture_output=True, text=True).stdout.strip()
@@ -109,9 +113,9 @@ class Sandbox:
         self.run("ip", "link", "set", "lo", "up")
 
     def cgroup(self, path: Path) -> None:
-        """Create a cgroup below ours; a new v1 cpuset is empty and takes nobody until it is filled.
+        """Create a cgroup below ours; a new v1 cpuset is empty and accepts no process until it is filled.
 
-        On v2 the parent hands its controllers down first: a kubelet wants to see them in its root.
+        On v2 the parent first delegates its controllers, because a kubelet expects them in its root.
         """
         if (path.parent / "cgroup.subtree_control").exists():
             for controller in (path.parent / "cgroup.controllers").read_text().split():
@@ -123,19 +127,19 @@ class Sandbox:
                 (path / file).write_text((path.parent / file).read_text())
 
     def group(self, name: str) -> None:
-        """Create a cgroup to track processes in: the control plane's, or one node's."""
+        """Create a cgroup in which to track processes: the control plane's, or one node's."""
         self.cgroup(self.tracking / name)
         self.cgroup(self.tracking / name / "daemons")
 
     def enter(self, *argv: str, mount: Path | None = None, group: str = "control") -> list[str]:
         """Return `argv` wrapped so that it runs in the namespaces (network, and a node's mounts) and in a cgroup."""
-        # The pid stays the same through all three: it is the daemon's own.
+        # The pid stays the same through all three commands, so it is the daemon's own.
         join = f'echo $$ >{self.tracking}/{group}/daemons/cgroup.procs && exec "$@"'
         mounts = [f"--mount={mount}"] if mount else []
         return ["sh", "-c", join, "sh", "nsenter", f"--net={self.net}", *mounts, "--", *argv]
 
     def run(self, *argv: str, mount: Path | None = None, group: str = "control", timeout: float = 60) -> str:
-        """Run a command inside, to its end, and return what it said on stdout."""
+        """Run a command inside to its end, and return its output."""
         command = self.enter(*argv, mount=mount, group=group)
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
@@ -143,7 +147,7 @@ class Sandbox:
         return done.stdout
 
     def fetch(self, port: int, path: str) -> str:
-        """GET a page that something inside serves on loopback; return its text, or what went wrong."""
+        """GET a page that is served on loopback inside; return its text, or what went wrong."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.sock = self._connected(port)
@@ -157,7 +161,7 @@ class Sandbox:
         return text if answer.status < 300 else f"error: {answer.status}: {text[-500:]}"
 
     def _connected(self, port: int) -> socket.socket:
-        """Connect to a port inside: a socket stays in the namespace of the thread that made it."""
+        """Connect to a port inside; a socket stays in the namespace of the thread that made it."""
 
         def connect() -> socket.socket:
             namespace = os.open(self.net, os.O_RDONLY)
@@ -172,7 +176,7 @@ class Sandbox:
             return thread.submit(connect).result()
 
     def pids(self, below: str = "") -> list[int]:
-        """Return the processes of the cluster, those of its containers included."""
+        """Return the processes of the cluster, including those of its containers."""
         found: list[int] = []
         for folder, _, _ in os.walk(self.tracking / below):
             with contextlib.suppress(OSError):
@@ -192,7 +196,7 @@ class Sandbox:
         until(f"processes of {self.name} gone", gone, seconds)
 
     def destroy(self) -> None:
-        """Take everything down; safe to repeat, and on the remains of a cluster whose owner was killed."""
+        """Take everything down; safe to repeat, also on the remains of a cluster whose owner was killed."""
         self.kill()
         for hierarchy in hierarchies():
             remove_cgroups(hierarchy / self.name)

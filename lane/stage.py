@@ -1,7 +1,7 @@
-"""One scenario's view of the cluster: run pods in its namespace, see what their containers saw, compare with the API.
+"""One scenario's view of the cluster: run pods in its namespace, and compare what their containers saw with the API.
 
-In: a cluster, a node, a namespace. Out: objects, and assertions that every scenario makes.
-Never: a scenario's own expectations.
+In: a cluster, a node, a namespace. Out: objects, and the assertions that every scenario makes. Expectations of a single
+scenario stay in the scenario.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lane.cluster import Cluster
 from lane.node import Node
 from lane.sandbox import until
 
-# A pod normally runs after two seconds. But a kubelet that once met a race of its own (the API server's node authorizer
-# may learn of a claim later than the kubelet) tries again only after 60 to 90 seconds.
+# A pod normally runs after two seconds. But a kubelet that hit a race of its own (the API server's node authorizer may
+# learn of a claim later than the kubelet) retries only after 60 to 90 seconds.
 PATIENCE = 130
 
 
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A namespace on a cluster, with one node to look at."""
+    """A namespace on a cluster, and the node to look at."""
 
     cluster: Cluster
     node: Node
@@ -54,15 +54,15 @@ class Stage:
             self.cluster.api.create(content)
 
     def running(self, name: str, seconds: float = PATIENCE) -> Object:
-        """Wait until a pod runs; one that failed fails the scenario at once."""
+        """Wait until a pod runs; a failed pod fails the scenario at once."""
         return self.pod(name, "Running", seconds)
 
     def succeeded(self, name: str, seconds: float = PATIENCE) -> Object:
-        """Wait until a pod ended well."""
+        """Wait until a pod has ended successfully."""
         return self.pod(name, "Succeeded", seconds)
 
     def pod(self, name: str, phase: str, seconds: float = PATIENCE) -> Object:
-        """Wait for a pod's phase; say what its events say when it does not come."""
+        """Wait for a pod's phase; if it does not come, the error has the pod's events."""
 
         def reached(pod: Object) -> bool:
             now = pod.get("status", {}).get("phase")
@@ -91,7 +91,7 @@ class Stage:
         self.cluster.api.wait_gone("Pod", name, self.namespace, seconds=seconds)
 
     def log(self, name: str, container: str) -> str:
-        """Return what a container has written so far; nothing, while the kubelet does not know it."""
+        """Return what a container has written so far; empty while the kubelet does not know the container."""
         path = self.cluster.api.path("Pod", name, self.namespace) + "/log"
         try:
             return str(self.cluster.api.call("GET", path, container=container))
@@ -99,7 +99,7 @@ class Stage:
             return ""
 
     def seen(self, name: str, container: str = "main") -> Seen:
-        """Wait until a container has told what it sees, and return that."""
+        """Wait until a container has reported what it sees, and return that."""
         text = until(
             f"{name}/{container} has told what it sees",
             lambda: next((text for text in [self.log(name, container)] if "\nshown" in text), ""),
@@ -127,16 +127,16 @@ class Stage:
         return [result["device"] for claim in self.claims(pod).values() for result in results(claim)]
 
     def check(self, name: str, seconds: float = PATIENCE) -> Object:
-        """Wait until a pod runs, and compare all that is told of its devices; return the pod."""
+        """Wait until a pod runs, and compare everything that is reported of its devices; return the pod."""
         self.running(name, seconds)
         return self.compare(name)
 
     def compare(self, name: str) -> Object:
-        """Show that kubelet, allocation, CDI files and containers agree on a pod's devices; return the pod."""
+        """Check that kubelet, allocation, CDI files and containers agree on a pod's devices; return the pod."""
         pod = self.cluster.api.get("Pod", name, self.namespace)
         claims = self.claims(pod)
         containers = pod["spec"]["containers"] + _sidecars(pod)
-        # The kubelet tells every device of a claim that a container uses, also when the container names one request.
+        # The kubelet reports every device of a claim that a container uses, even when the container names one request.
         wanted = {
             (container["name"], claims[used["name"]]["metadata"]["name"], *_place(result))
             for container in containers
@@ -166,7 +166,7 @@ class Stage:
         return held
 
     def check_edits(self, name: str, container: str, edits: list[dict[str, Any]]) -> None:
-        """Show that a container got every variable, device node and mount that CDI promises it."""
+        """Check that a container got every variable, device node and mount that CDI promises it."""
         seen = self.seen(name, container)
         for edit in edits:
             for variable in edit.get("env", []):
@@ -188,7 +188,7 @@ class Stage:
                 text = file.read_text()
             except FileNotFoundError:  # another pod has ended meanwhile
                 continue
-            # JSON is YAML, but read a hundred times as fast: with fifty pods that counts.
+            # JSON is YAML, but is read a hundred times as fast, which matters with fifty pods.
             spec = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
             for device in spec.get("devices", []):
                 shared, own = spec.get("containerEdits", {}), device.get("containerEdits", {})
@@ -197,7 +197,7 @@ class Stage:
         return edits
 
     def pending(self, name: str, message: str, seconds: float = 30) -> str:
-        """Wait until the scheduler has said why a pod does not fit, and return its words."""
+        """Wait until the scheduler has reported why a pod does not fit, and return its message."""
 
         def refused(pod: Object) -> bool:
             return bool(re.search(message, _unschedulable(pod)))
@@ -231,7 +231,7 @@ def results(claim: Object) -> list[dict[str, Any]]:
 
 
 def _sidecars(pod: Object) -> list[Object]:
-    """Return the init containers that live on beside the others."""
+    """Return the init containers that keep running beside the others."""
     return [one for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") == "Always"]
 
 

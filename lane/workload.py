@@ -1,6 +1,6 @@
-"""Pods, claims and templates of the scenarios, as the dicts the API server takes.
+"""Pods, claims and templates of the scenarios, as dicts that the API server accepts.
 
-In: names. Out: manifests. Never: an image that is not in the node's own store.
+In: names. Out: manifests. Only images in the node's own store are used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from lane.image import BUSYBOX
 
-# What a container sees of its devices goes to its log; then it waits for the kubelet's SIGTERM.
+# A container writes what it sees of its devices to its log; then it waits for the kubelet's SIGTERM.
 SHOW = (
     'env; echo "at $(date +%s)"; '
     'for file in /dev/* /dev/*/*; do [ -c "$file" ] && stat -c "node %n %t:%T" "$file"; done; '
@@ -18,7 +18,7 @@ SHOW = (
     "echo shown; "
 )
 STAY = 'trap "exit 0" TERM; sleep 100000 & wait'
-# Ends only when killed: a pod that needs its whole grace period.
+# Ends only when killed, for a pod that needs its whole grace period.
 STUBBORN = 'trap "" TERM; while true; do sleep 1; done'
 
 
@@ -56,7 +56,7 @@ def template(namespace: str, name: str, spec: Mapping[str, Any]) -> dict[str, An
 
 
 def container(name: str, *claims: str | tuple[str, str], script: str = SHOW + STAY) -> dict[str, Any]:
-    """Return a container; a claim is named alone or as (claim, request)."""
+    """Return a container; a claim is given by its name alone or as (claim, request)."""
     used = [{"name": item} if isinstance(item, str) else {"name": item[0], "request": item[1]} for item in claims]
     return {
         "name": name,

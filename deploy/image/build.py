@@ -1,10 +1,10 @@
-"""The driver's image: one root file system, as a folder, as an OCI archive, with a bill of materials beside it.
+"""The driver's image: one root file system, as a folder and as an OCI archive, with a bill of materials beside it.
 
     python deploy/image/build.py --output build/image [--reference YOUR-REGISTRY/dra-driver:0.1.0]
 
 In: Debian's Python as .deb files (names, versions and hashes in debian.lock), the wheels of requirements.lock that the
 package needs, the package itself. Out: `rootfs/`, `image.tar` (OCI layout), `digest` (of the tree's content) and
-`sbom.json` (CycloneDX). The same inputs give the same bytes. Never: a shell, a package manager or a compiler in it.
+`sbom.json` (CycloneDX). The same inputs give the same bytes. The image contains no shell, package manager or compiler.
 Run it with the Python of the project's virtual environment, on a Debian of debian.lock's suite (apt-get, dpkg-deb).
 """
 
@@ -38,8 +38,8 @@ PACKAGES = (
     "libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib"
     " libsqlite3-0 libssl3 libstdc++6 libuuid1 python3.11-minimal zlib1g"
 ).split()
-# What no process in the image reads. The models and calls of the Kubernetes client are most of it: the driver uses its
-# reading of kubeconfigs alone, and a test imports everything the driver imports from the finished tree.
+# What no process in the image reads. Most of it is the models and calls of the Kubernetes client, of which the driver
+# uses only the reading of kubeconfigs; a test imports everything that the driver imports from the finished tree.
 UNUSED = (
     "usr/share/doc",
     "usr/share/man",
@@ -84,7 +84,7 @@ PASSWD = "root:x:0:0:root:/:/nonexistent\nnonroot:x:65532:65532:nonroot:/:/nonex
 
 
 def main() -> int:
-    """Build everything; print where it is, its size and its digest."""
+    """Build everything; print its path, size and digest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "image")
     parser.add_argument(
@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def _fetch(folder: Path, *, relock: bool) -> list[dict[str, str]]:
-    """Download the packages of the lock, and hold them against it."""
+    """Download the packages of the lock, and check them against its hashes."""
     folder.mkdir(parents=True, exist_ok=True)
     locked = {} if relock else {line.split()[0]: line.split()[1:] for line in LOCK.read_text().splitlines()}
     found = []
@@ -142,9 +142,9 @@ def _fetch(folder: Path, *, relock: bool) -> list[dict[str, str]]:
 
 
 def _needed() -> set[str]:
-    """Name every distribution that the package needs on Linux, itself excluded."""
+    """Return the name of every distribution that the package needs on Linux, itself excluded."""
     needed: set[str] = set()
-    # Of the package itself what this checkout says: an editable install may be older.
+    # The package's own requirements come from this checkout, because an editable install may be older.
     ahead: list[str] = []
     texts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
     while texts or ahead:
@@ -161,7 +161,7 @@ def _needed() -> set[str]:
 
 
 def _install_wheels(target: Path, scratch: Path) -> list[dict[str, str]]:
-    """Install the needed part of requirements.lock; give names and versions."""
+    """Install the needed part of requirements.lock; return names and versions."""
     needed = _needed()
     blocks = re.split(r"\n(?=\S)", (REPOSITORY / "requirements.lock").read_text())
     chosen = [block for block in blocks if canonicalize_name(re.split(r"[=\s;\[]", block, maxsplit=1)[0]) in needed]
@@ -186,7 +186,7 @@ def _install_driver(tree: Path) -> None:
 
 
 def _finish(tree: Path) -> None:
-    """Drop what is not used, compile what is, and take away everything that differs from build to build."""
+    """Remove what is not used, compile what is, and remove everything that differs from build to build."""
     for name in UNUSED:
         shutil.rmtree(tree / name, ignore_errors=True)
     for folder in ("usr/lib/python3.11", APP):
@@ -205,7 +205,7 @@ def _finish(tree: Path) -> None:
 
 
 def _configuration(version: str) -> dict[str, object]:
-    """Say what the Dockerfile says."""
+    """Return the image configuration, which is what the Dockerfile specifies."""
     return {
         "Env": ["PATH=/usr/bin", "PYTHONPATH=/usr/lib/dra-driver", "PYTHONDONTWRITEBYTECODE=1"],
         "User": "65532:65532",
@@ -215,7 +215,7 @@ def _configuration(version: str) -> dict[str, object]:
 
 
 def _sbom(version: str, digest: str, debs: list[dict[str, str]], wheels: list[dict[str, str]]) -> dict[str, object]:
-    """Give the bill of materials. Source: CycloneDX 1.5."""
+    """Return the bill of materials. Source: CycloneDX 1.5."""
     parts: list[dict[str, object]] = [
         {
             "type": "library",

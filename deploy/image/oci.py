@@ -1,7 +1,9 @@
-"""A folder as an OCI image, without an engine; and a digest of a tree's content that no wrapping changes.
+"""A folder as an OCI image, written without a container engine.
 
-In: a folder, a name, a configuration. Out: an OCI layout in a tar file. The same tree gives the same bytes.
-Source: OCI image format 1.1 (image-layout, manifest, configuration, layer).
+And a digest of a tree's content, whatever its packaging.
+
+In: a folder, a name, a configuration. Out: an OCI layout in a tar file. The same tree gives the same bytes. Source: OCI
+image format 1.1 (image-layout, manifest, configuration, layer).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 def write(archive: Path, tree: Path, reference: str, configuration: Mapping[str, object]) -> str:
-    """Write the archive; give the manifest's digest."""
+    """Write the archive and return the manifest's digest."""
     layer = _layer(tree)
     packed = gzip.compress(layer, 6, mtime=0)
     image = _json(
@@ -52,7 +54,7 @@ def write(archive: Path, tree: Path, reference: str, configuration: Mapping[str,
 
 
 def tree_digest(tree: Path) -> str:
-    """Digest a folder's content: paths, kinds, modes, links and bytes; no owner and no time."""
+    """Return the digest of a folder's content: paths, kinds, modes, links and bytes, but no owner and no time."""
     entries = []
     for path in _walk(tree):
         name, mode = path.relative_to(tree).as_posix(), path.lstat().st_mode & 0o7777
@@ -66,7 +68,7 @@ def tree_digest(tree: Path) -> str:
 
 
 def layers_digest(layers: Iterable[tarfile.TarFile]) -> str:
-    """Digest the content of an image's layers in the same way, later layers over earlier ones."""
+    """Return the same digest for the content of an image's layers, later layers over earlier ones."""
     entries: dict[str, tuple[str, str, int, str]] = {}
     for layer in layers:
         for member in layer:
@@ -85,7 +87,7 @@ def layers_digest(layers: Iterable[tarfile.TarFile]) -> str:
 
 
 def entries_digest(entries: Iterable[tuple[str, str, int, str]]) -> str:
-    """Digest (path, kind, mode, content) entries, whatever their order."""
+    """Return the digest of (path, kind, mode, content) entries, whatever their order."""
     return _digest(_json(sorted(entries)))
 
 

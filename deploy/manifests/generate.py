@@ -1,10 +1,10 @@
-"""The manifests of this folder, from the chart: for clusters where nobody runs helm.
+"""The manifests of this folder, rendered from the chart, for clusters where helm is not used.
 
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
-In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (all that is on by default) in this folder, and
-three options below options/: webhook.yaml, config-policy.yaml and mps-tenants.yaml. `--check` writes
-nothing and exits 1 where a file is not what the chart renders.
+In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
+and three options below options/: webhook.yaml, config-policy.yaml and mps-tenants.yaml. `--check` writes nothing and
+exits with 1 if a file differs from what the chart renders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 CHART = HERE.parent / "helm"
 NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
 VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true"
-# The order in which they are applied.
+# The order in which they have to be applied.
 FILES = {
     "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view"),
     "admission-policy.yaml": ("admission-policy",),
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def render(helm: str, templates: tuple[str, ...], values: str) -> str:
-    """Give the rendered templates as one file."""
+    """Return the rendered templates as one file."""
     documents = []
     for template in templates:
         command = [helm, "template", "dra-driver", str(CHART), "--namespace", "dra-driver", "--kube-version", "1.35.0"]

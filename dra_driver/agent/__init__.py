@@ -1,8 +1,8 @@
-"""The node daemon: wires hardware → controller and claim → plugin, and ends cleanly.
+"""The node daemon: connects hardware → controller and claim → plugin, and shuts down cleanly.
 
-Enters: flags. Leaves: slices in the API server, a registered plugin, metrics. `main.py` reads flags and decides whether
-this node needs the agent at all; `node.py` wires the rooms; `scanner.py` looks at the hardware; `status.py` answers
-probes and Prometheus. Importing this package is light: an idle node pays for neither gRPC nor the API client.
+In: flags. Out: slices in the API server, a registered plugin, metrics. `main.py` reads flags and decides whether this
+node needs the agent at all; `node.py` wires the rooms; `scanner.py` looks at the hardware; `status.py` answers probes
+and Prometheus. Importing this package is light: an idle node loads neither gRPC nor the API client.
 """
 
 from dra_driver.agent.main import main

@@ -1,9 +1,10 @@
-"""Lean imports: libraries come in without the modules that they import and that an agent never uses.
+"""Lean imports: libraries are loaded without the modules that they import and that an agent never uses.
 
-`grpc` imports its asyncio half and asyncio itself, its server all of typing_extensions for one decorator; `protobuf`
-its implementation in Python beside the one in C that it uses; some look for others through importlib.metadata: together
-80 modules, 5 MiB of resident memory. They are kept out only while the libraries themselves are imported; whoever imports
-one of them later gets the real one, and so does a library that kept what stood in for it, at its first use.
+`grpc` imports its asyncio half and asyncio itself, and its server imports all of typing_extensions for one decorator;
+`protobuf` imports its implementation in Python beside the one in C that it uses; some libraries look for others through
+importlib.metadata. Together that is 80 modules and 5 MiB of resident memory. They are kept out only while the libraries
+themselves are imported: code that imports one of them later gets the real one, and so does a library that kept a
+stand-in, when it first uses it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _UNUSED = (*_PACKAGES, "google.protobuf.internal.python_message")
 
 
 class _Later(ModuleType):
-    """Stands in for a module until something in it is asked for."""
+    """A stand-in for a module, until one of its attributes is asked for."""
 
     def __getattr__(self, name: str) -> Any:
         is_asked_of_any = name != "__path__" or self.__name__ not in _PACKAGES
-        if name.startswith("__") and is_asked_of_any:  # by the import machinery
+        if name.startswith("__") and is_asked_of_any:  # asked for by the import machinery
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -35,7 +36,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Let modules that are not needed be stood in for, as far as nobody has imported them yet."""
+    """Replace modules that are not needed by stand-ins, unless they have been imported already."""
     wanted = (*map(_Later, _UNUSED), _metadata(), _typing_extensions())
     stand_ins = {module.__name__: module for module in wanted if module.__name__ not in sys.modules}
     sys.modules.update(stand_ins)
@@ -64,5 +65,5 @@ def _no_version(name: str) -> str:
 
 
 def _override(method: Callable[..., T]) -> Callable[..., T]:
-    """Do what the decorator of that name does when a program runs: nothing."""
+    """Return the method unchanged, as the decorator of that name does at run time."""
     return method

@@ -1,7 +1,7 @@
 """`dra-driver agent`: flags, signals, and the decision whether this node needs an agent at all.
 
-On a node without a matching PCI function and without claims in the ledger the process idles: neither gRPC nor the API
-client is imported, nothing is registered, nothing published, until the first GPU appears.
+On a node without a matching PCI function and without claims in the ledger the process idles until the first GPU
+appears: it imports neither gRPC nor the API client, registers nothing, and publishes nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environ
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the agent until SIGTERM; return the exit status."""
+    """Run the agent until SIGTERM, and return the exit status."""
     is_json = _log_format(argv) == "json"
-    if is_json:  # a line about a wrong flag is read by the same machine
+    if is_json:  # the program that reads the log also reads an error about a wrong flag
         logs.set_up("json")
     try:
         values = _parse(argv)
@@ -55,28 +55,28 @@ def main(argv: Sequence[str]) -> int:
         return _run(options, hardware)
     except DriverError as error:
         if is_json:
-            log.error("agent can't go on", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            log.error("agent cannot continue", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
         else:
             print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
         return error.exit_code
     except Exception:
-        log.exception("bug: an error that nobody foresaw")
+        log.exception("bug: unexpected error")
         return ExitCode.BUG
 
 
 class _AgentParser(argparse.ArgumentParser):
-    """A parser whose complaints are errors of ours, and that guesses no flag from its first letters."""
+    """A parser that raises this program's errors, and that accepts no abbreviated flags."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Raise: UsageError("usage.flags")."""
+        """Raise UsageError("usage.flags")."""
         raise UsageError("flags", message, hint="dra-driver agent --help lists the flags")
 
 
 def _log_format(argv: Sequence[str]) -> str:
-    """Find out how to complain, before anything else is known to be right."""
+    """Return the log format, which is needed to report an error before the flags have been checked."""
     parser = _AgentParser(add_help=False)
     parser.add_argument("--log-format", default=os.environ.get("LOG_FORMAT", ""))
     try:
@@ -101,7 +101,7 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
 
 
 class Signals:
-    """What the operator asked for, as an event for the main thread."""
+    """The operator's signals: a request to stop, as an event for the main thread, and the two about the library."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -113,7 +113,7 @@ class Signals:
         signal.signal(signal.SIGUSR2, lambda *_: self._on_resume())
 
     def on_library(self, *, let_go: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Say what SIGUSR1 and SIGUSR2 do from now on."""
+        """Set what SIGUSR1 and SIGUSR2 do from now on."""
         self._on_let_go, self._on_resume = let_go, resume
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
@@ -145,11 +145,11 @@ def _run(options: Options, hardware: Hardware) -> int:
     must_restart = agent.wait(signals.stop)
     agent.stop()
     if must_restart and not signals.stop.is_set():
-        log.info("starting afresh")
+        log.info("restarting the process")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()
-    os._exit(ExitCode.OK)  # a thread that hangs in a hardware call must not keep the process
+    os._exit(ExitCode.OK)  # a thread that hangs in a hardware call must not keep the process alive
 
 
 def _quiet_collector() -> None:
@@ -160,7 +160,7 @@ def _quiet_collector() -> None:
 
 
 def _share_heaps() -> None:
-    """Let threads share two heaps: glibc gives each one of its own, which keeps what it freed (1 of 57 MiB)."""
+    """Make threads share two heaps: glibc gives each thread its own, which keeps the freed memory (1 of 57 MiB)."""
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -169,7 +169,7 @@ def _share_heaps() -> None:
 
 
 def _await_work(options: Options, hardware: Hardware, signals: Signals) -> bool:
-    """Wait until there is a GPU, or a claim to be undone. False when asked to stop before."""
+    """Wait until there is a GPU, or a claim to be undone. Return False when asked to stop before that."""
     if hardware.is_present() or _has_claims(options.data_dir):
         return True
     page = _idle_page(options, hardware)
@@ -185,7 +185,10 @@ def _await_work(options: Options, hardware: Hardware, signals: Signals) -> bool:
 
 
 def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
-    """Answer probes while idle: a kubelet would restart an agent that does not, for ever. Raises: DriverError."""
+    """Start to answer probes while idle, because a kubelet keeps restarting an agent that doesn't.
+
+    Raises: DriverError.
+    """
     if not options.metrics_address:
         return None
     from dra_driver.agent.status import StatusPage
@@ -198,7 +201,7 @@ def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
 
 
 def _has_claims(data_dir: Path) -> bool:
-    """Return whether the ledger may hold claims, without opening what does not exist."""
+    """Return whether the ledger may hold claims, without opening a ledger that does not exist."""
     if not (data_dir / "ledger.db").exists():
         return False
     from dra_driver.plugin.ledger.ledger import has_claims

@@ -1,8 +1,8 @@
-"""MigOffer: how this node's GPUs are offered, cut on demand or as they stand, and who is told why.
+"""MigOffer: how this node's GPUs are offered, with partitions on demand or as they are, and the event that says why.
 
-In: facts, the ledger, what the API server has shown to keep. Out: the policy from which the inventory is built, and
-what is offered to a scheduler that does not count. Devices that claims hold or were just given stay offered: before
-anything is withdrawn those that the ledger does not know are asked for, once. Never changes a GPU.
+In: facts, the ledger, which fields the API server keeps. Out: the policy from which the inventory is built, and what is
+offered to a scheduler that does not count. Devices that claims hold or were just given stay offered: before anything is
+withdrawn, the claims that the ledger does not know are looked up once. A GPU is never changed here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ NOT_ON_DEMAND = "MigNotOnDemand"
 
 
 class MigOffer:
-    """Judges how MIG is offered. `tell` sends an event to the node; `allocated` lists what claims were given."""
+    """Judges how MIG is offered.
+
+    `tell` sends an event to the node; `allocated` returns the devices that claims were given.
+    """
 
     def __init__(
         self,
@@ -41,18 +44,21 @@ class MigOffer:
         self._owners, self._is_dynamic, self._with_all = owners, is_dynamic, with_all
         self._published, self._list_allocated, self._tell = published, allocated, tell
         self._ownership = Ownership()
-        self._allocated: frozenset[str] = frozenset()  # as last seen, while placements are withdrawn
+        self._allocated: frozenset[str] = frozenset()  # as last read, while placements are withdrawn
         self._looked_for: frozenset[str] = frozenset()
         self._is_told = False
         self._said: dict[str, str] = {}
-        self.is_unsure = False  # placements would be withdrawn, but nobody says which of them claims were given
+        self.is_unsure = False  # placements would be withdrawn, but which of them claims were given is unknown
 
     def judge(self, facts: Facts) -> tuple[Facts, MigPolicy]:
-        """Return how MIG is offered. While the ledger can't be read, the owners are those that it last told."""
+        """Return the facts and how MIG is offered.
+
+        While the ledger can't be read, the last known owners stay in force.
+        """
         try:
             facts, self._ownership = self._owners.judge(facts)
         except DriverError as error:
-            log.warning("owners of partitions unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot determine the owners of partitions", extra=fields(code=error.code, err=str(error)))
         self._look(facts)
         self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
         policy = MigPolicy(self._is_dynamic, self._with_all, self._ownership)
@@ -60,9 +66,9 @@ class MigOffer:
         return facts, policy
 
     def before_withdrawal(self) -> frozenset[str]:
-        """Name what claims were given, now that placements are about to be withdrawn: the server does not count.
+        """Return the devices that claims were given, before placements are withdrawn from a server that does not count.
 
-        Raises: DriverError: then nothing may be withdrawn.
+        Raises: DriverError; then nothing may be withdrawn.
         """
         self._allocated = self._list_allocated()
         if not self._is_told:
@@ -70,13 +76,13 @@ class MigOffer:
             status = self._published()
             self._tell(
                 NOT_ON_DEMAND,
-                f"GPUs are offered whole, and partitions as they stand: API server {status.server} drops shared "
+                f"GPUs are offered whole, and partitions as they are: API server {status.server} drops shared "
                 "counters (feature gate DRAPartitionableDevices)",
             )
         return self._allocated
 
     def _look(self, facts: Facts) -> None:
-        """Learn what claims were given, where that counts."""
+        """Find out which devices claims were given, where that matters."""
         withdrawn = self._withdrawn(facts)
         is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
         self.is_unsure = self.is_unsure and bool(withdrawn)
@@ -88,13 +94,15 @@ class MigOffer:
                 self._looked_for, self.is_unsure = withdrawn, False
             except DriverError as error:
                 self.is_unsure = True
-                log.warning("cannot tell what claims were given", extra=fields(code=error.code, err=str(error)))
+                log.warning(
+                    "cannot determine which devices claims were given", extra=fields(code=error.code, err=str(error))
+                )
 
     def _withdrawn(self, facts: Facts) -> frozenset[str]:
-        """Name what is not offered on demand and may have been: GPUs, or all."""
+        """Return what is not offered on demand but may have been: single GPUs, or a word for all of them."""
         if not any(gpu.mig_profiles for gpu in facts.gpus):
             return frozenset()
-        if not self._is_dynamic:  # an agent before this one may have offered them
+        if not self._is_dynamic:  # an earlier agent may have offered them
             return frozenset(["static"])
         is_counting = self._published().is_counting
         self._is_told &= not is_counting
@@ -110,7 +118,7 @@ class MigOffer:
 
 
 def _standing(facts: Facts) -> frozenset[str]:
-    """Name the devices that are offered however MIG is offered."""
+    """Return the names of the devices that are offered whether or not MIG is on demand."""
     whole = (gpu_name(gpu.pci_address) for gpu in facts.gpus if not gpu.mig_enabled)
     parts = (
         partition_name(gpu.pci_address, p.profile, p.gi_profile_id, p.start)

@@ -1,7 +1,8 @@
-"""Others: who else hands out this node's GPUs, or holds them, and what may be offered beside them.
+"""Neighbours: what else hands out this node's GPUs or holds them, and what may be offered beside it.
 
-A device plugin or a driver of our name that serves the same GPUs: nothing. Claims that hold devices under names which
-are not ours: those devices not. Changes are told by `changed`; what ends quietly is seen once a minute by `look`.
+While a device plugin or another driver of our name serves the same GPUs, nothing is offered. Devices that claims hold
+under names which this driver does not publish are left out. `changed` reports changes; what ends without a report is
+noticed once a minute by `look`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """`changed` is called when something else may be offered, `alone` when no driver of our name is there any more."""
+    """The other software on one node.
+
+    `changed` is called when the offer may change, `alone` when no other driver of our name is left.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class Neighbours:
     ) -> None:
         self._options, self._api, self._ledger, self._store = options, api, ledger, store
         self._boot_id, self._changed, self._alone = boot_id, changed, alone
-        self._renamed: Mapping[str, frozenset[str]] = {}  # what claims hold under names of another version
+        self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
         self._device_plugin = (
             DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=self._device_plugin_changed)
@@ -69,16 +73,16 @@ class Neighbours:
 
     @property
     def is_serving(self) -> bool:
-        """Return whether somebody else hands out these GPUs: then nothing is offered."""
+        """Return whether other software hands out these GPUs; then nothing is offered."""
         return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)
 
     @property
     def is_known(self) -> bool:
-        """Return whether all were asked: before that nothing may be offered."""
+        """Return whether every check has had its first answer; before that, nothing may be offered."""
         return self._foreign.is_known and (not self._device_plugin or self._device_plugin.is_known)
 
     def start(self) -> None:
-        """Look for drivers of our name now, for the rest in threads."""
+        """Check for drivers of our name now, and for everything else in threads."""
         self._namesakes.start()
         if self._device_plugin:
             self._device_plugin.start()
@@ -91,32 +95,35 @@ class Neighbours:
                 watch.stop()
 
     def look(self) -> None:
-        """Offer again what claims under another version's names may have let go."""
+        """Check whether claims under another version's names have released devices, so that these are offered again."""
         try:
             self._claims.examine(self._ledger.records())
         except DriverError as error:
-            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
             self._changed()
 
     def claim_ended(self) -> None:
-        """Offer again, soon, what a claim that was unprepared held under a foreign name."""
+        """Check soon whether an unprepared claim held a device under a foreign name, so that it is offered again."""
         self._foreign.claim_ended()
 
     def meet(self, inventory: Inventory) -> None:
-        """Learn what claims hold of these devices under names that are none of theirs."""
+        """Record which of these devices are held under another driver version's names."""
         before, devices = self._renamed, tuple(inventory.by_name.values())
         try:
             self._renamed = held_under_other_names(
                 self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
             )
-        except DriverError as error:  # what was known still holds
-            log.warning("held devices unknown", extra=fields(code=error.code, err=str(error)))
+        except DriverError as error:  # the last answer stays in force
+            log.warning(
+                "cannot determine which devices are held under other names",
+                extra=fields(code=error.code, err=str(error)),
+            )
         for name in self._renamed.keys() - before.keys():
             log.warning("a device is held under another version's name", extra=fields(device=name))
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
-        """Return the devices that nobody holds under another name."""
+        """Return the devices that no claim holds under another name."""
         taken = frozenset[str]().union(*self._renamed.values())
         return tuple(device for device in self._foreign.offer(devices) if device.name not in taken)
 
@@ -130,7 +137,7 @@ class Neighbours:
         try:
             return self._ledger.get(uid) is not None
         except DriverError:
-            return False  # what its file names is kept back
+            return False  # then the devices in its file are withheld
 
     def _device_plugin_changed(self) -> None:
         self._changed()

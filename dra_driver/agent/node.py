@@ -3,8 +3,9 @@
     scanner ──inventory──► publisher   (only in the instance that holds the node's role)
        └────inventory──► preparer ◄──kubelet── plugin server
 
-The plugin is registered before the first look at the hardware: Unprepare needs only the ledger. Prepare waits. Beside
-another driver of our name it is not registered at all unless claims of ours need it: the kubelet calls the newest one.
+The plugin is registered before the first look at the hardware, because Unprepare needs only the ledger; Prepare waits.
+While another driver of our name is registered, this one registers only if the ledger has claims, because the kubelet
+calls the driver that registered last.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 20.0  # a claim answers in milliseconds; one that waits for a device is asked for again
-VERDICT_SECONDS = 4.0  # for the first slices to be published
-POLL_SECONDS = 1.0  # between looks at what ends the agent
+DRAIN_SECONDS = 20.0  # a call takes milliseconds; one that waits for a device is repeated by the kubelet
+VERDICT_SECONDS = 4.0  # how long to wait for the first slices to be published
+POLL_SECONDS = 1.0  # between checks of what ends the agent
 
 
 class NodeAgent:
@@ -77,12 +78,13 @@ class NodeAgent:
         api = self._api = KubeApi(credentials.load(options.kubeconfig))
         store = CdiStore(options.cdi_root)
         self._page, self._count = self._open_page(options.metrics_address)
+        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._ledger = Ledger(
             data / "ledger.db",
+            boot_id=node.boot_id,
             recover=recover_from(store, options.driver),
             has_file=partial(has_claim_file, store, options.driver),
         )
-        node, locks = this_node(options.node, options.driver, options.roots.proc), NodeLocks(data / "locks")
         self._node = node
         self._kubelet = PodResources(options.pod_resources, options.driver)
         claims = self._claims = NodeClaims(
@@ -146,7 +148,7 @@ class NodeAgent:
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
-        self._offering = threading.Lock()  # the newest of two reasons to publish is the last
+        self._offering = threading.Lock()  # so that the later of two publications is the newer one
         self._has_looked = False
         self._others = Neighbours(
             options,
@@ -162,29 +164,29 @@ class NodeAgent:
         self._is_serving = False
 
     def start(self) -> None:
-        """Register, look at the hardware, ask for the node's role. Raises: NodeError."""
+        """Register, look at the hardware, and try to get the node's role. Raises: NodeError."""
         if self._page:
             self._page.start()
         self._others.start()
         self._scanner.start()
         self._role.start()
         if self._others.has_namesake and not self._count_claims():
-            log.info("not registered beside another driver", extra=fields(driver=self._options.driver))
+            log.info("not registered because another driver has this name", extra=fields(driver=self._options.driver))
         else:
             self._serve()
 
     def wait(self, stop: threading.Event) -> bool:
-        """Wait until asked to stop, or until this process is of no more use here. Says whether it was the latter."""
+        """Wait until asked to stop or until this process can't go on; return whether it has to be restarted."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():
                 return True
             if self._is_serving and not self._server.is_reachable:
-                log.error("service socket taken away", extra=fields(driver=self._options.driver))
+                log.error("service socket was removed or replaced", extra=fields(driver=self._options.driver))
                 return True
         return False
 
     def stop(self) -> None:
-        """End in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
+        """Shut down in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
         self._others.stop()
         self._server.stop(DRAIN_SECONDS)
         self._role.stop()
@@ -201,12 +203,12 @@ class NodeAgent:
         self._scanner.let_go()
 
     def resume(self) -> None:
-        """Take the hardware up again."""
+        """Use the hardware again after `let_go`."""
         self._scanner.resume()
 
     def _changed(self, _inventory: Inventory) -> None:
         if self._geometer.is_declared or not self._has_looked:
-            self._has_looked = True  # what could not be undone before the hardware was looked at
+            self._has_looked = True  # undo what had to wait for the first look at the hardware
             self._reaper.look_now()
         self._publish()
         try:
@@ -215,7 +217,7 @@ class NodeAgent:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
     def _publish(self) -> None:
-        """Offer what there is, but for what others hand out or hold: a device plugin, claims of another driver."""
+        """Offer this node's devices, except those that a device plugin or another driver hands out or holds."""
         with self._offering:
             others, inventory = self._others, self._scanner.inventory
             if inventory is FIRST_LOOK or not (others.is_known or others.is_serving):
@@ -226,7 +228,7 @@ class NodeAgent:
             if others.is_serving:
                 self._publisher.publish(())
                 return
-            if self._mig.is_unsure:  # nothing is withdrawn that a claim may have been given
+            if self._mig.is_unsure:  # never withdraw what a claim may have been given
                 self._scanner.look_again()
                 return
             others.meet(inventory)
@@ -241,11 +243,11 @@ class NodeAgent:
         try:
             self._serve()
         except DriverError as error:
-            log.warning("starting afresh to be registered", extra=fields(code=error.code, err=str(error)))
+            log.warning("restarting the process to register", extra=fields(code=error.code, err=str(error)))
             self._must_restart.set()
 
     def _serve(self) -> None:
-        """Serve and register, once. Raises: NodeError."""
+        """Serve and register, unless that was done before. Raises: NodeError."""
         if not self._is_serving:
             self._server.start()
             self._is_serving = True
@@ -255,7 +257,7 @@ class NodeAgent:
         return self._server.tidy() + self._apply_geometry()
 
     def _apply_geometry(self) -> int:
-        """Cut GPUs as declared, unless they are cut on demand: that shows once slices are published."""
+        """Partition GPUs as declared, unless that happens on demand, which is known once slices are published."""
         if not self._geometer.is_declared or self._others.is_serving:
             return 0
         if not self._publisher.wait_published(VERDICT_SECONDS):
@@ -269,7 +271,7 @@ class NodeAgent:
         tell_node(self._api, node_event(options.node, options.driver, "Normal", reason, message))
 
     def _judge(self, facts: Facts) -> tuple[Facts, MigPolicy, SharingRules]:
-        """Return how MIG is offered, and what is shared."""
+        """Return the facts, how MIG is offered, and what is shared."""
         rules = self._sharing.look()
         facts, policy = self._mig.judge(facts)
         if not self._owners.is_settled:
@@ -277,7 +279,7 @@ class NodeAgent:
         return facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules
 
     def _plain_now(self) -> tuple[Device, ...]:
-        """Return what is offered to a scheduler that does not count, as of this moment. Raises: ApiError."""
+        """Return what is offered at this moment to a scheduler that does not count. Raises: ApiError."""
         try:
             given = self._mig.before_withdrawal()
         except NodeError as error:
@@ -310,7 +312,7 @@ class NodeAgent:
             return None
         from dra_driver.kube.pages import objects  # noqa: PLC0415 - only where lists are wanted
 
-        listing = partial(objects, self._api, CLAIMS, patience_s=0.0)  # who asks waits
+        listing = partial(objects, self._api, CLAIMS, patience_s=0.0)  # the caller waits for the list
         return ListedClaims(listing, self._api, driver=node.driver, pools=(options.node, node.pool))
 
     def _role_gained(self) -> None:
@@ -322,7 +324,7 @@ class NodeAgent:
         self._publisher.stop()
 
     def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
-        """Return the status page and what counts for it, which cost nothing without an address. Raises: DriverError."""
+        """Return the status page and its counter of calls; without an address neither is made. Raises: DriverError."""
         if not address:
             return None, lambda *_: None
         from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted

@@ -1,4 +1,4 @@
-"""Options: the agent's flags, checked. Folders are absolute: kubelet and container runtime are told them."""
+"""Options: the agent's flags, checked. Folders are absolute, because the kubelet and the container runtime get them."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Options:
 
     @property
     def data_dir(self) -> Path:
-        """Return the plugin's own folder: sockets, ledger, locks."""
+        """Return the plugin's own folder, which has its sockets, ledger and locks."""
         return self.plugins_dir / self.driver
 
     @property
     def kubelet_dir(self) -> Path:
-        """Return the kubelet's folder, in which the plugins' is."""
+        """Return the kubelet's folder, which contains the folder of the plugins."""
         return self.plugins_dir.parent
 
     @property
     def pod_resources(self) -> Path:
-        """Return the socket on which the kubelet tells of its pods' resources."""
+        """Return the path of the kubelet's PodResources socket."""
         return self.kubelet_dir / "pod-resources/kubelet.sock"
 
 
 def _address(text: str) -> str:
-    """Return the status page's address if it is one, or empty. Raises: UsageError("usage.address")."""
+    """Return the status page's address, checked unless it is empty. Raises: UsageError("usage.address")."""
     if text:
         from dra_driver.agent.status import parse_address  # noqa: PLC0415 - only where metrics are wanted
 
@@ -62,7 +62,7 @@ def _address(text: str) -> str:
 
 
 def options_of(values: Mapping[str, str]) -> Options:
-    """Check the values of the flags. Raises: UsageError."""
+    """Return the options that the values of the flags stand for. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
     plugins = Path(values["device_plugins_directory_path"])
     return Options(

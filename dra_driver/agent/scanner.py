@@ -1,7 +1,7 @@
-"""Scanner: looks at the hardware, and says so when something changed.
+"""Scanner: looks at the hardware and reports changes.
 
-A cheap probe every two seconds; a full discovery when the probe's answer changed, or once a minute in case the probe
-cannot see something. Events only ever trigger a new look: the hardware's answer is always re-read.
+A cheap probe runs every two seconds; a full discovery runs when the probe's answer changed, or once a minute in case
+the probe cannot see something. Events only ever trigger a new look: the hardware itself is always read again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 
 
 class Scanner:
-    """Keeps the newest inventory; tells `on_change` of each new one, and of each change that the probe saw.
+    """Keeps the newest inventory, and calls `on_change` with each new one and after each change that the probe saw.
 
-    `judge` says how MIG is offered, whose the partitions are, and what is shared; `also` is what else, when it changes,
-    asks for a full look. `on_driver_change` is called once when the loaded driver is no longer the one whose library
-    this process holds.
+    `judge` returns how MIG is offered, who owns the partitions, and what is shared; a change of what `also` returns
+    causes a full look. `on_driver_change` is called once when the loaded driver is no longer the one whose library
+    this process has open.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Scanner:
         self._is_let_go = False
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
-        self._asks, self._answered = 0, 0  # one asked for while a look is under way gets a look of its own
+        self._asks, self._answered = 0, 0  # a request made during a look gets its own look
         self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
         self._judged: tuple[Facts, MigPolicy, SharingRules] | None = None  # what the newest inventory was built from
         self.inventory: Inventory = FIRST_LOOK
@@ -69,11 +69,11 @@ class Scanner:
         self.scan_seconds = 0.0
 
     def start(self) -> None:
-        """Begin looking; the first inventory is told as soon as it is there."""
+        """Start the thread; `on_change` gets the first inventory as soon as it is known."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread; one that hangs in a hardware call is left behind, it is a daemon."""
+        """End the thread. It is a daemon: if it hangs in a hardware call, it is left behind."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout_s)
@@ -84,11 +84,11 @@ class Scanner:
         self._wake.set()
 
     def look_again(self) -> None:
-        """Make a full discovery at the next probe, whatever it says."""
+        """Make a full discovery at the next probe, whatever the probe returns."""
         self._asks += 1
 
     def inventory_holding(self, names: Collection[str]) -> Inventory:
-        """Return the newest inventory as it is if claims hold these devices too; without a look at the hardware."""
+        """Return the newest inventory as if claims held these devices too, without a look at the hardware."""
         if self._judged is None:
             return self.inventory
         facts, policy, rules = self._judged
@@ -96,12 +96,12 @@ class Scanner:
         return build_inventory(facts, replace(policy, ownership=replace(policy.ownership, held=held)), rules)
 
     def let_go(self) -> None:
-        """Release the vendor's library, so that the driver can be unloaded, until `look_now`."""
+        """Release the vendor's library until `resume`, so that the driver can be unloaded."""
         self._is_paused = True
         self._wake.set()
 
     def resume(self) -> None:
-        """Take the hardware up again after `let_go`."""
+        """Use the hardware again after `let_go`."""
         self._is_paused = False
         self.look_now()
 
@@ -125,7 +125,7 @@ class Scanner:
             if not self._is_let_go:
                 self._hardware.close()
                 self._is_let_go = True
-                log.info("vendor's library let go")
+                log.info("vendor's library released")
             return
         self._is_let_go = False
         asked = self._asks
@@ -143,7 +143,7 @@ class Scanner:
             self._log(inventory)
             self.inventory = inventory
             self._on_change(inventory)
-        elif is_seen:  # device nodes may have changed where no device did
+        elif is_seen:  # device nodes may have changed although no device did
             self._on_change(inventory)
 
     def _log(self, inventory: Inventory) -> None:

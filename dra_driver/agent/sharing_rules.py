@@ -1,8 +1,8 @@
-"""Sharing: the rules in force on this node, kept up with their file, the node's labels and what claims have already.
+"""Sharing rules: those in force on this node, kept up to date with their file, the node's labels and existing claims.
 
-In: a file, the API. Out: `SharingRules`, and which devices are allocated where rules are new. A file that is wrong at
-the start ends the agent; one that becomes wrong later changes nothing, and is said. A wrong file is read again only
-once it changed.
+In: a file, the API. Out: `SharingRules`, and which devices are allocated when the rules are new. A file that is invalid
+at the start ends the agent; one that becomes invalid later changes nothing and is reported. An invalid file is read
+again only once it changed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from dra_driver.inventory.mig.partitions import Ownership
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.sharing import Tenants
+from dra_driver.model.stamp import stamp_of
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 90.0  # what was allocated when the rules changed is in the ledger by then, or was let go
+SETTLE_SECONDS = 90.0  # by then what was allocated when the rules changed is in the ledger, or released
 
 
 class NodeApi(Protocol):
@@ -35,7 +36,7 @@ class NodeApi(Protocol):
 
 
 class CurrentSharingRules:
-    """The rules of one node; one thread looks. Without a file nothing is shared and nothing is asked."""
+    """The rules of one node, for use by a single thread. Without a file nothing is shared and nothing is asked."""
 
     def __init__(
         self,
@@ -62,16 +63,10 @@ class CurrentSharingRules:
 
     def fingerprint(self) -> Hashable:
         """Return what changes with the file; a file that is gone is a change too."""
-        if self._path is None:
-            return None
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            return error.errno
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
+        return None if self._path is None else stamp_of(self._path)
 
     def look(self) -> SharingRules:
-        """Return the rules that are in force now. Raises: ApiError while a rule's labels were never read."""
+        """Return the rules in force now. Raises: ApiError while a rule needs labels that were never read."""
         if self._path is None:
             return NOTHING_SHARED
         if (stamp := self.fingerprint()) != self._stamp:
@@ -82,9 +77,9 @@ class CurrentSharingRules:
         return replace(self._rules, node=self._node, labels=self._labels or {})
 
     def with_allocated(self, ownership: Ownership) -> Ownership:
-        """Add what claims were allocated when the rules were new: it keeps the form in which it was.
+        """Add the devices that claims were allocated before the rules changed, so that each keeps its form.
 
-        Raises: DriverError while that can't be told. A device that the ledger knows is the ledger's from then on.
+        Raises: DriverError while they can't be determined. Once the ledger knows a device, the ledger's form counts.
         """
         if self._must_ask:
             self._held = self._allocated()
@@ -99,9 +94,9 @@ class CurrentSharingRules:
         try:
             rules = _read(path, self._tenants)
         except InputError as error:
-            self.problems = (Problem("sharing.config", str(path), f"the rules of before stay in force: {error}"),)
+            self.problems = (Problem("sharing.config", str(path), f"the previous rules stay in force: {error}"),)
             keys = fields(file=str(path), err=str(error))
-            log.error("sharing configuration is wrong, kept the one before", extra=keys)  # noqa: TRY400
+            log.error("sharing configuration is invalid, the previous one stays in force", extra=keys)  # noqa: TRY400
             return
         self.problems = ()
         if rules != self._rules:
@@ -121,7 +116,7 @@ class CurrentSharingRules:
 
 
 def _read(path: Path, tenants: Tenants) -> SharingRules:
-    """Read the file, and say what of it means nothing here. Raises: InputError."""
+    """Read the file, and log which parts of it have no effect here. Raises: InputError."""
     from dra_driver.claims.node_settings import read_sharing_config  # noqa: PLC0415 - yaml and pydantic, only for this
 
     rules = read_sharing_config(path, tenants)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises: UsageError("usage.address")."""
+    """Return the host and port in `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises: UsageError("usage.address")."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError("address", f"--metrics-address={text!r} is not HOST:PORT", hint="for example 127.0.0.1:9400")
@@ -22,9 +22,9 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class StatusPage:
-    """Serves what the two callables say at the moment of the request.
+    """Serves what the two callables return at the moment of the request.
 
-    `readiness` returns the reasons why the agent is not ready; empty means ready.
+    `readiness` returns the reasons why the agent is not ready; an empty tuple means ready.
     """
 
     def __init__(self, address: str, *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]) -> None:

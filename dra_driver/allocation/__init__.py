@@ -1,6 +1,6 @@
-"""Allocation offline: would it fit, where, and why not, with the scheduler's own answers.
+"""Allocation offline: whether claims would fit, where, and why not, with the scheduler's own answers.
 
-In: nodes, slices, classes and claims as wire dicts. Out: allocations, or reasoned refusals. Pure and deterministic.
+In: nodes, slices, classes and claims as wire dicts. Out: allocations, or refusals with reasons. Pure and deterministic.
 """
 
 from __future__ import annotations

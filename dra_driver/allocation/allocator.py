@@ -1,11 +1,12 @@
-"""The allocator: which devices a pod's claims get on a node, exactly as the scheduler's own.
+"""The allocator: which devices a pod's claims get on a node, exactly as the scheduler would choose them.
 
     allocator = Allocator(slices=…, classes=…, allocated=…, kubernetes="1.35")
     pod = allocator.for_claims(claims)
-    outcome = pod.allocate(node)          # as often as there are nodes
+    outcome = pod.allocate(node)          # once for each node
 
-In: slices, classes and claims as wire dicts. Out: an `NodeOutcome` per node. Pure: no clock, no cluster; equal inputs give
-equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one of its outcomes is given and marked.
+In: slices, classes and claims as wire dicts. Out: a `NodeOutcome` per node. Pure: no clock, no cluster; equal inputs
+give equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one possible outcome is returned
+and marked as such.
 """
 
 from __future__ import annotations
@@ -26,11 +27,23 @@ from dra_driver.allocation.rules import Features, choose_rules
 from dra_driver.allocation.search import Search
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
-VISIT_SECONDS = 150e-9  # one device looked at by the Go allocator (AMD EPYC, one thread)
+VISIT_SECONDS = 150e-9  # the time in which the Go allocator looks at one device (AMD EPYC, one thread)
 
 
 class Allocator:
-    """The state of a cluster, read once."""
+    """The state of a cluster, read once.
+
+    Args:
+        slices: ResourceSlices as the API server stores them.
+        classes: DeviceClasses.
+        allocated: ResourceClaims whose allocations hold devices; a claim without an allocation holds nothing.
+        kubernetes: the version whose allocator decides, such as "1.35" or "1.35.8".
+        features: what that allocator may do; derived from the version and `gates` if absent.
+        gates: feature gates that override the defaults of the version.
+
+    Raises:
+        UnknownVersionError: There are no rules for the version.
+    """
 
     def __init__(
         self,
@@ -51,11 +64,11 @@ class Allocator:
         self._accounts = Accounts(self.rules, self.held)
 
     def for_claims(self, claims: Sequence[ClaimWire]) -> PodAllocator:
-        """Read the claims of one pod, to be allocated together."""
+        """Read the claims of one pod, which are allocated together. A fault in a claim shows only in `allocate`."""
         return PodAllocator(self, claims)
 
     def hold(self, claim: ClaimWire) -> set[PoolId]:
-        """Take the devices of one more claim away; give the pools that they are in. It is not undone."""
+        """Mark the devices of one more allocated claim as held and return their pools. This can't be undone."""
         self._accounts.forget()
         return self.held.add(claim, shares=self.features.consumable_capacity)
 
@@ -64,12 +77,12 @@ class Allocator:
         return Context(plan, self.rules, self.features, self.held, self._accounts)
 
     def plan(self, claims: Sequence[ClaimWire]) -> Plan:
-        """Read claims against the classes."""
+        """Read claims and the classes that they name."""
         return self._planner.plan(claims)
 
 
 class PodAllocator:
-    """Allocates one pod's claims on one node after the other."""
+    """Allocates one pod's claims on any number of nodes, one node at a time."""
 
     def __init__(self, allocator: Allocator, claims: Sequence[ClaimWire]) -> None:
         self.allocator = allocator
@@ -80,12 +93,16 @@ class PodAllocator:
         """Return the pools that a node can reach.
 
         Raises:
-            Refusal: A node selector of a slice can't be parsed.
+            AllocatorError: A node selector of a slice can't be parsed.
         """
         return self.allocator.index.pools(node)
 
     def allocate(self, node: Wire) -> NodeOutcome:
-        """Allocate on one node."""
+        """Allocate the pod's claims on one node and return the outcome.
+
+        A refusal is an outcome, not an exception. The devices are not held afterwards: the same node gives the same
+        outcome until `Allocator.hold` is called.
+        """
         pools: list[Pool] = []
         search: Search | None = None
         try:
@@ -111,10 +128,10 @@ class PodAllocator:
         return self._outcome(Category.NONE, pools, search, results=results)
 
     def _refuse_unjudged(self) -> None:
-        """Stop where nobody knows what the scheduler would do.
+        """Raise where the scheduler's behaviour is not known.
 
         Raises:
-            Refusal: It is such a cluster.
+            AllocatorError: The version and the features are such a case.
         """
         rules, features = self.context.rules, self.context.features
         if rules.kubernetes == "1.34" and features.consumable_capacity:

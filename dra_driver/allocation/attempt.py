@@ -1,7 +1,7 @@
-"""An attempt: the state of one search on one node, and how a device enters and leaves it.
+"""An attempt: the state of one search on one node, and how a device is placed and taken back.
 
-In: candidates, one after the other. Out: whether a candidate could be placed; everything can be taken back in reverse
-order. Where a version forgets to give something back (a "leak"), it is forgotten here too and counted in `leaks`.
+In: candidates, one at a time. Out: whether a candidate could be placed. Every placement can be undone, in reverse
+order. Where a version forgets to give something back (a "leak"), this module forgets it too and counts it in `leaks`.
 
 The rule: Kubernetes structured allocator, allocateDevice and its roll-back.
 """
@@ -29,7 +29,7 @@ _UNKNOWN = object()
 
 @dataclass(slots=True)
 class PlacedDevice:
-    """One device that was given to a request, and what has to be undone if it is taken back."""
+    """One device that was given to a request, and what must be undone when it is taken back."""
 
     alternative: Alternative
     device: DeviceRecord
@@ -41,7 +41,7 @@ class PlacedDevice:
 
 
 class DeviceFacts:
-    """What an attempt knows of a device, whatever is placed: its account, its takes, attribute values, needs."""
+    """What an attempt knows about a device, whatever is placed: its account, takes, attribute values and needs."""
 
     __slots__ = ("account", "attributes", "key", "needs", "taints", "takes")
 
@@ -72,7 +72,7 @@ class Attempt:
         self._facts: dict[DeviceRecord, DeviceFacts] = {}
 
     def facts(self, device: DeviceRecord) -> DeviceFacts:
-        """Look a device up, once."""
+        """Return the facts about a device, which are collected only once."""
         facts = self._facts.get(device)
         if facts is None:
             facts = self._facts[device] = DeviceFacts()
@@ -86,17 +86,17 @@ class Attempt:
         return next(pool for pool in self._pools if pool.id == device.slice.pool_id)
 
     def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether somebody has the device already."""
+        """Return whether the device is already taken, by this attempt or by an allocated claim."""
         marks = self.marks.get(device.id)
         if alternative.is_admin:
             return bool(marks) and alternative.claim in marks  # type: ignore[operator]
         return bool(marks) or device.id in self.context.held.devices
 
     def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
-        """Return what a request would consume of a device; None where it can't be had, whatever is free.
+        """Return what a request would consume of a device, or None if the device could never provide it.
 
         Raises:
-            Refusal: The request asks for an amount that ends the allocation.
+            AllocatorError: The request asks for an amount that ends the allocation.
         """
         known = self.facts(device).needs
         if id(alternative) not in known:
@@ -109,7 +109,7 @@ class Attempt:
         return known[id(alternative)]
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
-        """Return whether a device has the capacity that a request wants, after all that is taken."""
+        """Return whether a device has the capacity that a request wants left over."""
         if not self.context.features.consumable_capacity:
             return True
         needs = self.needs(alternative, device)
@@ -123,10 +123,10 @@ class Attempt:
         )
 
     def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> PlacedDevice | None:
-        """Return a device that the selectors accept to a request, if it is to be had.
+        """Place a device that the selectors accept for a request; return None if the device is not available.
 
         Raises:
-            Refusal: `must`, and a constraint is in the way.
+            AllocatorError: A constraint refuses the device, and `must` says that the request can't do without it.
         """
         context = self.context
         features, rules = context.features, context.rules
@@ -170,7 +170,7 @@ class Attempt:
         self._give_back(placed)
 
     def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether some taint keeps the request away."""
+        """Return whether a taint of the device keeps the request away."""
         known = self.facts(device).taints
         tainted = known.get(id(alternative))
         if tainted is None:
@@ -190,7 +190,7 @@ class Attempt:
     def _join(
         self, alternative: Alternative, device: DeviceRecord, *, took: bool, must: bool
     ) -> list[Constraint] | None:
-        """Ask all constraints of the claim; None if one refuses."""
+        """Let the device join all constraints of the claim; return None if one of them refuses it."""
         joined: list[Constraint] = []
         if not self.constraints:
             return joined
@@ -214,7 +214,7 @@ class Attempt:
         return joined
 
     def _refuse(self, device: DeviceRecord, *, took: bool) -> None:
-        """Let go of a device that was refused after its counters were taken."""
+        """Release the counters that a refused device took, or leak them where the version does."""
         if took:
             if self.context.rules.leaks:
                 self._leak(device)
@@ -257,7 +257,7 @@ class Attempt:
         if held is None:
             return
         if leaks and not placed.needs:
-            self._leak(device)  # a share of a device without capacity stays known
+            self._leak(device)  # the share of a device without capacity is never removed
             return
         for name, one in placed.needs.items():
             if name in held:
@@ -271,14 +271,14 @@ class Attempt:
                 del self.shared[device.id]
 
     def account(self, device: DeviceRecord) -> Account:
-        """Return the account that a device draws on."""
+        """Return the account from which a device takes counters."""
         facts = self.facts(device)
         if facts.account is None:
             facts.account = self.context.accounts.account(self._pool(device), device)
         return facts.account
 
     def _take(self, device: DeviceRecord) -> bool:
-        """Take a device's counters if all are there."""
+        """Take the counters of a device if enough is left of all of them."""
         facts = self.facts(device)
         account = facts.account or self.account(device)
         if account.is_overdrawn:
@@ -312,7 +312,7 @@ class Context:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """How capacity is counted."""
+        """The arithmetic by which capacity is counted."""
         return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
 
     @property

@@ -1,4 +1,4 @@
-"""Batch: one recorded allocation problem per line, for machines.
+"""Batch: one recorded allocation problem per line, for programs.
 
 In: `{"id", "kubernetes", "input": {features, nodes, classes, slices, allocated, claims}}`. Out: `{"id", "nodes": {name:
 {"ok", "results", "category", "error"}}}`.
@@ -15,10 +15,10 @@ DEFAULT_KUBERNETES = "1.35"
 
 
 def simulate_batch_line(line: Wire) -> Wire:
-    """Allocate one problem on each of its nodes.
+    """Solve one problem on each of its nodes.
 
     Raises:
-        InputError: The line is not such a problem.
+        InputError: The line does not describe a problem.
     """
     given = line.get("input") if isinstance(line, dict) else None
     if not isinstance(given, dict):

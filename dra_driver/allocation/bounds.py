@@ -1,7 +1,7 @@
-"""Bounds: can a request still get all its devices, as far as counters and free devices can tell at a glance.
+"""Bounds: whether a request could still get all its devices, judged by counters and free devices alone.
 
 In: a state of a very long search. Out: a limit on how many more devices a request could get. A state that the limit
-rules out has no solution, so it is left without being searched; nothing that search would leave behind is lost, since
+rules out has no solution, so it is not searched. Nothing that the search would leave behind is lost, because
 alternatives whose candidates could leave a trace are not judged.
 """
 
@@ -20,7 +20,7 @@ class Bounds:
         self._parts: dict[Alternative, list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None] = {}
 
     def can_fill(self, alternative: Alternative, missing: int) -> bool:
-        """Return whether an alternative might still get that many more devices."""
+        """Return whether an alternative might still get `missing` more devices."""
         if alternative not in self._parts:
             self._parts[alternative] = self._find_parts(alternative)
         parts = self._parts[alternative]
@@ -54,7 +54,7 @@ class Bounds:
     def _find_parts(
         self, alternative: Alternative
     ) -> list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None:
-        """Sort an alternative's candidates by component; None where they can't be judged."""
+        """Group an alternative's candidates by component; return None where they can't be judged."""
         symmetry = self._symmetry
         candidates = symmetry.candidates[alternative]
         if alternative.is_all or symmetry.may_leave_traces(alternative):
@@ -69,7 +69,7 @@ class Bounds:
 
 
 def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
-    """Return the counters that every candidate takes from, with the least amount that one takes."""
+    """Return the counters from which every candidate takes, with the smallest amount that any of them takes."""
     takes = [dict(component.takes[member]) for member in members]
     common = set(takes[0]).intersection(*takes[1:])
     least = ((counter, min(one[counter] for one in takes)) for counter in sorted(common))

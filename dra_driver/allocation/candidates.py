@@ -1,7 +1,7 @@
 """Preparation: what each request may take on one node, before the search.
 
-In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many each request wants, and
-which "all" are. Errors come out in Kubernetes' order.
+In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many of them each request wants,
+and which devices "all" means. Errors are raised in Kubernetes' order.
 
 The rule: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
 """
@@ -42,32 +42,35 @@ class Prepared:
 
     @property
     def devices(self) -> list[DeviceRecord]:
-        """All devices that can be used here, in order."""
+        """All usable devices of the node, in order."""
         if self._devices is None:
             assert self._only is not None  # noqa: S101
             self._devices = self._only.devices
         return self._devices
 
     def device(self, index: int) -> DeviceRecord:
-        """Return one of `devices`; most nodes have one slice, and most searches look at its first devices only."""
+        """Return one of `devices` without making all of them.
+
+        Most nodes have one slice, and most searches look only at its first devices.
+        """
         if self._devices is None:
             assert self._only is not None  # noqa: S101
             return self._only.device(index)
         return self._devices[index]
 
     def count(self, alternative: Alternative) -> int:
-        """Return how many devices an alternative wants here."""
+        """Return how many devices an alternative wants on this node."""
         return len(self._all[alternative]) if alternative.is_all else alternative.count
 
     def everything(self, alternative: Alternative) -> list[DeviceRecord]:
-        """Return the devices that "all" means here."""
+        """Return the devices that "all" means on this node."""
         return self._all[alternative]
 
     def pass_invalid_pools(self) -> None:
-        """Go past pools that can't be used, which come last here.
+        """Pass over the pools that can't be used; they come last.
 
         Raises:
-            Refusal: The version ends the pod's scheduling there.
+            AllocatorError: In this version an invalid pool ends the pod's scheduling.
         """
         if self._context.rules.invalid_pool_is_fatal:
             for pool in self.pools:
@@ -75,10 +78,10 @@ class Prepared:
                     raise AllocatorError(Category.INVALID_POOL_ALL, f"pool {pool.id[1]} is invalid: {pool.invalid}")
 
     def accepts(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether the selectors, and the device's own node selection, accept a device.
+        """Return whether a device is accepted by the selectors and its own node selection.
 
         Raises:
-            Refusal: A selector failed, which ends the pod's scheduling.
+            AllocatorError: A selector failed, which ends the pod's scheduling.
         """
         if device.slice.has_binding and not self._context.features.binding_conditions and _binds(device):
             return False
@@ -90,10 +93,10 @@ class Prepared:
         return not device.slice.is_per_device or reaches_device(device.wire, self.node)
 
     def check(self, attempt: Attempt, claims: Sequence[ClaimPlan]) -> list[list[Constraint]]:
-        """Check all claims; give their constraints, nothing at all for a plan that is plain.
+        """Check all claims and return their constraints; the list is empty for a plain plan.
 
         Raises:
-            Refusal: Something makes the allocation impossible before it is tried.
+            AllocatorError: The allocation is impossible, so that it need not be tried.
         """
         constraints: list[list[Constraint]] = []
         if self._context.plan.is_plain:
@@ -104,7 +107,7 @@ class Prepared:
         return constraints
 
     def _check_count(self, attempt: Attempt, claim: ClaimPlan) -> None:
-        """Read all requests of a claim, and refuse a claim that asks for too many devices."""
+        """Read all requests of a claim, and raise if it asks for too many devices."""
         most, least = limits.ALLOCATION_RESULTS, 0
         for request in claim.requests:
             added = self._least(attempt, claim, request)
@@ -134,7 +137,7 @@ class Prepared:
         rules = self._context.rules
         judge = alternative
         if rules.late_match_key and alternative.number == 1 and request.alternatives[0].is_all:
-            judge = request.alternatives[0]  # its matches are found under the key that this one looks at
+            judge = request.alternatives[0]  # this version looks up the matches under the first alternative's key
         found: list[DeviceRecord] = []
         for pool in self.pools:
             where = (

@@ -1,9 +1,9 @@
 """Capacity: what a request consumes of a device, and whether that much is left.
 
-In: a device's capacities with their request policies, a request's amounts. Out: amounts. Everything is exact.
+In: a device's capacities with their request policies, a request's amounts. Out: amounts. All numbers are exact.
 
-The rule: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, asked or not;
-min, step and valid values round up (`ranges.py`).
+The rule: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, whether or not
+the request names it; min, step and valid values round up (`ranges.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Amount = int | Fraction
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """The amount of one capacity that a request takes. `text` is what it was written as, "" if computed."""
+    """The amount of one capacity that a request takes. `text` is the amount as written, or "" if it was computed."""
 
     quantity: Quantity
     text: str
 
     @property
     def amount(self) -> Amount:
-        """The exact value."""
+        """The exact amount."""
         return self.quantity.value
 
 
@@ -63,7 +63,7 @@ class Capacity:
         """Return what a request takes of this capacity, whether or not the policy allows it.
 
         Raises:
-            CapacityError: It is an amount that ends the allocation.
+            CapacityError: The amount ends the allocation.
         """
         taken = self._rounded(asked, arithmetic)
         if arithmetic.checked and taken.quantity.sign < 0:
@@ -84,7 +84,7 @@ class Capacity:
         return _consumption(asked)
 
     def violates(self, taken: Consumption, arithmetic: Arithmetic) -> bool:
-        """Whether the policy does not allow an amount."""
+        """Return whether the policy forbids an amount."""
         if not self.has_policy or (self.default is not None and taken.text == self.default):
             return False
         if self.limits is not None:
@@ -100,10 +100,10 @@ def read_capacities(device: Wire) -> tuple[Capacity, ...]:
 def consume(
     capacities: tuple[Capacity, ...], asked: Mapping[str, str], arithmetic: Arithmetic
 ) -> dict[str, Consumption] | None:
-    """Return what a request takes of every capacity of a device; None where it asks for what can't be had.
+    """Return what a request takes of every capacity of a device, or None if the device can't provide what it asks for.
 
     Raises:
-        CapacityError: It takes an amount that ends the allocation.
+        CapacityError: An amount ends the allocation.
     """
     known = {capacity.name for capacity in capacities}
     if any(name not in known for name in asked):
@@ -123,7 +123,7 @@ def parse(text: str) -> Quantity:
     """Read a quantity from a wire value.
 
     Raises:
-        QuantityError: It is none.
+        QuantityError: The value is not a quantity.
     """
     return Quantity.parse(_text(text).strip())
 

@@ -1,8 +1,8 @@
 """Constraints: devices of some requests must agree, or differ, in one attribute.
 
-In: devices, one after the other, and their removal in reverse. Out: whether the device may join. A constraint keeps
-exactly the memory that Kubernetes' constraint keeps, quirks included: after a removal the last value stays known, and
-`distinctAttribute` remembers one value per request name, so only the last device of a request counts.
+In: devices that are added one at a time and removed in reverse order. Out: whether a device may join. A constraint
+remembers exactly what Kubernetes' constraint remembers, quirks included: after a removal the last value stays known,
+and `distinctAttribute` remembers one value per request name, so only the last device of a request counts.
 
 The rule: Kubernetes structured allocator, matchAttribute and distinctAttribute.
 """
@@ -20,11 +20,11 @@ _SET_KINDS = ("int", "bool", "string", "version")
 
 
 def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> AttributeValue | None:
-    """Return the attribute with a fully qualified name; ("?", None) where its kind can't be compared.
+    """Return the kind and value of the attribute with a fully qualified name, or ("?", None) if it can't be compared.
 
-    With `lists` the value is the set of what the attribute holds, be it one value or many.
+    With `lists` the value is the set of the attribute's values, whether it holds one value or many.
 
-    Source: structured allocator, lookupAttribute: the exact key first, then without the driver's own domain.
+    Source: structured allocator, lookupAttribute: the exact key first, then the key without the driver's own domain.
     """
     attributes: Mapping[str, Wire] = device.get("attributes") or {}
     held = attributes.get(name)
@@ -55,7 +55,7 @@ def _as_set(held: Wire) -> AttributeValue:
 
 
 class Constraint:
-    """What both kinds share: which requests they cover and which attribute they look at."""
+    """What all constraints share: which requests they cover, and which attribute they compare."""
 
     __slots__ = ("attribute", "requests")
 
@@ -64,11 +64,11 @@ class Constraint:
         self.requests = requests
 
     def covers(self, request: str, full_name: str) -> bool:
-        """Return whether devices of a request, or of one of its alternatives, are looked at."""
+        """Return whether the constraint applies to devices of a request, or of one of its alternatives."""
         return not self.requests or request in self.requests or full_name in self.requests
 
     def add(self, request: str, value: AttributeValue | None) -> bool:
-        """Let a device join if its value is acceptable; tell whether it did."""
+        """Let a device join if its value is acceptable; return whether it did."""
         raise NotImplementedError
 
     def remove(self, request: str) -> None:
@@ -76,12 +76,12 @@ class Constraint:
         raise NotImplementedError
 
     def state(self) -> Hashable:
-        """Return all that decides about further devices."""
+        """Return everything that decides about further devices."""
         raise NotImplementedError
 
 
 class MatchAttribute(Constraint):
-    """All devices have the attribute, with the same kind and value."""
+    """All devices must have the attribute, with the same kind and value."""
 
     __slots__ = ("count", "value")
 
@@ -91,7 +91,7 @@ class MatchAttribute(Constraint):
         self.value: AttributeValue | None = None
 
     def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
-        """Accept the first device that has the attribute, then its equals."""
+        """Accept the first device that has the attribute, then devices with the same value."""
         if value is None:
             return False
         if self.count == 0:
@@ -104,16 +104,16 @@ class MatchAttribute(Constraint):
         return True
 
     def remove(self, request: str) -> None:  # noqa: ARG002
-        """Count down."""
+        """Count one device less; the value stays known."""
         self.count -= 1
 
     def state(self) -> Hashable:
-        """Return the common value, and how many devices have it (leaks make the number matter)."""
+        """Return the common value and the number of devices that have it (after leaks the number matters)."""
         return (self.count, self.value) if self.count else 0
 
 
 class DistinctAttribute(Constraint):
-    """All devices have the attribute, each with its own value."""
+    """All devices must have the attribute, each with a value of its own."""
 
     __slots__ = ("count", "values")
 
@@ -123,7 +123,7 @@ class DistinctAttribute(Constraint):
         self.values: dict[str, AttributeValue] = {}
 
     def add(self, request: str, value: AttributeValue | None) -> bool:
-        """Accept a device whose value differs from the remembered ones."""
+        """Accept a device whose value differs from all remembered values."""
         if value is None:
             return False
         if self.count and (value in self.values.values() or (value[0] == "?" and self.values)):
@@ -133,7 +133,7 @@ class DistinctAttribute(Constraint):
         return True
 
     def remove(self, request: str) -> None:
-        """Forget the request's value, whichever device it came from."""
+        """Forget the value of the request, whichever of its devices that value came from."""
         self.values.pop(request, None)
         self.count -= 1
 
@@ -143,7 +143,7 @@ class DistinctAttribute(Constraint):
 
 
 class PairwiseDistinctAttribute(Constraint):
-    """All devices have the attribute, each with its own value, whichever request they are for (since 1.37)."""
+    """All devices must have the attribute, each with a value of its own, whatever their requests are (since 1.37)."""
 
     __slots__ = ("values",)
 
@@ -152,7 +152,7 @@ class PairwiseDistinctAttribute(Constraint):
         self.values: list[AttributeValue] = []
 
     def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
-        """Accept a device whose value nobody has."""
+        """Accept a device whose value no other device has."""
         if value is None or value in self.values or (value[0] == "?" and self.values):
             return False
         self.values.append(value)
@@ -163,14 +163,14 @@ class PairwiseDistinctAttribute(Constraint):
         self.values.pop()
 
     def state(self) -> Hashable:
-        """Return the values."""
+        """Return the values of all devices."""
         return tuple(sorted(self.values))
 
 
 class MatchLists(Constraint):
-    """All devices have one value at least in common; one value counts as a list of one (DRAListTypeAttributes).
+    """All devices must share at least one value; a single value counts as a list of one (DRAListTypeAttributes).
 
-    In 1.36 (`keeps`) what a device narrowed stays narrow when the device is taken back, until none is left.
+    In 1.36 (`keeps`) the common values stay narrowed by a device that was taken back, until no device is left.
     """
 
     __slots__ = ("common", "count", "keeps")
@@ -182,7 +182,7 @@ class MatchLists(Constraint):
         self.keeps = keeps
 
     def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
-        """Accept a device that shares a value with all before it."""
+        """Accept a device that shares a value with all devices before it."""
         if value is None or value[0] == "?":
             return False
         if self.count == 0:
@@ -196,7 +196,7 @@ class MatchLists(Constraint):
         return True
 
     def remove(self, request: str) -> None:  # noqa: ARG002
-        """Forget a device, and since 1.37 what it narrowed."""
+        """Forget a device and, since 1.37, how it narrowed the common values."""
         self.count -= 1
         if not self.keeps:
             self.common.pop()
@@ -207,9 +207,9 @@ class MatchLists(Constraint):
 
 
 class DistinctLists(Constraint):
-    """No two devices have a value in common (DRAListTypeAttributes).
+    """No two devices may have a value in common (DRAListTypeAttributes).
 
-    In 1.36 (`forgets`) one value is remembered for each request, as in `DistinctAttribute`.
+    In 1.36 (`forgets`) one value is remembered per request, as in `DistinctAttribute`.
     """
 
     __slots__ = ("count", "forgets", "values")
@@ -221,7 +221,7 @@ class DistinctLists(Constraint):
         self.forgets = forgets
 
     def add(self, request: str, value: AttributeValue | None) -> bool:
-        """Accept a device that shares no value with any before it."""
+        """Accept a device that shares no value with any device before it."""
         if value is None or (value[0] == "?" and (self.count or not self.forgets)):
             return False
         if any(kind == value[0] and held & value[1] for _, (kind, held) in self.values if held) and (
@@ -235,7 +235,7 @@ class DistinctLists(Constraint):
         return True
 
     def remove(self, request: str) -> None:
-        """Forget the latest device, in 1.36 whatever is remembered for its request."""
+        """Forget the latest device or, in 1.36, whatever is remembered for its request."""
         self.count -= 1
         if self.forgets:
             self.values = [one for one in self.values if one[0] != request]
@@ -250,7 +250,7 @@ class DistinctLists(Constraint):
 def make_constraint(
     wire: Wire, *, knows_distinct: bool, forgets: bool = True, lists: bool = False
 ) -> Constraint | None:
-    """Make a constraint with an empty memory; None for a kind that the allocator does not know."""
+    """Make a constraint without any devices; return None for a kind that the allocator does not know."""
     requests = frozenset(wire.get("requests") or ())
     if wire.get("matchAttribute") is not None:
         if lists:

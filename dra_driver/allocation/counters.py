@@ -1,9 +1,10 @@
 """Counters: what partitions of one device share, and how much of it is left.
 
-In: pools and what is allocated. Out: per counter what is available, computed once; per attempt what is consumed.
+In: pools and what is allocated. Out: for each counter, what is available (computed once) and what each attempt
+consumes.
 
 The rule: Kubernetes structured allocator, checkAvailableCounters. Before 1.36.4 counters are remembered by pool *name*
-only, so two drivers that use one pool name meet in one account, and the pool that is asked first fills it.
+only, so two drivers that use the same pool name share one account, and the pool that is asked first fills it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ Counter = tuple[str, str]  # counter set, counter
 
 
 class Account:
-    """The counters of one pool (or of all pools with one name). `available` never changes once it is known."""
+    """The counters of one pool (or of all pools with one name). `available` never changes once it is computed."""
 
     __slots__ = ("available", "is_overdrawn")
 
     def __init__(self, available: dict[Counter, Amount]) -> None:
         self.available = available
-        # Every check looks at all counters of the pool: one that is below zero refuses all devices that count.
+        # Every check looks at all counters of the pool: one counter below zero refuses every device that uses counters.
         self.is_overdrawn = any(amount < 0 for amount in available.values())
 
 
 class Accounts:
-    """All accounts that were opened so far, for all nodes."""
+    """All accounts that have been opened, for all nodes."""
 
     def __init__(self, rules: AllocatorRules, held: Held) -> None:
         self._rules = rules
@@ -40,11 +41,11 @@ class Accounts:
         self._takes: dict[DeviceId, tuple[DeviceRecord, tuple[tuple[Counter, Amount], ...]]] = {}
 
     def forget(self) -> None:
-        """Close all accounts: what is held has changed."""
+        """Close all accounts, because the devices that are held have changed."""
         self._open.clear()
 
     def key(self, pool: Pool, device: DeviceRecord) -> Hashable:
-        """Return which account a device draws on."""
+        """Return the key of the account from which a device takes."""
         match self._rules.counters_of:
             case "slice":
                 return device.slice.name
@@ -54,7 +55,7 @@ class Accounts:
                 return pool.id[1]
 
     def account(self, pool: Pool, device: DeviceRecord) -> Account:
-        """Return a device's account, opened by the first pool that needs it."""
+        """Return the account of a device; the first pool that needs the account opens it."""
         key = self.key(pool, device)
         account = self._open.get(key)
         if account is None:
@@ -87,7 +88,7 @@ class Accounts:
 
 
 def flat_takes(device: DeviceRecord) -> list[tuple[Counter, Amount]]:
-    """List what a device takes, counter by counter; a set that is named twice adds up."""
+    """List what a device takes from each counter; amounts of a set that is named twice are added up."""
     taken: dict[Counter, Amount] = {}
     for name, counters in device.takes:
         for counter, amount in counters:

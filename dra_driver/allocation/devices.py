@@ -1,6 +1,6 @@
 """Slices and devices as the search sees them: references into the wire objects, read once for all nodes.
 
-In: ResourceSlices as wire dicts. Out: `SliceRecord`s, which make their `DeviceRecord`s when somebody first looks.
+In: ResourceSlices as wire dicts. Out: `SliceRecord`s, which make each `DeviceRecord` when it is first needed.
 
 The rule: Kubernetes API resource/v1 ResourceSlice.
 """
@@ -35,14 +35,14 @@ class DeviceRecord:
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
-        """What the device has, with the policies of its capacities."""
+        """The device's capacities with their policies."""
         if self._capacities is None:
             self._capacities = read_capacities(self.wire)
         return self._capacities
 
     @property
     def takes(self) -> Takes:
-        """What the device takes from counter sets."""
+        """The amounts that the device takes from counter sets."""
         if self._takes is None:
             self._takes = tuple(
                 (one["counterSet"], tuple((name, counter_value(c)) for name, c in (one.get("counters") or {}).items()))
@@ -52,12 +52,12 @@ class DeviceRecord:
 
     @property
     def node_scope(self) -> Wire:
-        """The object that says where the device is: itself, or its slice."""
+        """The object that says which nodes reach the device: the device itself, or its slice."""
         return self.wire if self.slice.is_per_device else self.slice.spec
 
 
 class SliceRecord:
-    """One slice. `order` is its place in the input."""
+    """One slice. `order` is its position in the input."""
 
     __slots__ = (
         "_made",
@@ -98,7 +98,7 @@ class SliceRecord:
         self._made: dict[int, DeviceRecord] = {}
 
     def device(self, index: int) -> DeviceRecord:
-        """Return one device by its place, made when it is first asked for."""
+        """Return the device at a position; it is made when it is first asked for."""
         made = self._made.get(index)
         if made is None:
             made = self._made[index] = DeviceRecord(self.wires[index], self)

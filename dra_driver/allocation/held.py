@@ -1,9 +1,9 @@
-"""What is held already: devices and capacity of claims that have an allocation.
+"""What is already held: the devices and the capacity of claims that have an allocation.
 
 In: claims as wire dicts. Out: who holds each device, and how much of shared devices is taken.
 
-The rule: Kubernetes scheduler plugin dynamicresources: admin access holds nothing; a result with a share ID holds its
-consumed capacity only.
+The rule: Kubernetes scheduler plugin dynamicresources: admin access holds nothing; a result with a share ID holds only
+its consumed capacity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.model.wire import ClaimWire
 
 @dataclass(slots=True)
 class Held:
-    """Who holds what. Names of claims are "namespace/name"."""
+    """Which claims hold which devices. Names of claims are "namespace/name"."""
 
     devices: dict[DeviceId, str] = field(default_factory=dict)
     shares: dict[DeviceId, list[str]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Held:
     by_pool: dict[PoolId, set[DeviceId]] = field(default_factory=dict)
 
     def add(self, claim: ClaimWire, *, shares: bool) -> set[PoolId]:
-        """Add what one claim holds; give the pools that it is in."""
+        """Add what one claim holds; return the pools of its devices."""
         pools: set[PoolId] = set()
         allocation = (claim.get("status") or {}).get("allocation") or {}
         holder = claim_name(claim)
@@ -49,7 +49,7 @@ class Held:
 
 
 def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> Held:
-    """Collect what all these claims hold; `shares` says whether capacity can be shared at all."""
+    """Collect what all these claims hold; `shares` says whether capacity can be shared."""
     held = Held()
     for claim in claims:
         held.add(claim, shares=shares)
@@ -57,7 +57,7 @@ def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> Held:
 
 
 def claim_name(claim: ClaimWire) -> str:
-    """Name a claim as messages do: namespace/name."""
+    """Return the name of a claim as messages write it: namespace/name."""
     metadata = claim["metadata"]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])

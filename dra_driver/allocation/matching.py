@@ -1,9 +1,9 @@
-"""Matching: do a class's and a request's selectors accept a device.
+"""Matching: whether the selectors of a class and a request accept a device.
 
-In: devices. Out: yes, no, or the error that ends the pod's scheduling; each group of equal devices is judged once, for
+In: devices. Out: yes, no, or the error that ends the pod's scheduling. Each group of equal devices is judged once, for
 all nodes and all requests with the same selectors.
 
-The rule: Kubernetes structured allocator, selectorsMatch: in order, the first that is not true decides.
+The rule: Kubernetes structured allocator, selectorsMatch: selectors in order, the first that is not true decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Verdict = bool | AllocatorError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One selector of a chain: who wrote it ("class x" or "claim y"), and its program or why there is none."""
+    """One selector of a chain: its owner ("class x" or "claim y"), and its program or the reason why there is none."""
 
     owner: str
     number: int
@@ -34,7 +34,7 @@ class Step:
 
     @property
     def is_of_class(self) -> bool:
-        """Whether the selector stands in a device class."""
+        """Whether the selector belongs to a device class."""
         return self.owner.startswith("class ")
 
 
@@ -55,7 +55,7 @@ class Matcher:
         self._by_device: dict[DeviceRecord, Verdict] = {}
 
     def verdict(self, device: DeviceRecord) -> Verdict:
-        """Judge a device."""
+        """Return whether the chain accepts a device, or the error with which a selector failed."""
         verdict = self._by_device.get(device)
         if verdict is None:
             make = self._keys.get(device.driver)
@@ -73,7 +73,7 @@ class Matcher:
         return True if refused is None else refused[1]
 
     def first_refusal(self, device: DeviceRecord) -> tuple[Step, Verdict] | None:
-        """Return the selector that decides against a device, with False or its error; None if all accept it."""
+        """Return the selector that refuses a device, with False or its error, or None if all accept it."""
         view: DeviceView | None = None
         for step in self.steps:
             if isinstance(step.selector, SelectorCompileError):
@@ -98,7 +98,7 @@ class Matchers:
         self._chains: dict[tuple[tuple[str, int, str], ...], Matcher] = {}
 
     def matcher(self, written: Sequence[tuple[str, Sequence[Wire]]]) -> Matcher:
-        """Return the matcher for selectors of several owners, in order."""
+        """Return the matcher for the selectors of several owners, in order."""
         chain = tuple(
             (owner, number, selector["cel"]["expression"])
             for owner, selectors in written

@@ -1,4 +1,4 @@
-"""Node selectors: does a node match, and what selector does an allocation get.
+"""Node selectors: whether a node matches one, and which one an allocation gets.
 
 In: node selectors and nodes as wire dicts. Out: a verdict, or a merged selector. Pure.
 
@@ -20,7 +20,7 @@ def matches_selector(selector: Wire, node: Wire) -> bool:
     """Return whether a node matches a NodeSelector.
 
     Raises:
-        Refusal: The selector can't be parsed.
+        AllocatorError: The selector can't be parsed.
     """
     metadata = node.get("metadata") or {}
     labels: Mapping[str, str] = metadata.get("labels") or {}
@@ -91,16 +91,16 @@ def _unparsable(requirement: Wire) -> AllocatorError:
 
 
 def only_node(name: str) -> Wire:
-    """Return the selector that accepts one node."""
+    """Return a selector that accepts only one node."""
     requirement = {"key": "metadata.name", "operator": "In", "values": [name]}
     return {"nodeSelectorTerms": [{"matchFields": [requirement]}]}
 
 
 def merge_selectors(selectors: Iterable[Wire]) -> Wire | None:
-    """Join single-term selectors into one term, leaving out requirements that are there already.
+    """Join single-term selectors into one term, without repeating requirements.
 
     Raises:
-        Refusal: A selector has several terms, which API validation prevents.
+        AllocatorError: A selector has several terms, which API validation prevents.
 
     Source: structured allocator, createNodeSelector. Field requirements come first, then expressions.
     """

@@ -1,8 +1,8 @@
-"""Outcomes: what the allocator says for a pod's claims on one node.
+"""Outcomes: the allocator's answer for a pod's claims on one node.
 
 In: nothing. Out: the closed list of categories, the error that ends an attempt, and the `NodeOutcome` of a node.
 
-The rule: Kubernetes' structured allocator returns results, nothing, or an error; all but one error end the pod's
+The rule: Kubernetes' structured allocator returns results, nothing, or an error; all errors but one end the pod's
 scheduling on every node.
 """
 
@@ -29,13 +29,13 @@ class Category(StrEnum):
     INVALID_POOL = "invalid-pool"
     ALL_CONSTRAINT_UNSATISFIED = "all-constraint-unsatisfied"
     BAD_CAPACITY = "bad-capacity"
-    NOT_JUDGED = "not-judged"  # Kubernetes' own answer is not known
+    NOT_JUDGED = "not-judged"  # it is not known what Kubernetes itself would answer
     UNSUPPORTED = "unsupported"  # a request that the API server would refuse
-    UNDECIDED = "undecided"  # our own limit: the search was given up
+    UNDECIDED = "undecided"  # our own limit: the search was abandoned
 
     @property
     def is_node_local(self) -> bool:
-        """Whether other nodes are still tried: any other error ends the pod's scheduling."""
+        """Whether other nodes are still tried; any other error ends the pod's scheduling."""
         return self in {Category.NONE, Category.NO_FIT, Category.INVALID_POOL}
 
 
@@ -52,17 +52,17 @@ class AllocatorError(Exception):
 class NodeOutcome:
     """The allocator's answer for one node.
 
-    `results` holds one AllocationResult per claim, or None. `steps` is how many placements the scheduler itself would
-    try, `seconds` a rough estimate of its time, to be compared with its limit per node.
+    `results` holds one AllocationResult per claim, or is None. `steps` is the number of placements that the scheduler
+    itself would try. `seconds` is a rough estimate of the time it would take, for comparison with its limit per node.
     """
 
     category: Category
     results: list[Wire] | None = None
     error: str | None = None
-    others_possible: bool = False  # the order of Go maps decides: this is one of several outcomes
+    others_possible: bool = False  # the order of Go maps decides, and this is only one possible outcome
     steps: int = 0
     seconds: float = 0.0
-    is_least: bool = False  # we saw early that nothing fits: the scheduler would try more than `steps`
+    is_least: bool = False  # it was clear early that nothing fits; the scheduler would try more than `steps`
 
     @property
     def ok(self) -> bool:
@@ -71,7 +71,7 @@ class NodeOutcome:
 
     @property
     def times_out(self) -> bool:
-        """Whether the scheduler would give up before it has this answer.
+        """Whether the scheduler would give up before it reaches this answer.
 
         Source: Kubernetes gate DRASchedulerFilterTimeout, default 10 s per node.
         """

@@ -1,7 +1,7 @@
-"""Pods and nodes: may a pod go to a node at all, before devices are looked at.
+"""Pods and nodes: whether a pod may go to a node at all, before devices are considered.
 
-In: a pod and a node as wire dicts. Out: why not, in one clause; "" if it may. A selector that fails on a device blocks
-the pod only if some such node reaches the device check, hence this comes first.
+In: a pod and a node as wire dicts. Out: the reason against it in one clause, or "". A selector that fails on a device
+blocks the pod only if a node with that device reaches the device check, so this check comes first.
 
 The rule: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, in that order.
 """
@@ -47,7 +47,10 @@ def _tolerated(taint: Wire, tolerations: Sequence[Wire]) -> bool:
 
 
 def _tolerates(toleration: Wire, taint: Wire) -> bool:
-    """Source: Kubernetes core/v1 Toleration.ToleratesTaint."""
+    """Return whether a toleration covers a node taint.
+
+    Source: Kubernetes core/v1 Toleration.ToleratesTaint.
+    """
     if toleration.get("effect") not in {None, "", taint["effect"]}:
         return False
     if toleration.get("key") not in {None, "", taint["key"]}:

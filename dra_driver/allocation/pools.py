@@ -1,7 +1,7 @@
 """Pools: which devices a node can reach, and whether their pools are complete and valid.
 
-In: all slices of the cluster, indexed once; then one node after the other. Out: that node's pools. The pool of most
-nodes is made of the node's own slices and is found by name; nothing is decoded per node.
+In: all slices of the cluster, indexed once; then one node at a time. Out: that node's pools. Most nodes publish a pool
+of their own, which is found by the node's name; nothing is decoded per node.
 
 The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
 complete if as many slices exist, anywhere, as its slices say.
@@ -31,21 +31,21 @@ class Pool:
         self.incomplete = False
         self.invalid = ""  # the reason
         self.has_binding = False
-        self.seen = (0, 0)  # slices that exist, slices that should
+        self.seen = (0, 0)  # the number of slices that exist, and the number that should
 
     @property
     def devices(self) -> list[DeviceRecord]:
-        """The devices that reach the node, in order of preference; none of a pool that can't be used."""
+        """The devices that reach the node, in order of preference; empty if the pool can't be used."""
         return [] if self.invalid else [device for record in self.slices for device in record.devices]
 
     @property
     def name(self) -> str:
-        """The name as messages write it."""
+        """The pool's name as messages write it."""
         return f"{self.id[0]}/{self.id[1]}"
 
 
 class PoolIndex:
-    """All slices, ready to be asked for the pools of any node."""
+    """All slices, indexed by the nodes that they reach."""
 
     def __init__(self, slices: Sequence[SliceWire], rules: AllocatorRules, features: Features) -> None:
         self._rules = rules
@@ -60,7 +60,7 @@ class PoolIndex:
         self.has_groups = rules.kubernetes == "1.37" and any(record.has_groups for record in self.records)
         for record in self.records:
             if self.has_groups and record.has_groups and not features.compatibility_groups:
-                continue  # as if it were not there: its pool is incomplete
+                continue  # treated as absent, so that its pool is incomplete
             self.by_pool.setdefault(record.pool_id, []).append(record)
             self._file(record)
         self._foreign = [view for s in self._counting.values() if (view := self._view(s)) and not _is_sound(view)]
@@ -86,7 +86,7 @@ class PoolIndex:
         """Return the pools of a node, in the order in which they are searched.
 
         Raises:
-            Refusal: A node selector can't be parsed.
+            AllocatorError: A node selector can't be parsed.
         """
         metadata = node.get("metadata") or {}
         name = metadata.get("name") or ""
@@ -107,7 +107,7 @@ class PoolIndex:
         return self._arrange([*near, *found])
 
     def _arrange(self, slices: Sequence[SliceRecord]) -> list[Pool]:
-        """Sort slices into pools, and pools into order."""
+        """Group slices into pools, and sort the pools."""
         groups: dict[PoolId, list[SliceRecord]] = {}
         for record in slices:
             groups.setdefault(record.pool_id, []).append(record)
@@ -132,7 +132,7 @@ class PoolIndex:
         return self._views[key]
 
     def _whole_in_one(self, only: SliceRecord) -> Pool:
-        """Return the pool of a node that publishes one slice: most of them."""
+        """Return the pool of a node that publishes a single slice, as most nodes do."""
         pool = Pool(only.pool_id)
         pool.slices = (only,)
         pool.seen = (1, 1)
@@ -146,7 +146,7 @@ class PoolIndex:
         return pool
 
     def _build(self, slices: list[SliceRecord]) -> Pool | None:
-        """Judge one pool by the slices that a node sees of it; None where it is out-dated."""
+        """Judge one pool by the slices of it that a node sees; return None if newer slices exist elsewhere."""
         rules = self._rules
         if rules.binding_slices_last:
             slices.sort(key=lambda s: s.has_binding and not (s.sets and rules.joins_counter_slices))
@@ -190,7 +190,7 @@ def _is_sound(pool: Pool) -> bool:
 
 
 def _count(pool: Pool, current: Sequence[SliceRecord]) -> str:
-    """Collect the counter sets; give what is wrong with them, or with devices that refer to them."""
+    """Collect the counter sets; return what is wrong with them or with devices that refer to them, or ""."""
     sets: dict[str, Wire] = {}
     for one in (one for s in current for one in s.sets):
         if one["name"] in sets:
@@ -230,10 +230,10 @@ def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
 
 
 def reaches_device(scope: Wire, node: Wire) -> bool:
-    """Return whether nodeName, allNodes or nodeSelector of a slice or device let it reach a node.
+    """Return whether the nodeName, allNodes or nodeSelector of a slice or device lets it reach a node.
 
     Raises:
-        Refusal: The node selector can't be parsed.
+        AllocatorError: The node selector can't be parsed.
     """
     name = scope.get("nodeName")
     if name:
@@ -252,7 +252,7 @@ def _reaches(record: SliceRecord, node: Wire) -> bool:
 
 
 def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
-    """Return (label, values) that a node must have for the slice's selector to match; "" stands for its name."""
+    """Return (label, values) that a node must have for the slice's selector to match; the label "" means its name."""
     if spec.get("allNodes") or spec.get("nodeSelector") is None:
         return None
     terms = spec["nodeSelector"].get("nodeSelectorTerms") or []

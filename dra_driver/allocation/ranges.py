@@ -1,8 +1,8 @@
 """Ranges of capacity: how a request is rounded up to a step, in the integers of each Kubernetes version.
 
-In: an amount, the limits of a range. Out: the amount that is taken, whether it lies on a step. Up to 1.36 everything is
-counted in whole units of int64, which wrap. Since 1.37 what does not fit is an error, and with
-DRAFractionalCapacityRange units are thousandths where all limits are.
+In: an amount, and the limits of a range. Out: the amount that is taken, and whether it lies on a step. Up to 1.36
+everything is counted in whole units of int64, which wrap. Since 1.37 an amount that does not fit is an error, and with
+DRAFractionalCapacityRange amounts are counted in thousandths where all limits allow it.
 
 The rule: Kubernetes structured allocator, roundUpRange and violateValidRange.
 """
@@ -18,7 +18,7 @@ _THOUSAND = 1000
 
 
 class CapacityError(Exception):
-    """A request that ends the allocation: it can't be written as int64, or takes a negative amount."""
+    """A request that ends the allocation: it does not fit an int64, or takes a negative amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Range:
     step: Quantity | None
 
     def rounded(self, asked: Quantity, arithmetic: Arithmetic) -> Quantity | None:
-        """Return what a request for at least the minimum takes; None where it takes what it asks for.
+        """Return what a request for at least the minimum takes, or None if it takes exactly what it asks for.
 
         Raises:
-            CapacityError: The amount can't be written.
+            CapacityError: The amount does not fit an int64.
         """
         if self.minimum is None or self.step is None:
             return None
@@ -59,7 +59,7 @@ class Range:
         return Quantity(_wrapped(start + step * count), 0, form)
 
     def excludes(self, taken: Quantity, arithmetic: Arithmetic) -> bool:
-        """Whether an amount is above the maximum, or on no step."""
+        """Return whether an amount is above the maximum or not on a step."""
         if self.maximum is not None and taken > self.maximum:
             return True
         if self.step is None:
@@ -98,7 +98,7 @@ _UNWRITABLE = "capacity request cannot be represented in the device's range arit
 
 
 def whole_units(quantity: Quantity) -> int:
-    """Return the whole units as resource.Quantity.Value does: fractions rounded away from zero, int64 that wraps."""
+    """Return the whole units as resource.Quantity.Value does: fractions are rounded away from zero, and int64 wraps."""
     value = quantity.value
     if isinstance(value, int):
         if quantity.machine and not -_MOST - 1 <= value <= _MOST:
@@ -109,7 +109,7 @@ def whole_units(quantity: Quantity) -> int:
 
 
 def _thousandths(quantity: Quantity) -> int | None:
-    """Return the amount in thousandths; None where it is no whole number of them, or does not fit."""
+    """Return the amount in thousandths, or None if it is not a whole number of them or does not fit an int64."""
     amount = quantity.value * _THOUSAND
     if isinstance(amount, int) or amount.denominator == 1:
         whole = int(amount)
@@ -118,7 +118,7 @@ def _thousandths(quantity: Quantity) -> int | None:
 
 
 def _steps(distance: int, step: int) -> int:
-    """Divide as int64 does, towards zero, one up where something is left over."""
+    """Divide as int64 does, towards zero, and add one if there is a remainder."""
     count = abs(distance) // abs(step) * (1 if (distance < 0) == (step < 0) else -1)
     return _wrapped(count + (distance % step != 0))
 

@@ -1,8 +1,8 @@
-"""Replicas: the devices of nodes that are alike, kept once.
+"""Replicas: the devices of similar nodes, kept once.
 
-In: the devices of one node, and how to make those of another. Out: a `Replica` for each node, which stands in
-`spec.devices` like any list and makes its devices when somebody looks at them. What many nodes have in common (their
-`Shape`) is asked once for all of them.
+In: the devices of one node, and a function that makes those of another node. Out: a `Replica` for each node, which
+takes the place of the list in `spec.devices` and makes its devices when they are read. What the nodes have in common
+(their `Shape`) is determined once for all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JUDGED_APART = frozenset({"name", "attributes"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceListFacts:
-    """What the allocator must know of a list of devices before it looks at any of them."""
+    """What the allocator must know about a list of devices before it looks at any of them."""
 
     has_binding: bool
     consumes: bool
@@ -28,7 +28,7 @@ class DeviceListFacts:
 
 
 def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
-    """Look through a list of devices; through equal ones once."""
+    """Collect the facts about a list of devices; the replicas of one shape share theirs."""
     if isinstance(wires, Replica):
         return wires.shape.facts
     has_binding = consumes = has_groups = False
@@ -43,12 +43,13 @@ def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
 
 
 class Shape:
-    """The devices of one driver on nodes that are alike.
+    """The devices of one driver on similar nodes.
 
     Args:
+        driver: the name of the driver.
         wires: the devices of one of these nodes.
-        varying: names of the attributes whose values differ between the nodes; nothing else does.
-        make: gives the devices of a node by its name.
+        varying: names of the attributes whose values differ between the nodes; nothing else may differ.
+        make: returns the devices of a node, given its name.
     """
 
     __slots__ = ("_made", "driver", "facts", "make", "varying", "wires")
@@ -68,18 +69,18 @@ class Shape:
         self._made: tuple[str, Sequence[DeviceWire]] = ("", ())
 
     def on(self, node: str) -> Sequence[DeviceWire]:
-        """Return the devices of one node, made anew unless it was the latest."""
+        """Return the devices of one node; only those of the latest node are kept."""
         if self._made[0] != node:
             self._made = (node, self.make(node))
         return self._made[1]
 
     def varies_in(self, reads: Iterable[Read]) -> bool:
-        """Whether something is read that differs from node to node."""
+        """Return whether anything that is read differs from node to node."""
         return any(_touches(read, name) for read in reads if read.field == "attributes" for name in self.varying)
 
 
 class Replica(Sequence[DeviceWire]):
-    """The devices of one node, of a shape."""
+    """The devices of one node that has a given shape."""
 
     __slots__ = ("node", "shape")
 
@@ -99,12 +100,12 @@ class Replica(Sequence[DeviceWire]):
 
 
 def names_of(wires: Sequence[DeviceWire]) -> list[str]:
-    """Return the names of some devices, which replicas have in common."""
+    """Return the names of devices; replicas have them in common, so none is made."""
     return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
 
 
 def but_for_attributes(wire: DeviceWire) -> str:
-    """Write down all of a device but its name and attributes, to compare it with others."""
+    """Return a text of everything in a device but its name and attributes, for comparison with other devices."""
     return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
 
 

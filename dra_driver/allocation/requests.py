@@ -1,7 +1,7 @@
-"""The plan of a pod's claims: what is asked, read once for all nodes.
+"""The plan of a pod's claims: what they request, read once for all nodes.
 
 In: claims and classes as wire dicts. Out: a `Plan` of `ClaimPlan`s with `Alternative`s, and the checks that Kubernetes
-makes before it searches, in its order (an error of a later claim comes after what an earlier `All` request finds).
+makes before it searches, in its order (what an earlier `All` request finds comes before an error of a later claim).
 
 The rule: Kubernetes structured allocator, the first half of Allocate and validateDeviceRequest.
 """
@@ -27,9 +27,9 @@ class Alternative:
 
     claim: int
     request: int
-    number: int  # among the alternatives of its request
+    number: int  # its position among the alternatives of the request
     name: str
-    parent: str  # the request's name if this is one of several alternatives
+    parent: str  # the name of the request, if this is one of several alternatives
     wire: Wire
     device_class: ClassWire
     matcher: Matcher
@@ -46,13 +46,13 @@ class Alternative:
 
     @property
     def full_name(self) -> str:
-        """The name in results."""
+        """The name that results use."""
         return f"{self.parent}/{self.name}" if self.parent else self.name
 
 
 @dataclass(slots=True)
 class RequestPlan:
-    """One request: one alternative, or several in order of preference. `fault` replaces the one that is refused."""
+    """One request with one alternative, or several in order of preference. `fault` is why an alternative is refused."""
 
     name: str
     has_choice: bool
@@ -73,10 +73,10 @@ class ClaimPlan:
     compares_lists: bool = False
 
     def constraints(self) -> list[Constraint]:
-        """Make the claim's constraints, with an empty memory.
+        """Make the claim's constraints, without any devices.
 
         Raises:
-            Refusal: One is of a kind that is unknown or switched off.
+            AllocatorError: A constraint is of an unknown kind, or of one that is switched off.
         """
         made = []
         for number, wire in enumerate(self.constraint_wires):
@@ -92,7 +92,7 @@ class ClaimPlan:
 
 @dataclass(slots=True)
 class Plan:
-    """All claims of a pod. A plan `is_plain` if no node can make a difference before the search."""
+    """All claims of a pod. A plan `is_plain` if nothing before the search depends on the node."""
 
     claims: list[ClaimPlan]
     alternatives: list[Alternative] = field(init=False)
@@ -110,7 +110,7 @@ class Plan:
 
 
 class ClaimReader:
-    """Reads claims against the classes of the cluster."""
+    """Reads claims together with the classes of the cluster."""
 
     def __init__(
         self, classes: Sequence[ClassWire], rules: AllocatorRules, features: Features, matchers: Matchers
@@ -121,7 +121,7 @@ class ClaimReader:
         self._matchers = matchers
 
     def plan(self, claims: Sequence[ClaimWire]) -> Plan:
-        """Read the claims. Faults are kept where they stand: they count only once the search gets there."""
+        """Read the claims. Faults are recorded in the plan: they count only once the search reaches them."""
         return Plan([self._claim(index, wire) for index, wire in enumerate(claims)])
 
     def _claim(self, index: int, wire: ClaimWire) -> ClaimPlan:

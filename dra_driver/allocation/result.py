@@ -1,10 +1,10 @@
 """Results: the AllocationResults of a successful search, as the scheduler writes them.
 
-In: placed devices. Out: one AllocationResult per claim, as a wire dict. Share IDs are made of the claim's UID and the
-device's place in it, so equal inputs give equal results.
+In: placed devices. Out: one AllocationResult per claim, as a wire dict. Share IDs are derived from the claim's UID and
+the position of the device in it, so equal inputs give equal results.
 
 The rule: Kubernetes structured allocator, the second half of Allocate: results in search order, class configs before
-claim configs, the node selector of all used devices.
+claim configs, and the node selector of all used devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Chosen = Mapping[tuple[int, int], int]
 
 
 def allocation_result(context: Context, index: int, placed: Sequence[PlacedDevice], chosen: Chosen, node: Wire) -> Wire:
-    """Write the result of one claim."""
+    """Return the AllocationResult of one claim."""
     claim = context.plan.claims[index]
     devices: Wire = {}
     if placed:
@@ -62,7 +62,7 @@ def _device(context: Context, claim: ClaimPlan, number: int, placed: PlacedDevic
 
 
 def _configs(claim: ClaimPlan, picked: Sequence[Alternative], *, merges: bool) -> list[Wire]:
-    """Return the class configs, each class once, then the claim's, once for every request that it names."""
+    """Return the configs of each class once, then those of the claim, once for every request that they name."""
     configs: list[Wire] = []
     by_class: dict[str, list[list[str]]] = {}
     for alternative in picked:

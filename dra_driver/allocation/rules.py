@@ -1,7 +1,8 @@
-"""The behaviours in which one Kubernetes version's allocator differs from another's, as data.
+"""How the allocators of different Kubernetes versions differ, as data.
 
-In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's allocator, in
-the variant that these features choose, behaves). No behaviour lives here: the other modules of the room ask the flags.
+In: a version and the feature gates. Out: `Features` (what is switched on) and `AllocatorRules` (how that version's
+allocator, in the variant that these features choose, behaves). This module holds no behaviour: the other modules of the
+room read the flags.
 
 The rule: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
 """
@@ -13,33 +14,46 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import (
+    ADMIN_ACCESS,
+    BINDING_CONDITIONS,
+    COMPATIBILITY_GROUPS,
+    CONSUMABLE_CAPACITY,
+    DEVICE_STATUS,
+    DEVICE_TAINTS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    PARTITIONABLE_DEVICES,
+    PRIORITIZED_LIST,
+    VERSIONS,
+    gate_defaults,
+    minor_of,
+)
 
-KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-NEWEST = KUBERNETES_VERSIONS[-1]
-
-# Gates that are on where nothing else is said. Source: Kubernetes feature gates, per version.
-_DEFAULT_GATES: dict[str, frozenset[str]] = {
-    "1.34": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-    "1.35": frozenset({"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}),
-}
-_DEFAULT_GATES["1.36"] = _DEFAULT_GATES["1.35"] | {
-    "DRAConsumableCapacity",
-    "DRAPartitionableDevices",
-    "DRADeviceTaints",
-    "DRADeviceBindingConditions",
-}
-_DEFAULT_GATES["1.37"] = _DEFAULT_GATES["1.36"] | {"DRAFractionalCapacityRange"}
+# The gates that change what is allocated.
+GATES = (
+    ADMIN_ACCESS,
+    PRIORITIZED_LIST,
+    DEVICE_STATUS,
+    CONSUMABLE_CAPACITY,
+    PARTITIONABLE_DEVICES,
+    DEVICE_TAINTS,
+    BINDING_CONDITIONS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    COMPATIBILITY_GROUPS,
+)
 
 
 class UnknownVersionError(InputError):
-    """No rules are known for this Kubernetes version."""
+    """There are no rules for this Kubernetes version."""
 
     branch = "input.kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the allocator may do. The names of `from_names` are those of Kubernetes' allocator."""
+    """What the allocator may do. `from_names` takes the names that Kubernetes' allocator uses."""
 
     admin_access: bool = False
     prioritized_list: bool = False
@@ -58,32 +72,30 @@ class Features:
 
     @classmethod
     def from_gates(cls, kubernetes: str, gates: Mapping[str, bool] | None = None) -> Features:
-        """Derive the switches as the scheduler does: the version's defaults, changed by `gates`.
+        """Derive the switches as the scheduler does, from the version's defaults and `gates`.
 
         Raises:
             UnknownVersionError: There are no rules for the version.
         """
-        on = set(_DEFAULT_GATES[_known(kubernetes)])
-        for gate, wanted in (gates or {}).items():
-            (on.add if wanted else on.discard)(gate)
+        on = {**gate_defaults(minor_of(_known(kubernetes))), **(gates or {})}
         return cls(
-            admin_access="DRAAdminAccess" in on,
-            prioritized_list="DRAPrioritizedList" in on,
-            consumable_capacity="DRAConsumableCapacity" in on,
-            binding_conditions={"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= on,
-            taints="DRADeviceTaints" in on,
-            partitionable="DRAPartitionableDevices" in on,
-            fractional_range="DRAFractionalCapacityRange" in on,
-            list_attributes="DRAListTypeAttributes" in on,
-            compatibility_groups="DRADeviceCompatibilityGroups" in on,
+            admin_access=on.get(ADMIN_ACCESS, False),
+            prioritized_list=on.get(PRIORITIZED_LIST, False),
+            consumable_capacity=on.get(CONSUMABLE_CAPACITY, False),
+            binding_conditions=on.get(BINDING_CONDITIONS, False) and on.get(DEVICE_STATUS, False),
+            taints=on.get(DEVICE_TAINTS, False),
+            partitionable=on.get(PARTITIONABLE_DEVICES, False),
+            fractional_range=on.get(FRACTIONAL_RANGE, False),
+            list_attributes=on.get(LIST_ATTRIBUTES, False),
+            compatibility_groups=on.get(COMPATIBILITY_GROUPS, False),
         )
 
     def selector_gates(self, rules: AllocatorRules) -> dict[str, bool]:
-        """Return the gates that selectors depend on.
+        """Return the gates on which selectors depend.
 
-        The variants that know shares pass `allowMultipleAllocations` on to selectors whatever the gate says.
+        Variants that know about shares pass `allowMultipleAllocations` on to selectors, however the gate is set.
         """
-        return {"DRAConsumableCapacity": rules.shares, "DRAListTypeAttributes": self.list_attributes}
+        return {CONSUMABLE_CAPACITY: rules.shares, LIST_ATTRIBUTES: self.list_attributes}
 
 
 _BY_NAME = {
@@ -99,14 +111,14 @@ _BY_NAME = {
 }
 SWITCHES = tuple(field.name for field in fields(Features))
 
-# The patch releases whose own code gave the recorded verdicts.
+# The patch releases whose code produced the recorded verdicts.
 RECORDED_PATCHES = {"1.34": 4, "1.35": 8, "1.36": 4, "1.37": 1}
 Variant = Literal["stable", "incubating", "experimental"]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorRules:
-    """How one variant of one version behaves. A flag that is named after a fault says that the fault is there."""
+    """How one variant of one version behaves. A flag named after a fault says that the variant has the fault."""
 
     kubernetes: str
     variant: Variant
@@ -116,38 +128,38 @@ class AllocatorRules:
     copies_tolerations: bool = True
     only_harmful_taints: bool = True  # effects other than NoSchedule and NoExecute are ignored
     # pools
-    hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters don't exist
+    hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters are ignored
     joins_counter_slices: bool = True  # slices with counters belong to their pool on every node
     counter_slices_stay: bool = False  # … or are looked up when a device of the node needs them
-    sorted_pools: bool = False  # pools by driver and name, slices by name; otherwise Go's map order decides
+    sorted_pools: bool = False  # pools are sorted by driver and name, slices by name; otherwise by Go's map order
     binding_slices_last: bool = False
     looks_elsewhere: bool = True  # slices that don't reach the node are counted before a pool is called incomplete
     uses_incomplete_pools: bool = False
     invalid_pool_is_fatal: bool = False
     counters_of: Literal["slice", "pool name", "pool"] = "pool name"
     shares_hold_counters: bool = False  # allocated shares count when the available counters are computed
-    any_share_is_shared: bool = False  # a held share without consumedCapacity has paid the device's counters, too
+    any_share_is_shared: bool = False  # a held share without consumedCapacity has also paid the device's counters
     # search
     combinations: bool = False  # devices of one request are tried in rising order only
-    limit_per_request: bool = False  # the limit of 32 is judged request by request, before the next one is read
-    capacity_errors: bool = False  # a capacity that can't be written as int64, or is negative, ends the search
+    limit_per_request: bool = False  # the limit of 32 is checked for each request before the next one is read
+    capacity_errors: bool = False  # a capacity that does not fit an int64, or is negative, ends the search
     too_many_stops: bool = True  # "more than 32" ends the search of the request, not only this branch
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
     # faults
-    distinct_forgets: bool = True  # distinctAttribute remembers the latest device of each request only
-    leaks: bool = False  # what a refused candidate took before it was refused is not given back
-    all_restarts_alternatives: bool = False  # `All` in a later alternative goes on as the first one
-    late_match_key: bool = False  # the second alternative sees the first one's matches while it is prepared
+    distinct_forgets: bool = True  # distinctAttribute remembers only the latest device of each request
+    leaks: bool = False  # what a candidate took before it was refused is not given back
+    all_restarts_alternatives: bool = False  # `All` in a later alternative continues as the first alternative
+    late_match_key: bool = False  # while it is prepared, the second alternative sees the matches of the first
 
     @property
     def orders_vary(self) -> bool:
-        """Whether the order of pools, and so the outcome, may differ from run to run."""
+        """Whether the order of pools, and therefore the outcome, may differ from run to run."""
         return not self.sorted_pools
 
 
 def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
-    """Choose the variant that a version's scheduler would run with these features.
+    """Return the rules of the variant that a version's scheduler would run with these features.
 
     Raises:
         UnknownVersionError: There are no rules for the version.
@@ -187,12 +199,12 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
     return base
 
 
-# The first patch release of each minor version that judges so. Source: Kubernetes changelogs.
+# The first patch release of each minor version with `limit_per_request`. Source: Kubernetes changelogs.
 _LIMIT_PER_REQUEST_SINCE = {"1.34": 12, "1.35": 9, "1.36": 5, "1.37": 1}
 
 
 def _patch(kubernetes: str, version: str) -> int:
-    """Return the patch release that a version names; for a minor version, the one that verdicts are recorded of."""
+    """Return the patch release in a version; for a minor version, the release of the recorded verdicts."""
     found = kubernetes.removeprefix("v").split("-")[0].split("+")[0].split(".")[2:]
     return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[version]
 
@@ -213,10 +225,10 @@ def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
 
 def _known(kubernetes: str) -> str:
     version = ".".join(kubernetes.removeprefix("v").split(".")[:2])
-    if version not in KUBERNETES_VERSIONS:
+    if version not in VERSIONS:
         raise UnknownVersionError(
             "version",
             f"no allocation rules for Kubernetes {kubernetes}",
-            hint=f"known are {', '.join(KUBERNETES_VERSIONS)}",
+            hint=f"known versions are {', '.join(VERSIONS)}",
         )
     return version

@@ -1,7 +1,7 @@
-"""The search: which devices each request gets, the first solution in the allocator's own order.
+"""The search: which devices each request gets, as the first solution in the allocator's own order.
 
-In: a plan and one node's pools. Out: the placed devices, or why there are none. Depth first with an explicit stack, one
-frame per device.
+In: a plan and one node's pools. Out: the placed devices, or the reason why there are none. The search goes depth first
+with an explicit stack, one frame per device.
 
 The rule: Kubernetes structured allocator, allocateOne. 1.36 tries the devices of one request in rising order only.
 """
@@ -21,9 +21,9 @@ from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.symmetry import Symmetry
 from dra_driver.model import limits
 
-REMEMBER_AFTER = 48  # steps; a short search pays nothing for memory
-BOUND_AFTER = 1_000  # steps of ours; from here on, states are left that counters alone rule out
-GIVE_UP_AFTER = 100_000  # steps of ours
+REMEMBER_AFTER = 48  # own steps; before that, failed states are not remembered, so a short search stays cheap
+BOUND_AFTER = 1_000  # own steps; after that, states that counters alone rule out are skipped
+GIVE_UP_AFTER = 100_000  # own steps
 
 
 class Signal(Enum):
@@ -31,8 +31,8 @@ class Signal(Enum):
 
     FOUND = "found"
     FAILED = "failed"
-    TOO_MANY = "too many"  # more than 32 results for a claim, whatever device is taken
-    DEEPER = "deeper"  # not ended: a frame was pushed
+    TOO_MANY = "too many"  # more than 32 results for a claim, whichever device is taken
+    DEEPER = "deeper"  # the part has not ended: a frame was pushed
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Frame:
 class Search:
     """One search on one node.
 
-    `steps` counts the placements that the scheduler itself would try; with `is_cut` it would try more than that.
+    `steps` counts the placements that the scheduler itself would try; if `is_cut`, it would try more than that.
     """
 
     def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
@@ -75,10 +75,10 @@ class Search:
         self._too_many_stops = attempt.context.rules.too_many_stops
 
     def run(self) -> bool:
-        """Search; tell whether everything was placed.
+        """Search, and return whether everything was placed.
 
         Raises:
-            Refusal: An error ended the search.
+            AllocatorError: An error ended the search.
         """
         signal = self._enter_request(0, 0)
         while signal is not Signal.FOUND:
@@ -94,7 +94,7 @@ class Search:
         return signal is Signal.FOUND
 
     def chosen(self) -> dict[tuple[int, int], int]:
-        """Return the alternative that was picked for each request with a choice, by claim and request."""
+        """Return the position of the chosen alternative for each request that has a choice, by claim and request."""
         return {
             (frame.alternative.claim, frame.alternative.request): frame.number
             for frame in self.stack
@@ -102,7 +102,7 @@ class Search:
         }
 
     def _enter_request(self, claim: int, request: int) -> Signal:
-        """Go on with a request, or with the next claim where there is none left."""
+        """Continue with a request, or with the next claim if no request is left."""
         claims = self.plan.claims
         self.steps += 1
         while claim < len(claims) and request >= len(claims[claim].requests):
@@ -122,7 +122,7 @@ class Search:
         return self._enter(first, 0, 0)
 
     def _enter(self, alternative: Alternative, number: int, start: int) -> Signal:
-        """Go on with one device of a request."""
+        """Continue with one device of a request."""
         self.steps += 1
         wanted = self.prepared.count(alternative)
         if alternative.is_all and not self.prepared.everything(alternative):
@@ -139,7 +139,7 @@ class Search:
         return Signal.DEEPER
 
     def _resume(self, frame: Frame, below: Signal | None) -> Signal:
-        """Go on with the newest open decision, given how what it had opened ended."""
+        """Continue with the newest open decision; `below` is how the decision after it ended."""
         if frame.alternative is None:
             self.stack.pop()
             return Signal.FAILED
@@ -173,7 +173,7 @@ class Search:
         return Signal.FAILED
 
     def _next_device(self, frame: Frame) -> Signal:
-        """Place the next candidate and go deeper; FAILED with nothing placed if there is none left."""
+        """Place the next candidate and go deeper; return FAILED with nothing placed if none is left."""
         alternative = frame.alternative
         assert alternative is not None  # noqa: S101
         self._count_own_step()
@@ -220,7 +220,7 @@ class Search:
         return False
 
     def _place_candidate(self, frame: Frame, alternative: Alternative, candidates: Sequence[int]) -> bool:
-        """Do the same where it is known which devices come into question."""
+        """Place the next of the devices that are known to be candidates."""
         attempt, devices = self.attempt, self.prepared.devices
         for place in range(bisect_left(candidates, frame.cursor), len(candidates)):
             device = devices[candidates[place]]
@@ -235,7 +235,7 @@ class Search:
         return False
 
     def _has_failed_before(self, frame: Frame) -> bool:
-        """Look a state up among those that failed; count what the scheduler would do all over again."""
+        """Return whether an equal state failed before; if so, count the steps that the scheduler would repeat."""
         if self._symmetry is None:
             self._symmetry = Symmetry(self.plan, self.prepared, self.attempt)
         if not self._symmetry.is_usable:
@@ -263,7 +263,7 @@ class Search:
         return self._bounds.can_fill(alternative, self.prepared.count(alternative) - number)
 
     def _traces(self) -> int:
-        """Count what a failed state may leave behind: then it is not remembered."""
+        """Count what a failed state may have left behind; a state that left something is not remembered."""
         return self.attempt.leaks + self._limits_met
 
     def _count_own_step(self) -> None:

@@ -1,11 +1,12 @@
-"""Symmetry: which states of a search are the same but for the names of equal devices.
+"""Symmetry: which states of a search differ only in the names of equal devices.
 
-In: a search that got long. Out: a key per state. If one state failed, with nothing forgotten ("leaked") and no limit
-met on the way, every state with its key fails as well, so the search skips it and its outcome stays what it was.
+In: a search that has become long. Out: a key per state. If a state failed without leaving anything behind ("leaked")
+and without meeting a limit, every state with the same key fails too, so the search can skip it without changing its
+outcome.
 
 Devices are equal if selectors, taints, needs, constrained attributes and counters see no difference. Devices that share
-counters form a component; components are equal if they are so device by device. A state is then the multiset of the
-states of its components, as far as the rest of the search can see them.
+counters form a component; components are equal if their devices are equal one by one. A state is then the multiset of
+the states of its components, as far as the rest of the search can see them.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from dra_driver.allocation.requests import Alternative, Plan
 
 
 class Component:
-    """Devices that meet in counter sets, or one device that counts nothing. `signs` tells its devices apart."""
+    """Devices that share counter sets, or one device without counters. `signs` tells its devices apart."""
 
     __slots__ = ("account", "counters", "members", "signs", "takes", "template")
 
     def __init__(self, members: list[int]) -> None:
         self.members = members
         self.signs: dict[int, Hashable] = {}
-        self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, numbered as in `counters`
+        self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
         self.account: Hashable = None
         self.counters: list[tuple[str, str]] = []
         self.template: Hashable = None
 
 
 class Symmetry:
-    """All that is known of one search before a state is looked at; `is_usable` says whether keys can be given."""
+    """What is known about a search before any state is examined; `is_usable` says whether states have keys."""
 
     def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
         self._plan = plan
@@ -59,8 +60,8 @@ class Symmetry:
     def _does_order_count(self) -> bool:
         """Return whether the order of equal devices can change how a state ends.
 
-        `distinctAttribute` remembers the latest device only; `All` fails quietly or with an error, whichever of its
-        devices comes first.
+        `distinctAttribute` remembers only the latest device; `All` fails quietly or with an error, depending on which
+        of its devices comes first.
         """
         constraints = self.attempt.constraints
         kinds = (DistinctAttribute, DistinctLists, MatchLists)
@@ -70,7 +71,7 @@ class Symmetry:
         )
 
     def _find_candidates(self) -> bool:
-        """List what each alternative could ever take; False if a selector fails, which must stay reachable."""
+        """List what each alternative could ever take; return False if a selector fails, which must stay visible."""
         attempt = self.attempt
         for alternative in self._plan.alternatives:
             found = []
@@ -86,7 +87,7 @@ class Symmetry:
         return True
 
     def _is_possible(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether a device could be placed, or at least be refused with a trace."""
+        """Return whether a device could be placed, or could at least leave a trace when it is refused."""
         attempt, features = self.attempt, self.attempt.context.features
         counts = bool(device.wire.get("consumesCounters"))
         if counts and not features.partitionable:
@@ -98,7 +99,7 @@ class Symmetry:
         return True
 
     def _see_later(self) -> dict[tuple[int, int], frozenset[int]]:
-        """Give, for each request, the devices that requests after it could take."""
+        """Return, for each request, the devices that later requests could take."""
         later: dict[tuple[int, int], frozenset[int]] = {}
         seen: frozenset[int] = frozenset()
         for claim in reversed(range(len(self._plan.claims))):
@@ -155,7 +156,7 @@ class Symmetry:
         return component
 
     def _class(self, number: int, device: DeviceRecord) -> Hashable:
-        """Return all that the search can see of a device by itself."""
+        """Return everything that the search can see of a device by itself."""
         attempt, context = self.attempt, self.attempt.context
         seen: list[Hashable] = [device.is_shared, device.id in context.held.devices]
         for alternative, candidates in self.candidates.items():
@@ -193,7 +194,7 @@ class Symmetry:
         return any(device.wire.get("taints") or device.is_shared for device in devices)
 
     def key(self, alternative: Alternative, number: int, start: int) -> Hashable:
-        """Return the key of the state in which one device of a request is to be found."""
+        """Return the key of the state in which a request looks for its next device."""
         attempt = self.attempt
         start = start if self._combinations and not alternative.is_all else 0
         relevant = self._relevant(alternative, number, start)
@@ -234,7 +235,7 @@ class Symmetry:
         return touched
 
     def _relevant(self, alternative: Alternative, number: int, start: int) -> frozenset[int] | set[int]:
-        """Return the devices that the rest of the search can take."""
+        """Return the devices that the rest of the search could take."""
         later = self._later[alternative.claim, alternative.request]
         now: Sequence[int] = self.candidates[alternative]
         if alternative.is_all:

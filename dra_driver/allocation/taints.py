@@ -1,4 +1,4 @@
-"""Taints: does a device's taint keep a request away.
+"""Taints: whether a device's taint keeps a request away.
 
 In: a device's taints and a request's tolerations, as wire dicts. Out: the first taint that is not tolerated.
 
@@ -15,7 +15,7 @@ _HARMFUL = {"NoSchedule", "NoExecute"}
 
 
 def blocking_taint(taints: Sequence[Wire], tolerations: Sequence[Wire], *, only_harmful: bool = True) -> Wire | None:
-    """Return the first taint that prevents allocation, None if there is none."""
+    """Return the first taint that prevents allocation, or None if there is none."""
     for taint in taints:
         if only_harmful and taint.get("effect") not in _HARMFUL:
             continue
@@ -39,6 +39,6 @@ def tolerates(toleration: Wire, taint: Wire) -> bool:
 
 
 def taint_text(taint: Wire) -> str:
-    """Write a taint as people do: key=value:effect."""
+    """Return a taint as people write it: key=value:effect."""
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"

@@ -1,7 +1,7 @@
 """Usage: how much of a cluster's devices is held, and how scattered the rest is.
 
-In: slices and allocated claims as wire dicts. Out: `Usage`. A unit is a device that stands alone, or a counter set
-(what partitions of one GPU share; the mean over its counters): half a GPU held is half a unit.
+In: slices and allocated claims as wire dicts. Out: `Usage`. A unit is a device that uses no counters, or a counter set
+(which the partitions of one GPU share), measured by the mean over its counters: half a GPU held is half a unit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`units` in all, `used` of them; `scattered` is the part of what is free that lies outside the freest node."""
+    """`used` of `units` units are held; `scattered` is the part of the free units outside the freest node."""
 
     units: int
     used: float
@@ -25,12 +25,12 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """The part that is used, 0 to 1."""
+        """The part of the units that is used, from 0 to 1."""
         return self.used / self.units if self.units else 0.0
 
 
 def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usage:
-    """Measure a cluster. Only pools of which something is held are looked at device by device."""
+    """Measure a cluster. Only pools with held devices are examined device by device."""
     held = held_by(allocated, shares=True)
     pools: dict[PoolId, list[SliceRecord]] = {}
     for order, wire in enumerate(slices):
@@ -49,7 +49,7 @@ def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usa
 
 
 def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Fraction]]:
-    """Yield node and number of units for each slice of a pool of which nothing is held."""
+    """Yield the node and the number of units of each slice of a pool with no held devices."""
     sets: dict[str, str] = {}
     for record in records:
         sets.update((one["name"], _node(record)) for one in record.sets)
@@ -62,7 +62,7 @@ def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Frac
 
 
 def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, int, Fraction]]:
-    """Give, for each unit of a pool, its node and the part of it that is held."""
+    """Return the node of each unit of a pool, and the part of the unit that is held."""
     parts: list[tuple[str, int, Fraction]] = []
     sets: dict[str, tuple[str, Wire, dict[str, Fraction]]] = {}
     for record in records:
@@ -90,7 +90,7 @@ def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, i
 
 
 def _part(device: DeviceRecord, held: Held) -> Fraction:
-    """Return the part of a device that stands alone which is held."""
+    """Return the part of a device without counters that is held."""
     if device.id in held.devices:
         return Fraction(1)
     taken = held.capacity.get(device.id)

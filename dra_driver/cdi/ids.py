@@ -1,6 +1,6 @@
 """Names of CDI files, kinds and devices: driver name, claim UID and device name come in, texts go out.
 
-One file per claim. Runtimes cache by name, so that each name holds the claim's UID and never gets other content.
+There is one file per claim. Runtimes cache by name, so each name holds the claim's UID and its content never changes.
 Source: CDI specification, "Kind" and "CDI Devices": an id is `<vendor>/<class>=<device>`.
 """
 
@@ -11,7 +11,7 @@ SUFFIX = ".json"
 
 
 def vendor(driver: str) -> str:
-    """Name the CDI vendor of a DRA driver; the prefix keeps it apart from the vendor's own static specifications.
+    """Return the CDI vendor of a DRA driver. The prefix keeps it apart from the vendor's own static specifications.
 
     >>> vendor("gpu.nvidia.com")
     'k8s.gpu.nvidia.com'
@@ -20,7 +20,7 @@ def vendor(driver: str) -> str:
 
 
 def kind(driver: str) -> str:
-    """Name the kind of all devices that a DRA driver prepares.
+    """Return the CDI kind of all devices that a DRA driver prepares.
 
     >>> kind("gpu.nvidia.com")
     'k8s.gpu.nvidia.com/claim'
@@ -29,7 +29,7 @@ def kind(driver: str) -> str:
 
 
 def claim_file(driver: str, uid: str) -> str:
-    """Name the file of one claim.
+    """Return the file name of one claim.
 
     >>> claim_file("gpu.nvidia.com", "7f3a")
     'k8s.gpu.nvidia.com-claim_7f3a.json'
@@ -38,7 +38,7 @@ def claim_file(driver: str, uid: str) -> str:
 
 
 def claim_uid_of(driver: str, file_name: str) -> str | None:
-    """Return the claim UID that a file name holds, None for a file that this driver did not write.
+    """Return the claim UID that a file name holds, or None for a file that this driver did not write.
 
     >>> claim_uid_of("gpu.nvidia.com", "k8s.gpu.nvidia.com-claim_7f3a.json")
     '7f3a'
@@ -51,7 +51,7 @@ def claim_uid_of(driver: str, file_name: str) -> str | None:
 
 
 def device_name(uid: str, device: str, share_id: str | None = None) -> str:
-    """Name one prepared device inside its claim's file; a share of a device carries its share id.
+    """Return the name of one prepared device inside its claim's file; a share of a device also carries its share id.
 
     >>> device_name("7f3a", "gpu-0000-65-00-0")
     '7f3a-gpu-0000-65-00-0'

@@ -1,8 +1,9 @@
-"""Edits to a CDI document: pure, deterministic to the byte, at the lowest version that carries the fields used.
+"""Edits to a CDI document: pure, deterministic to the byte, at the lowest version that has the fields used.
 
-What every device of the file needs stands once, in the document's own containerEdits; the rest under each device.
-Never written: annotations (0.6.0), uid, mount types. Older runtimes refuse a document whose version they don't know
-(podman 4.3 stops at 0.5.0), newer ones refuse fields above the version given: hence the lowest that is true.
+What every device of the file needs is written once, in the document's own containerEdits; the rest is written under
+each device. Annotations (0.6.0), uid and mount types are never written. Older runtimes refuse a document whose version
+they don't know (podman 4.3 stops at 0.5.0), and newer ones refuse fields that came after the version given, so we write
+the lowest version that covers the fields used.
 Source: CDI specification, "Released versions", "JSON Definition", "Kind" and "CDI Devices".
 """
 
@@ -16,18 +17,19 @@ from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.model.errors import PrepareError
 from dra_driver.model.wire import CdiWire, Wire
 
-VENDOR_CHARS = 253  # a DNS subdomain
-CLASS_CHARS = 63  # the name segment of a kind
+VENDOR_CHARS = 253  # the limit of a DNS subdomain
+CLASS_CHARS = 63  # the limit of a kind's name segment
 _VENDOR = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _CLASS = _VENDOR
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
 
 
 def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> CdiWire:
-    """Write a CDI document of `kind` with the given devices, in name order.
+    """Return a CDI document of `kind` with the given devices, in name order.
 
-    Raises: PrepareError("prepare.cdi-invalid") for a name that CDI does not take, for no device at all, or for a device
-    without edits (runtimes refuse such a file).
+    `devices` maps CDI device names to what each adds; `common` is what every device adds.
+    Raises: PrepareError("prepare.cdi-invalid") for a name that CDI does not accept, for no devices at all, or for a
+    device without edits (runtimes refuse such a file).
     """
     vendor, _, class_ = kind.partition("/")
     _check_names(kind, vendor, class_, devices)
@@ -40,20 +42,22 @@ def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> CdiWire:
 
 
 def encode(document: CdiWire) -> bytes:
-    """Return the bytes of a document: the same document gives the same bytes."""
+    """Return the bytes of a document; equal documents yield equal bytes."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
 def _check_names(kind: str, vendor: str, class_: str, devices: Mapping[str, Edits]) -> None:
     if len(vendor) > VENDOR_CHARS or not _VENDOR.fullmatch(vendor):
-        raise _invalid(f"CDI kind {kind!r}: the vendor must start with a letter and hold letters, digits and ._- only")
+        raise _invalid(f"CDI kind {kind!r}: the vendor must start with a letter and consist of letters, digits and ._-")
     if len(class_) > CLASS_CHARS or not _CLASS.fullmatch(class_):
-        raise _invalid(f"CDI kind {kind!r}: the class must start with a letter and hold letters, digits and ._- only")
+        raise _invalid(f"CDI kind {kind!r}: the class must start with a letter and consist of letters, digits and ._-")
     if not devices:
         raise _invalid(f"CDI document of kind {kind!r} has no device; at least one is required")
     for name, edits in devices.items():
         if not _DEVICE.fullmatch(name):
-            raise _invalid(f"CDI device name {name!r}: letters, digits and ._:- between letters or digits are allowed")
+            raise _invalid(
+                f"CDI device name {name!r} must start and end with a letter or digit and consist of those and ._:-"
+            )
         if not edits:
             raise _invalid(f"CDI device {name!r} has no edits; runtimes refuse a device that changes nothing")
 
@@ -63,7 +67,7 @@ def _invalid(message: str) -> PrepareError:
 
 
 def _lowest_version(class_: str, devices: Mapping[str, Edits], common: Edits) -> str:
-    """Return the lowest CDI version for the fields and names in use.
+    """Return the lowest CDI version that has the fields and allows the names in use.
 
     Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes and device names that start with a
     digit (a claim UID does in 10 of 16 cases), 0.6.0 dots in the class, 0.7.0 additionalGids.

@@ -1,8 +1,8 @@
-"""The CDI folder: documents come in, whole files come out; a reader never sees half a file.
+"""The CDI folder: documents come in, whole files come out, and a reader never sees half a file.
 
-A file is written under a hidden name that no runtime reads (they take .json and .yaml only), synced, and renamed. A
-crash between leaves that hidden name behind: it is swept at the start, or overwritten by the next write of the file.
-The folder is shared with other drivers: files that we were not asked for are never touched.
+A file is written under a hidden name that no runtime reads (they read .json and .yaml only), synced, and renamed. A
+crash in between leaves the hidden file behind; it is removed by the sweep at startup or overwritten by the next write
+of the same file. The folder is shared with other drivers: files that no caller named are never touched.
 Source: CDI specification and its reference library: spec files end in .json or .yaml, last rename wins.
 """
 
@@ -20,7 +20,7 @@ from dra_driver.cdi.spec import encode
 from dra_driver.model.errors import PrepareError, Retry
 from dra_driver.model.wire import CdiWire
 
-FILE_MODE = 0o644  # runtimes without root read them too
+FILE_MODE = 0o644  # runtimes that run without root read the files too
 FOLDER_MODE = 0o755
 SUFFIX = ".json"
 _UNFINISHED = ".unfinished"
@@ -35,7 +35,7 @@ _HINTS = {
 
 
 class CdiStore:
-    """The CDI folder `root`, usually /var/run/cdi. It is made when missing (it vanishes at every reboot).
+    """The CDI folder `root`, usually /var/run/cdi. It is created when missing (it vanishes at every reboot).
 
     Any number of threads and processes may use one folder.
     """
@@ -44,10 +44,10 @@ class CdiStore:
         self.root = Path(root)
 
     def write(self, file_name: str, document: CdiWire) -> bool:
-        """Make the file hold the document, durably. Says whether anything changed.
+        """Make the file hold the document, durably, and return whether anything changed. Idempotent.
 
-        Raises: PrepareError("prepare.cdi-write", LATER) when the folder is missing, read-only or full;
-        PrepareError("prepare.cdi-file-name") for a name with a slash.
+        Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
+        PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
         path = self._path(file_name)
         content = encode(document)
@@ -55,7 +55,7 @@ class CdiStore:
             if path.read_bytes() == content:
                 return False
         except OSError:
-            pass  # missing, or so broken that it has to be written anyway
+            pass  # the file is missing or unreadable: either way it has to be written
         try:
             self._replace(path, content)
         except OSError as exc:
@@ -63,7 +63,7 @@ class CdiStore:
         return True
 
     def remove(self, file_name: str) -> bool:
-        """Remove the file, and what a crash left of it. Says whether it was there.
+        """Remove the file and what a crash left of it, and return whether the file was there. Idempotent.
 
         Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
         """
@@ -75,7 +75,7 @@ class CdiStore:
             raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
 
     def list(self, prefix: str = "") -> tuple[str, ...]:
-        """Name the specification files that begin with `prefix`, in order. A missing folder holds none."""
+        """Return the names of the specification files that begin with `prefix`, sorted; a missing folder holds none."""
         try:
             names = [path.name for path in self.root.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +83,7 @@ class CdiStore:
         return tuple(sorted(n for n in names if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith(".")))
 
     def read(self, file_name: str) -> CdiWire | None:
-        """Read a document back; None when the file is missing or holds no JSON object."""
+        """Return the document in a file, or None when the file is missing or holds no JSON object."""
         try:
             document = json.loads(self._path(file_name).read_bytes())
         except (OSError, ValueError):
@@ -91,8 +91,9 @@ class CdiStore:
         return document if isinstance(document, dict) else None
 
     def sweep(self, prefix: str) -> int:
-        """Remove what crashed writers of files with `prefix` left; a writer at work now is left alone. Gives the count.
+        """Remove the unfinished files with `prefix` that crashed writers left, and return how many there were.
 
+        The file of a writer that is still at work is locked and left alone.
         Raises: PrepareError("prepare.cdi-remove", LATER).
         """
         swept = 0
@@ -104,13 +105,16 @@ class CdiStore:
             except (FileNotFoundError, BlockingIOError):
                 continue
             except OSError as exc:
-                raise self._fault("cdi-remove", f"{path.name} can't be removed from {self.root}", exc) from exc
+                raise self._fault(
+                    "cdi-remove", f"unfinished CDI file {path.name} can't be removed from {self.root}", exc
+                ) from exc
         return swept
 
     def _path(self, file_name: str) -> Path:
         if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name.endswith(SUFFIX):
             raise PrepareError(
-                "cdi-file-name", f"{file_name!r} can't name a CDI file: no slash, no dot first, *{SUFFIX}"
+                "cdi-file-name",
+                f"{file_name!r} can't name a CDI file: it must end in {SUFFIX}, have no slash and not start with a dot",
             )
         return self.root / file_name
 
@@ -133,7 +137,7 @@ class CdiStore:
         self._sync_folder()
 
     def _open_unfinished(self, unfinished: Path) -> int:
-        """Open the hidden file and hold its lock; another writer of the same file, or a sweep, may get in between."""
+        """Open the hidden file and return it locked; retry when another writer or a sweep replaced it in between."""
         while True:
             try:
                 fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -145,7 +149,7 @@ class CdiStore:
                 if os.fstat(fd).st_ino == unfinished.stat().st_ino:
                     return fd
             except FileNotFoundError:
-                pass  # renamed or swept before we held the lock: start over
+                pass  # it was renamed or swept before we held the lock: start over
             except OSError:
                 os.close(fd)
                 raise
@@ -169,7 +173,7 @@ def _unfinished(path: Path) -> Path:
 
 def _unlink(path: str) -> bool:
     try:
-        os.unlink(path)  # noqa: PTH108 - within every unprepare
+        os.unlink(path)  # noqa: PTH108 - pathlib is slower, and every unprepare calls this
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -1,6 +1,6 @@
-"""AllocatedClaim: what the scheduler allocated to this driver, out of a ResourceClaim as the API server sends it.
+"""AllocatedClaim: what the scheduler allocated to this driver, read from a ResourceClaim as the API server sends it.
 
-Results and configs of other drivers are ignored. Configs stand in the order in which later ones win.
+Results and configs of other drivers are ignored. Configs are sorted so that later ones win.
 Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured parameters), KEP-4816 (sub-requests).
 """
 
@@ -23,7 +23,7 @@ _PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
 class AllocatedDevice:
     """One result: a device for a request. `request` may be `name/subrequest`; the kubelet is told `base_request`.
 
-    `consumed` is how much of the capacities of a device with a `share_id` this result takes, as quantities by name.
+    `consumed` is how much this result takes of the capacities of a device with a `share_id`, as quantities by name.
     """
 
     request: str
@@ -35,15 +35,15 @@ class AllocatedDevice:
 
     @property
     def base_request(self) -> str:
-        """Return the request's name without the chosen alternative: what the kubelet compares with the pod."""
+        """The request's name without the chosen alternative, which the kubelet compares with the pod."""
         return self.request.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config of ours; no `requests` means all devices of the config's type.
+    """One config for this driver; without `requests` it applies to all devices of its type.
 
-    `is_class` says that a device class gave it, not the claim (ledgers of older agents don't tell).
+    `is_class` says that it comes from a device class, not from the claim (ledgers of older agents do not record it).
     """
 
     config: DeviceConfig
@@ -57,9 +57,9 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim as far as this driver is concerned. `configs` in the order in which later ones win.
+    """The part of a claim that concerns this driver. `configs` are sorted so that later ones win.
 
-    `pods` are the UIDs of the pods that it is reserved for.
+    `pods` are the UIDs of the pods for which the claim is reserved.
     """
 
     uid: str
@@ -70,7 +70,7 @@ class AllocatedClaim:
     pods: tuple[str, ...] = ()
 
     def record(self) -> Wire:
-        """Return what was allocated as JSON for the ledger (the claim's own names have columns of their own)."""
+        """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
         return {
             "devices": [_device_record(d) for d in self.devices],
             "configs": [_config_record(entry) for entry in self.configs],
@@ -82,17 +82,22 @@ class AllocatedClaim:
         return (self.devices, self.configs) == (other.devices, other.configs)
 
     def is_of_same_devices(self, other: AllocatedClaim) -> bool:
-        """Return whether the same devices and shares were allocated, for whatever requests."""
+        """Return whether the same devices and shares were allocated, even if for other requests."""
         mine, others = ({(d.device, d.share_id) for d in claim.devices} for claim in (self, other))
         return mine == others
 
 
 def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedClaim:
-    """Read our part of an allocated claim.
+    """Read this driver's part of an allocated claim.
 
-    Raises: ClaimError: "claim.malformed" (no Kubernetes stores that), "claim.uid-mismatch" (another claim took the
-    name), "claim.not-allocated", "claim.not-ours" (no device of this driver), "claim.bad-config" and
-    "claim.config-not-supported" with the path of the fields at fault.
+    Args:
+        claim_wire: the ResourceClaim as the API server sent it; its shape is checked first.
+        driver: the name of this driver.
+        uid: the UID that the kubelet asked for.
+
+    Raises: ClaimError: "claim.malformed" (no API server stores such a claim), "claim.uid-mismatch" (another claim has
+    taken the name), "claim.not-allocated", "claim.not-ours" (it has no device of this driver), "claim.bad-config" and
+    "claim.config-not-supported" with the paths of the fields at fault.
     """
     check_shape(claim_wire, driver)
     metadata = claim_wire.get("metadata") or {}
@@ -117,7 +122,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
 
 
 def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
-    """Return back the claim that `record()` was made of; keys that a newer agent added are ignored."""
+    """Return the claim from which `record()` made a record; keys that a newer agent added are ignored."""
     return AllocatedClaim(
         uid=uid,
         namespace=namespace,
@@ -153,7 +158,7 @@ def _decode_result(result: Wire) -> AllocatedDevice:
 
 
 def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
-    """Return the UIDs of the pods that a claim, of a shape that was checked, is reserved for."""
+    """Return the UIDs of the pods for which a claim is reserved; the shape of the claim must have been checked."""
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
     return tuple(c["uid"] for c in consumers if c.get("resource") == "pods" and c.get("uid"))
 
@@ -163,7 +168,7 @@ def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
 
 
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:
-    """Decode our entries, class before claim; every fault of every entry at once."""
+    """Decode the configs of this driver, class before claim; the faults of all entries are raised together."""
     faults: list[ConfigFault] = []
     decoded: list[tuple[int, ConfigEntry]] = []
     for index, entry in enumerate(entries):

@@ -1,9 +1,9 @@
 """Opaque configs of `resource.nvidia.com/v1beta1`: parameters come in, a `DeviceConfig` goes out.
 
-Strict: an unknown field, a wrong type or a value out of range is a fault with the field's path, and all faults are told
-at once. What is well-formed but not built is refused with "not supported yet": a setting is never silently ignored.
-`validate` is the one judgement for node and admission. The fields themselves stand in `schema`, which is imported only
-when there is a config to read.
+Decoding is strict: an unknown field, a wrong type or a value out of range is a fault with the field's path, and all
+faults are reported together. A config that is well-formed but not implemented is refused with "not supported yet": a
+setting is never silently ignored. Node and admission share one judgement, `validate`. The fields are defined in
+`schema`, which is imported only when there is a config to read.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """
 
@@ -21,24 +21,24 @@ from dra_driver.model.wire import Wire
 FAULTS_TOLD, FAULT_CHARS = 20, 300
 API_VERSION = "resource.nvidia.com/v1beta1"
 DEVICE_TYPES = {"GpuConfig": DeviceType.GPU, "MigDeviceConfig": DeviceType.MIG}
-# Kinds that NVIDIA's driver knows and this one does not.
+# Kinds that NVIDIA's driver supports and this one does not.
 UNSUPPORTED_KINDS = ("VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """One decoded config. `kind` says for which type of device it is meant; without settings nothing is configured."""
+    """One decoded config. `kind` decides to which type of device it applies; without settings it configures nothing."""
 
     kind: str
     settings: SharingSettings | None = None
 
     @property
     def device_type(self) -> DeviceType:
-        """Return the undivided type of device that this config can be applied to."""
+        """The undivided type of device to which this config applies."""
         return DEVICE_TYPES[self.kind]
 
     def record(self) -> Wire:
-        """Return the config as `decode_config` takes it, for the ledger."""
+        """Return the config for the ledger, in the form that `decode_config` reads."""
         wire: Wire = {"apiVersion": API_VERSION, "kind": self.kind}
         if self.settings is not None:
             wire["sharing"] = _sharing_record(self.settings, is_gpu=self.device_type is DeviceType.GPU)
@@ -47,7 +47,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One thing wrong with a config: `path` is the field, as a person would write it."""
+    """One thing that is wrong with a config: `path` names the field as a person would write it."""
 
     path: str
     message: str
@@ -66,10 +66,10 @@ def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
 
 
 def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
-    """Decode opaque parameters.
+    """Decode opaque parameters; `path` is where they stand, for the texts of faults.
 
-    Raises: ClaimError("claim.bad-config") with every fault, or ("claim.config-not-supported") when all that is wrong is
-    that we can't do it yet.
+    Raises: ClaimError("claim.bad-config") with every fault, or ("claim.config-not-supported") if the only faults are
+    settings that this driver does not support yet.
     """
     faults: list[ConfigFault] = []
     config = read_config(parameters, path, faults)
@@ -79,9 +79,9 @@ def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
 
 
 def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> None:
-    """Raise all faults as one ClaimError; return when there is none.
+    """Raise all faults as one ClaimError; return if there is none.
 
-    Who writes a config decides how long its faults are, and the text goes into an event: it has its limits.
+    The author of a config determines how long its faults are, and the text goes into an event, so it is cut.
     """
     faults = tuple(faults)
     if not faults:
@@ -96,7 +96,7 @@ def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> Non
 
 
 def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
-    """Decode one config; add what is wrong to `faults`, and give None when there was something."""
+    """Decode one config. Add its faults to `faults`, and return None if there are any."""
     from dra_driver.claims import schema  # noqa: PLC0415 - pydantic, which an agent without configs must not pay for
 
     if not isinstance(parameters, dict):
@@ -134,6 +134,6 @@ def _sharing_record(settings: SharingSettings, *, is_gpu: bool) -> Wire:
 
 
 def type_name(value: Any) -> str:
-    """Name a JSON type as a person would."""
+    """Return the name of a JSON type as a person would write it."""
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -1,7 +1,7 @@
-"""What a claim's pods may have of a GPU's memory where the driver keeps them to it: shares in, steps out. Pure.
+"""How much of a GPU's memory a claim's pods may use where the driver enforces it: shares in, steps out. Pure.
 
-A step is of one GPU: the shares that a claim has of it are added up. Never: where a pod's cgroup is, and what other
-claims of the same pod add (that is asked when the step is carried out).
+A step concerns one GPU: the claim's shares of that GPU are added up. Never: where a pod's cgroup is, and what other
+claims of the same pod add (both are found out when the step is carried out).
 Source: KEP-5075 (consumed capacity); NVIDIA, "MPS v3 Memory Partitioning".
 """
 
@@ -21,9 +21,9 @@ from dra_driver.model.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimitStep:
-    """Let each pod of a claim have `limit` bytes of a GPU, beside what its other claims allow it; undone by lowering.
+    """Allow each pod of a claim `limit` bytes of a GPU, in addition to its other claims; undone by lowering the limit.
 
-    `pods` are the UIDs of those that the claim was reserved for when it was prepared.
+    `pods` are the UIDs of the pods for which the claim was reserved when it was prepared.
     """
 
     kind: ClassVar[str] = "memory-limit"
@@ -34,11 +34,11 @@ class MemoryLimitStep:
 
     @property
     def key(self) -> str:
-        """Name what the step is about, within its kind."""
+        """The name of what the step changes, unique within its kind."""
         return self.device.name
 
     def record(self) -> Wire:
-        """Return all that undoing this step needs, for the ledger."""
+        """Return everything that undoing this step needs, for the ledger."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -49,13 +49,16 @@ class MemoryLimitStep:
 
 
 def limit_step_of_record(record: Mapping[str, Any]) -> MemoryLimitStep:
-    """Return the step that `MemoryLimitStep.record` wrote. Raises: KeyError, TypeError, ValueError for anything else."""
+    """Return the step that `MemoryLimitStep.record` wrote.
+
+    Raises: KeyError, TypeError, ValueError for anything else.
+    """
     device = SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__})
     return MemoryLimitStep(device, int(record["limit"]), tuple(record["pods"]))
 
 
 def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[MemoryLimitStep, ...]:
-    """Return a step for each GPU of which a claim has shares that the driver is to enforce."""
+    """Return a step for each GPU of which the claim has shares whose limits the driver must enforce."""
     limits: dict[str, int] = {}
     meant: dict[str, SharedDevice] = {}
     for result in claim.devices:

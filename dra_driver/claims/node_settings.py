@@ -1,8 +1,9 @@
-"""The `sharing` section of the agent's configuration, read by the code that reads one in a claim.
+"""The `sharing` section of the agent's configuration, read by the code that also reads it in a claim.
 
 In: a section at a path. Out: settings, or faults with their paths. The same words mean the same in a claim, in a device
-class and in the agent's file; only MPS is for several users here unless the file says no: it is for devices of several
-claims, whose pods' users nobody knows, and in single-user mode a pod of another user would wait without a word.
+class and in the agent's file, with one exception: here MPS serves several users unless the file says otherwise. These
+devices serve several claims whose pods may run as any user, and in single-user mode a pod of another user would wait
+without any message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants
 
 
 def read_settings(section: object, path: str, faults: list[str]) -> SharingSettings | None:
-    """Read one section; adds `path: message` to the faults."""
+    """Read one section; add each fault to `faults` as `path: message`."""
     found: list[ConfigFault] = []
     parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": section}
     config = read_config(parameters, path.removesuffix(".sharing"), found)
@@ -29,7 +30,7 @@ def read_settings(section: object, path: str, faults: list[str]) -> SharingSetti
 
 
 def _given(section: object, *path: str) -> object:
-    """Return what stands at a path of a section that was found good; None where nothing does."""
+    """Return the value at a path of a section that was found valid, or None if there is none."""
     for name in path:
         section = section.get(name) if isinstance(section, dict) else None
     return section

@@ -1,7 +1,7 @@
-"""PreparePlan: which steps make a claim's devices usable, in order, each with what it takes to undo it.
+"""PreparePlan: which steps make a claim's devices usable, in order, each with what is needed to undo it.
 
-Enters: the claim, the inventory, and the edits that the hardware gave for each device. Leaves: a plan, without any
-effect. The same UID, allocation and hardware give the same plan, the same CDI ids and the same bytes.
+In: the claim, the inventory, and the edits that the hardware returned for each device. Out: a plan; nothing has been
+done yet. The same UID, allocation and hardware give the same plan, the same CDI ids and the same bytes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dra_driver.model.wire import Wire
 
 
 class CdiNames(Protocol):
-    """How CDI files, their kind and their devices are named; given by the plugin, which knows the `cdi` room."""
+    """How CDI files, their kind and their devices are named; supplied by the plugin, which knows the `cdi` room."""
 
     @property
     def kind(self) -> str:
-        """Return the kind of all devices that this driver prepares."""
+        """The kind of all devices that this driver prepares."""
 
     def file(self, uid: str) -> str:
-        """Name the file of a claim."""
+        """Return the name of a claim's file."""
 
     def device(self, uid: str, device: str, share_id: str | None) -> str:
-        """Name a device within that file."""
+        """Return the name of a device within that file."""
 
     def id(self, uid: str, device: str, share_id: str | None) -> str:
         """Return the fully qualified id of that device."""
@@ -41,7 +41,7 @@ class CdiNames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MigModeStep:
-    """Switch a GPU's MIG mode off, so that it can be used whole; undone by restoring what an administrator had set."""
+    """Switch off a GPU's MIG mode, so that it can be used whole; undone by restoring what an administrator had set."""
 
     kind: ClassVar[str] = "mig-mode"
 
@@ -49,17 +49,17 @@ class MigModeStep:
 
     @property
     def key(self) -> str:
-        """Name what the step is about, within its kind."""
+        """The name of what the step changes, unique within its kind."""
         return self.gpu.pci_address
 
     def record(self) -> Wire:
-        """Return all that undoing this step needs, for the ledger."""
+        """Return everything that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": False}
 
 
 @dataclass(frozen=True, slots=True)
 class MigPartitionStep:
-    """Make one partition, and switch MIG mode on for it; undone by destroying it."""
+    """Create one partition, switching on MIG mode for it; undone by destroying the partition."""
 
     kind: ClassVar[str] = "mig-partition"
 
@@ -69,7 +69,7 @@ class MigPartitionStep:
 
     @property
     def key(self) -> str:
-        """Name what the step is about, within its kind."""
+        """The name of what the step changes, unique within its kind."""
         return self.device
 
     def record(self) -> Wire:
@@ -88,7 +88,8 @@ class MigPartitionStep:
 class CdiFileStep:
     """Write one CDI file; undone by removing it.
 
-    `made` names the devices whose edits are known only once an earlier step has made them: by name in the file.
+    `made` names the devices, by their name in the file, whose edits are known only after an earlier step has made
+    them.
     """
 
     kind: ClassVar[str] = "cdi-file"
@@ -101,11 +102,11 @@ class CdiFileStep:
 
     @property
     def key(self) -> str:
-        """Name what the step is about, within its kind."""
+        """The name of what the step changes, unique within its kind."""
         return self.file
 
     def record(self) -> Wire:
-        """Return all that undoing this step needs, for the ledger."""
+        """Return everything that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "file": self.file}
 
 
@@ -115,12 +116,12 @@ Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileS
 
 
 def gpu_record(gpu: GpuFacts) -> Wire:
-    """Return what it takes to find a GPU again."""
+    """Return what is needed to find a GPU again."""
     return {"uuid": gpu.uuid, "pci": gpu.pci_address, "minor": gpu.minor}
 
 
 def gpu_of_record(record: Mapping[str, Any]) -> GpuFacts:
-    """Return the GPU of a recorded step, with nothing known but where it is."""
+    """Return the GPU of a recorded step; only its UUID, PCI address and minor are known."""
     return GpuFacts(uuid=record["uuid"], pci_address=record["pci"], minor=record["minor"], memory_bytes=None)
 
 
@@ -142,9 +143,9 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PreparePlan:
-    """Steps in order (undone in reverse), and what the kubelet is told once they are done.
+    """The steps in order (they are undone in reverse), and what the kubelet is told once they are done.
 
-    `occupied` names the memory slices that the claim's devices take, where other devices could take them too.
+    `occupied` names the memory slices that the claim's devices take, if other devices could take them too.
     """
 
     claim: AllocatedClaim
@@ -154,7 +155,7 @@ class PreparePlan:
 
 
 def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]:
-    """Find the claim's devices in the inventory, by name.
+    """Return the claim's devices in the inventory, by name.
 
     Raises: ClaimError("claim.hardware-waiting") while the hardware does not answer at all, or ("claim.device-unknown")
     naming every device that this node does not have now, ("claim.gpu-lost") where its GPU is lost; all retry LATER.
@@ -192,7 +193,7 @@ def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
 
 
 def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
-    """Find an allocated device; of a replica that is not configured any more at least the device behind it."""
+    """Find an allocated device; for a replica that is no longer configured, find at least the device behind it."""
     device = inventory.find(result.device, result.share_id)
     parent = replicated_name(result.device)
     if device is not None or parent is None:
@@ -205,7 +206,7 @@ def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
 
 
 def is_made(claim: AllocatedClaim, device: Device) -> bool:
-    """Return whether Prepare makes this device: a placement that the claim owns. Admin access never makes one."""
+    """Return whether Prepare creates this device: a placement that the claim owns. Admin access never creates one."""
     return device.cut is not None and any(d.device == device.name and not d.is_admin for d in claim.devices)
 
 
@@ -218,12 +219,17 @@ def plan_prepare(
     *,
     mig_on: Collection[str] = (),
 ) -> PreparePlan:
-    """Plan one claim. `devices` holds each of the claim's devices by name, `common` what all of them need.
+    """Plan one claim. Equal arguments give equal plans, and planning has no effect on the node.
 
-    `edits` holds those of each device that is not made by a step. `mig_on` are the GPUs (by PCI address) on which MIG
-    mode was switched on for a partition of ours.
+    Args:
+        claim: the allocated claim.
+        devices: each of the claim's devices by name (`devices_of`).
+        edits: the CDI edits of each device that no step creates, by name.
+        common: the CDI edits that all devices need.
+        names: how CDI files and devices are named.
+        mig_on: the PCI addresses of the GPUs on which this driver has switched on MIG mode for a partition.
 
-    Raises: ClaimError("claim.bad-config") for configs that don't go with their devices.
+    Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
     """
     own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
     made = {device.name for device in own if device.cut is not None}

@@ -1,8 +1,8 @@
 """The opaque configs as pydantic models: one definition for reading, for admission and for the exported JSON schema.
 
 In: parameters of one config. Out: settings, or every fault with its field's path in words that a person can act on.
-Importing this costs megabytes, so that `config` does it only once there is a config to read. Never: which device a
-config goes to. `python -m dra_driver.claims.schema` writes the JSON schema.
+Importing this module costs megabytes of memory, so `config` imports it only when there is a config to read. Never:
+which device a config applies to. `python -m dra_driver.claims.schema` writes the JSON schema.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (field names, defaults and ranges).
 """
 
@@ -33,10 +33,10 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tim
 
 MIB = 1 << 20
 LIMIT_MIN = Quantity.parse("1Mi")
-LIMIT_MAX = Quantity.of(2**63 - 1)  # what the API server keeps of an amount of bytes
+LIMIT_MAX = Quantity.of(2**63 - 1)  # the largest number of bytes that the API server keeps exactly
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
-_OWN = "dra_driver"  # the type of faults whose message is complete
+_OWN = "dra_driver"  # the type of faults whose message is already complete
 
 
 def _fault(message: str) -> PydanticCustomError:
@@ -44,7 +44,7 @@ def _fault(message: str) -> PydanticCustomError:
 
 
 def _memory_limit(value: Any) -> int:
-    """Read a quantity as bytes, cut to whole MiB: what the MPS daemon is told is in MiB."""
+    """Read a quantity as bytes, cut to whole MiB, the unit in which the MPS daemon takes it."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise _fault(f"must be a quantity such as 10Gi, is {type_name(value)}")
     try:
@@ -53,7 +53,7 @@ def _memory_limit(value: Any) -> int:
         raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
     if limit < LIMIT_MIN:
         raise _fault(f"must be at least {LIMIT_MIN}, is {value}")
-    if limit > LIMIT_MAX:  # before it is written out: "1e999999999" is short
+    if limit > LIMIT_MAX:  # checked before the number is written out: "1e999999999" is short
         raise _fault(f"must be at most {LIMIT_MAX}, is {value}")
     return int(limit.value) // MIB * MIB
 
@@ -78,7 +78,7 @@ DeviceKey = Annotated[str, AfterValidator(_device_key)]
 
 
 class _Part(BaseModel):
-    """What all parts share: nothing unknown, nothing converted, null is as good as absent."""
+    """What all parts share: unknown fields are refused, nothing is converted, and null counts as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -92,7 +92,7 @@ class TimeSlicingConfig(_Part):
 
 
 class MpsConfig(_Part):
-    """Limits that the MPS daemon gives its clients."""
+    """Limits that the MPS daemon sets for its clients."""
 
     defaultActiveThreadPercentage: Annotated[int, Field(ge=0, le=100)] | None = Field(  # noqa: N815 - the API's name
         None, description="Share of the multiprocessors that a client may use, in percent."
@@ -110,7 +110,7 @@ class MpsConfig(_Part):
 
 
 def _only_with(field: str, strategy: str) -> dict[str, Any]:
-    """Say in JSON schema that a field goes with one strategy alone."""
+    """Return a JSON schema by which a field is only allowed with one strategy."""
     return {
         "if": {"properties": {"strategy": {"const": strategy}}},
         "else": {"properties": {field: {"type": "null"}}},
@@ -139,7 +139,7 @@ class MigDeviceSharing(_Part):
 
 
 class GpuConfig(_Part):
-    """What a claim or a class may say of whole GPUs, and of shares of them."""
+    """What a claim or a class may configure for whole GPUs and for shares of them."""
 
     apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
     kind: Literal["GpuConfig"]
@@ -147,7 +147,7 @@ class GpuConfig(_Part):
 
 
 class MigDeviceConfig(_Part):
-    """What a claim or a class may say of MIG devices, and of shares of them."""
+    """What a claim or a class may configure for MIG devices and for shares of them."""
 
     apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
     kind: Literal["MigDeviceConfig"]
@@ -198,7 +198,7 @@ def _settings(sharing: GpuSharing | MigDeviceSharing | None) -> SharingSettings 
 
 
 def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iterator[ConfigFault]:
-    """Name settings of the strategy that was not chosen; models alone would say so only once all else is right."""
+    """Yield faults for settings of the strategy that was not chosen; models alone would report them only at the end."""
     if not isinstance(sharing, dict) or sharing.get("strategy") not in _OWNERS.values():
         return
     part = GpuSharing if model is GpuConfig else MigDeviceSharing
@@ -234,7 +234,7 @@ def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> s
 
 
 def must_be(allowed: tuple[str, ...], found: Any) -> str:
-    """Return what a word must be, and what it is."""
+    """Return a message with the allowed words and the word that was found."""
     expected = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
     return f"{expected}, is {found!r}" if isinstance(found, str) else f"{expected}, is {_absent(found)}"
 
@@ -244,7 +244,7 @@ def _absent(found: Any) -> str:
 
 
 def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
-    """Yield the words of a Literal, also of one that may be absent."""
+    """Yield the words of a Literal, even of one that may be absent."""
     for word in allowed:
         if isinstance(word, str):
             yield word
@@ -253,7 +253,7 @@ def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _model_at(model: type[BaseModel], parts: list[str]) -> type[BaseModel]:
-    """Find the model of a nested object by the path to it."""
+    """Find the model of the nested object at a path."""
     for part in parts:
         options = get_args(model.model_fields[part].annotation)
         model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))

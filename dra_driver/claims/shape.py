@@ -1,8 +1,8 @@
-"""Shape: whether a claim is built as the API builds one, before anything of it is believed.
+"""Shape: whether a claim has the form that the API requires, before any of it is trusted.
 
 In: a ResourceClaim as it came off the wire. Out: nothing, or a ClaimError that names the first field at fault. What an
 API server sends is checked like any other input: names become parts of paths, of CDI names and of rows in the ledger.
-Only entries of this driver are looked into; opaque parameters are `config`'s business.
+Only entries of this driver are examined; opaque parameters are left to `config`.
 Source: Kubernetes API resource/v1, AllocationResult and its validation.
 """
 
@@ -18,15 +18,15 @@ from dra_driver.model.limits import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVE
 from dra_driver.model.names import is_claim_uid, is_dns_label, is_dns_subdomain
 from dra_driver.model.quantity import Quantity, QuantityError
 
-# A Kubernetes to come may allow more: what is bounded here is the work, not the API.
+# A future Kubernetes may allow more than it does today: these limits bound the work, not the API.
 _RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR
 _REQUEST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _MOST = Quantity.of(2**63 - 1)
-_SHOWN = 80  # characters of a value that is wrong
+_SHOWN = 80  # characters of a wrong value that a message shows
 
 
 def check_shape(claim: Any, driver: str = "") -> None:
-    """Look at every field of a claim that is used; at its devices only as far as they are of `driver`.
+    """Check every field of a claim that this driver uses; of its devices, only those of `driver`.
 
     Raises: ClaimError("claim.malformed").
     """
@@ -111,5 +111,5 @@ def _fault(path: str, expected: str, value: Any) -> ClaimError:
     return ClaimError(
         "malformed",
         f"the API server's answer for the claim has {shown} at {path}, expected {expected}",
-        hint="no Kubernetes stores such a claim: find out what answered in its place",
+        hint="no Kubernetes API server stores such a claim: find out what answered instead",
     )

@@ -1,8 +1,8 @@
 """How a claim's devices are shared: its configs and the inventory come in, `SharingStep`s go out. Pure.
 
-On a device of its own the claim decides: claim beats class, later beats earlier. On a device that others share as well,
-class and agent decide, and the claim may only lower a limit for its own clients. Everything that is wrong is told at
-once. Nothing here says whether another claim agrees: that is asked when the step is carried out.
+On a device of its own the claim decides: claim beats class, later beats earlier. On a device shared with other claims,
+class and agent decide, and the claim may only lower a limit for its own clients. Everything that is wrong is reported
+together. Whether another claim agrees is not decided here, but when the step is carried out.
 Source: KEP-4381 (configs and their order), KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service".
 """
 
@@ -30,17 +30,18 @@ from dra_driver.model.sharing import (
 )
 from dra_driver.model.wire import Wire
 
-_KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: of MPS at all, of its limits and several users
+_KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SharingStep:
-    """Share one physical device as its settings say; undone by the last claim that holds it.
+    """Share one physical device according to its settings; undone when the last claim that holds it goes.
 
-    `in_file` names the claim's shares of it in the CDI file, `clients` the limits of those that are MPS clients. `made`
-    names the device whose partition an earlier step makes: only then is its UUID known. `tenant` is the namespace that
-    the device is offered to; it is not recorded, for a claim that holds its share keeps it.
+    `in_file` are the names in the CDI file of the claim's shares of the device, `clients` the limits of those that are
+    MPS clients. `made` names the device whose partition an earlier step creates: its UUID is not known before that.
+    `tenant` is the namespace to which the device is offered; it is not recorded, because a claim that holds a share
+    keeps it.
     """
 
     kind: ClassVar[str] = "sharing"
@@ -54,11 +55,11 @@ class SharingStep:
 
     @property
     def key(self) -> str:
-        """Name what the step is about, within its kind."""
+        """The name of what the step changes, unique within its kind."""
         return self.device.name
 
     def record(self) -> Wire:
-        """Return all that undoing this step needs, for the ledger."""
+        """Return everything that undoing this step needs, for the ledger."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -88,9 +89,9 @@ def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:
-    """Choose the config of each result: claim beats class, later beats earlier, None where no config applies.
+    """Return the config of each result, or None if none applies: claim beats class, later beats earlier.
 
-    Raises: ClaimError("claim.bad-config") when a config names a request whose device is of another type.
+    Raises: ClaimError("claim.bad-config") if a config names a request whose device is of another type.
     """
     applying = _applying(claim, devices)
     return {result: entries[-1].config if entries else None for result, entries in applying.items()}
@@ -99,7 +100,7 @@ def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict
 def plan_sharing(
     claim: AllocatedClaim, devices: Mapping[str, Device], in_file: Mapping[AllocatedDevice, str]
 ) -> tuple[SharingStep, ...]:
-    """Return a step for each physical device that is to be shared. `in_file` names each result in the CDI file.
+    """Return a step for each physical device that is to be shared. `in_file` maps results to names in the CDI file.
 
     Raises: ClaimError("claim.bad-config") with everything that is wrong.
     """
@@ -123,7 +124,7 @@ def plan_sharing(
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What one result asks for: settings of its device, limits of its own."""
+    """What one result asks for: settings of its device, and limits of its own."""
 
     result: AllocatedDevice
     settings: SharingSettings | None = None
@@ -132,7 +133,10 @@ class _Wish:
 
 
 def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
-    """Return the configs that apply to each result, the one that wins last. Raises: ClaimError("claim.bad-config")."""
+    """Return the configs that apply to each result; the last one wins.
+
+    Raises: ClaimError("claim.bad-config").
+    """
     applying: dict[AllocatedDevice, tuple[ConfigEntry, ...]] = {}
     faults: list[ConfigFault] = []
     for result in claim.devices:
@@ -147,7 +151,7 @@ def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[Allo
     return applying
 
 
-# A device of the claim's own
+# A device of the claim's own.
 
 
 def _of_own(
@@ -157,21 +161,21 @@ def _of_own(
     applying: Mapping[AllocatedDevice, Sequence[ConfigEntry]],
     devices: Mapping[str, Device],
 ) -> _Wish:
-    """Take the settings of the config that wins; its limits by device are those of the devices that it wins for."""
+    """Take the settings of the winning config; its limits by device refer to the devices for which it wins."""
     settings = entries[-1].config.settings if entries else None
     if not isinstance(settings, MpsSettings):
         return _Wish(result, settings)
     won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
-    uuids = sorted((_uuid(devices[name]), name) for name in won)
+    uuids = sorted((_uuid_if_made(devices[name]), name) for name in won)
     faults = () if entries[-1].is_class else tuple(_unknown_devices(result, settings, uuids))
-    settings = _for_device(settings, device, uuids.index((_uuid(device), device.name)))
+    settings = _for_device(settings, device, uuids.index((_uuid_if_made(device), device.name)))
     return _Wish(result, settings, faults=(*faults, *_capability_faults(result, device, settings)))
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
-    """Turn limits by device into the limit of this one."""
+    """Reduce limits by device to the limit of this device."""
     by_device = settings.per_device_limits
-    limit = by_device.get(_uuid(device), by_device.get(str(index), settings.pinned_memory_limit))
+    limit = by_device.get(_uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
     return replace(settings, pinned_memory_limit=limit, per_device_limits={})
 
 
@@ -184,11 +188,11 @@ def _unknown_devices(
         yield _fault(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
 
 
-# A device that others share as well
+# A device shared with other claims.
 
 
 def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> _Wish:
-    """Take class or agent settings for the device, and let the claim lower limits for its own clients."""
+    """Take the device's settings from class or agent, and let the claim lower limits for its own clients."""
     given = device.share.settings if device.share else None
     of_class = [entry.config.settings for entry in entries if entry.is_class]
     of_claim = [entry.config.settings for entry in entries if not entry.is_class]
@@ -206,15 +210,15 @@ def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[Config
 
 
 def _unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
-    """Yield a fault where a class brings MPS to a device that is not offered to one namespace, and has to be."""
+    """Yield a fault if MPS must stay within one namespace but the device is not offered to a single one."""
     share = device.share
     if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
-        message = f"{device.name} is not offered to one namespace, and with mps.tenants=namespace MPS needs that"
-        yield _fault(result, f"{message}: a rule of the sharing configuration sets MPS, not a device class")
+        message = f"{device.name} is not offered to one namespace, as MPS requires with mps.tenants=namespace"
+        yield _fault(result, f"{message}: set MPS by a rule of the sharing configuration, not by a device class")
 
 
 def _completed(of_class: SharingSettings | None, given: SharingSettings | None) -> SharingSettings | None:
-    """Let the class decide; what it leaves open of MPS is as the agent's configuration says."""
+    """Return the settings of the class; MPS settings that it leaves open come from the agent's configuration."""
     if not isinstance(of_class, MpsSettings) or not isinstance(given, MpsSettings):
         return of_class or given
     threads, memory = of_class.active_thread_percentage, of_class.pinned_memory_limit
@@ -228,7 +232,7 @@ def _completed(of_class: SharingSettings | None, given: SharingSettings | None) 
 
 
 def _above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
-    """Return what of a claim's wish is more than lowering a limit."""
+    """Yield each part of a claim's wish that goes beyond lowering a limit."""
     if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
         return
     shared = f"{device.name} is shared with other claims"
@@ -253,7 +257,7 @@ def _above(base: SharingSettings | None, wish: SharingSettings | None, device: D
 
 
 def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
-    """Return the limits of one result's clients: its share, or less where the claim says so."""
+    """Return the limits of one result's clients: its share, or less if the claim says so."""
     consumed = {name: int(Quantity.parse(amount).value) for name, amount in result.consumed}
     threads = [consumed.get("compute"), wish.active_thread_percentage]
     memory = [consumed.get("memory"), wish.pinned_memory_limit]
@@ -261,11 +265,11 @@ def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
 
 
 def _least(limits: Sequence[int | None]) -> int | None:
-    """Return the least limit; 0 is a capacity that is told and not counted."""
+    """Return the lowest limit. 0 stands for a capacity that is published but not counted, so it limits nothing."""
     return min((limit for limit in limits if limit), default=None)
 
 
-# Of both
+# Both kinds of devices.
 
 
 def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
@@ -280,18 +284,18 @@ def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSet
 
 
 def _disagreements(group: Sequence[_Wish]) -> Iterator[ConfigFault]:
-    """Return which results of one claim want one device shared in different ways."""
+    """Yield a fault for each result of the claim that wants the same device shared in a different way."""
     first = group[0]
     for other in group[1:]:
         if other.settings != first.settings:
             yield _fault(
                 other.result,
-                f"{other.result.device} can't be shared in two ways, request {first.result.request} has another config",
+                f"{other.result.device} can't be shared in two ways: request {first.result.request} has another config",
             )
 
 
 def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
-    """Return which requests have several devices under MPS: a container talks to one MPS daemon only."""
+    """Yield a fault for each request with several devices under MPS: a container talks to only one MPS daemon."""
     by_request: dict[str, dict[str, AllocatedDevice]] = {}
     for shared_name, group in wishes.items():
         for wish in group:
@@ -302,12 +306,12 @@ def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
             first, *_ = found.values()
             listed = ", ".join(sorted(found))
             yield _fault(
-                first, f"a container talks to one MPS daemon, each of {listed} has its own: ask for one device"
+                first, f"a container talks to one MPS daemon, but each of {listed} has its own: request one device"
             )
 
 
 def _has_effect(devices: Mapping[str, Device], wish: _Wish) -> bool:
-    """Return whether there is anything to set: MIG devices have no time slice of their own."""
+    """Return whether there is anything to set: MIG devices have no time slices of their own."""
     is_gpu = devices[wish.result.device].type.undivided is DeviceType.GPU
     return is_gpu or isinstance(wish.settings, MpsSettings)
 
@@ -333,7 +337,7 @@ def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mappin
 
 
 def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:
-    """Add up the shares of one request: whoever uses it gets them all, and one limit for the device."""
+    """Add up the shares of one request: its user gets all of them, with one limit for the device."""
     limits = [other.limits for other in group if other.result.base_request == wish.result.base_request]
     threads = _sum([one.active_thread_percentage for one in limits], settings.active_thread_percentage or 100)
     memory = _sum([one.pinned_memory_limit for one in limits], settings.pinned_memory_limit)
@@ -347,11 +351,10 @@ def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
     return total if most is None else min(total, most)
 
 
-def _uuid(device: Device) -> str:
-    """Return the UUID by which CUDA finds the device; "" for one that is yet to be made."""
-    if device.type.undivided is DeviceType.GPU:
-        return device.gpu.uuid
-    return device.partition.uuid if device.partition else ""
+def _uuid_if_made(device: Device) -> str:
+    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
+    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
+    return device.uuid if is_made else ""
 
 
 def _fault(result: AllocatedDevice, message: str) -> ConfigFault:

@@ -1,4 +1,4 @@
-"""The command line: what a person sees. Every command is one file, imported when it is called.
+"""The command line. Every command is one file, which is imported only when the command is called.
 
-The agent is not among them: it has an entry of its own (`dra_driver.agent`), so that it loads none of this.
+The agent is not among them: it has its own entry point (`dra_driver.agent`), so that it loads none of this.
 """

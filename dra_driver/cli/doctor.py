@@ -1,7 +1,7 @@
-"""`dra-driver doctor`: what is wrong on this node or in the cluster, how it is known, and how to mend it.
+"""`dra-driver doctor`: what is wrong on this node or in the cluster, the evidence for it, and how to fix it.
 
-In: the cluster's API server, this node's files and hardware. Out: a report, and a support bundle where one is wanted.
-It reads only: its questions to the API server about gates are dry runs.
+In: the cluster's API server, this node's files and hardware. Out: a report, and a support bundle if requested. It only
+reads: its questions to the API server about feature gates are dry runs.
 """
 
 from __future__ import annotations
@@ -28,26 +28,31 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 @click.command(name="doctor")
 @hardware_options
 @click.option(
-    "--kubeconfig", metavar="FILE", default=None, help="The cluster (default: as kubectl, else the pod's own)."
+    "--kubeconfig",
+    metavar="FILE",
+    default=None,
+    help="The cluster (default: kubectl's kubeconfig, else the pod's own account).",
 )
-@click.option("--host-root", metavar="DIR", default="/", show_default=True, help="Where the host's / is seen.")
-@click.option("--only", type=click.Choice(["node", "cluster"]), default=None, help="Look at one of the two.")
+@click.option("--host-root", metavar="DIR", default="/", show_default=True, help="Where the host's / is mounted.")
+@click.option(
+    "--only", type=click.Choice(["node", "cluster"]), default=None, help="Check only the node or only the cluster."
+)
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def command(
     kubeconfig: str | None, host_root: str, only: str | None, bundle: str | None, output: str, **given: str | None
 ) -> int:
-    """Return what is wrong, how it is known, and how to mend it.
+    """Report what is wrong, how it is known, and how to fix it.
 
     \b
     dra-driver doctor                       this node and the cluster, as far as either can be seen
     dra-driver doctor --only cluster        from a laptop, with your kubeconfig
     dra-driver doctor --bundle b.tar.gz     and everything that a report needs, redacted
 
-    Nothing is changed. What could not be looked at is said; run it as root on a node to see all of it.
+    Nothing is changed. What could not be checked is listed; run it as root on a node to check everything.
 
-    Exit status 1: there are errors or warnings; 3: --kubeconfig is no kubeconfig; 5: nothing could be looked at, or not
-    the cluster that --kubeconfig names.
+    Exit status 1: there are errors or warnings; 3: --kubeconfig is not a kubeconfig; 5: nothing could be checked, or
+    not the cluster that --kubeconfig names.
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
@@ -77,7 +82,7 @@ def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_aske
         selected.cdi, selected.registrar, selected.data.parent, selected.device_plugins or Path(), host
     )
     if not (is_asked or folders.is_kubelet_here or selected.hardware.is_present()):
-        unseen.append(Unseen("node", "this machine has no kubelet and no GPU; --only node looks all the same"))
+        unseen.append(Unseen("node", "this machine has no kubelet and no GPU; --only node checks it anyway"))
         return None
     return read_node(selected.node, selected.driver, selected.hardware, selected.roots, folders)
 
@@ -116,7 +121,7 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
     listed = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items())
     say(out, f"looked at {', '.join(report.looked_at) or 'nothing'}: {listed}")
     if bundle:
-        say(out, f"support bundle: {bundle} (look through it before you give it away)")
+        say(out, f"support bundle: {bundle} (look through it before you share it)")
 
 
 def _show_finding(out: object, finding: Finding) -> None:

@@ -1,4 +1,4 @@
-"""Lazy: a group of commands whose modules are imported only when a command of theirs is called.
+"""A group of commands whose modules are imported only when one of the commands is called.
 
 In: a table of names. Out: a click group. `--help` is written from the table alone.
 """
@@ -15,14 +15,14 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its module below `dra_driver.cli` (with the attribute `command`), and its line in --help."""
+    """One command: its module below `dra_driver.cli` (which has the attribute `command`), and its line in --help."""
 
     module: str
     summary: str
 
 
 class LazyGroup(click.Group):
-    """Commands by name from a table. `others` are shown in --help and are not run by this group."""
+    """Commands by name, from a table. `others` are listed in --help but not run by this group."""
 
     def __init__(
         self, *args: Any, table: Mapping[str, CommandEntry], others: Mapping[str, str] | None = None, **kwargs: Any
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; None if the table has no such name."""
+        """Import a command; return None if the table has no such name."""
         entry = self._table.get(cmd_name)
         if entry is None:
             return None

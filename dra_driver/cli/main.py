@@ -1,4 +1,4 @@
-"""Main: the table of commands, and the one place where errors become exit statuses.
+"""The table of commands, and the one place where errors become exit statuses.
 
 In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hint; only a bug shows a traceback.
 """
@@ -19,28 +19,26 @@ from dra_driver import __version__
 from dra_driver.cli.lazy import CommandEntry, LazyGroup
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 
-_SHOWN_MAX = 300  # characters of a path
+_SHOWN_MAX = 300  # in characters of a path
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
 COMMANDS: dict[str, CommandEntry] = {
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it."),
-    "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, how it is known, how to mend it."),
+    "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it."),
     "in-use": CommandEntry(
-        "fleet.in_use", "Claims of the cluster that hold devices of this driver: what to end before an uninstall."
+        "fleet.in_use", "Claims that hold devices of this driver: end their pods before an uninstall."
     ),
     "pod-security": CommandEntry(
-        "pod_security", "The label that lets the chart's privileged pods into their namespace."
+        "pod_security", "Set the label that admits the chart's privileged pods into their namespace."
     ),
-    "demo": CommandEntry("demo.command", "The main job from end to end on this machine: no GPU, no cluster needed."),
+    "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster needed."),
     "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
     "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods."),
     "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node."),
     "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster."),
-    "webhook": CommandEntry(
-        "webhook", "The admission webhook: refuses wrong configs, warns of selectors that will hurt."
-    ),
-    "migrate": CommandEntry("migrate.command", "Manifests written for the device plugin, turned into claims."),
+    "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of risky selectors."),
+    "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims."),
     "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check."),
 }
 _DAEMONS = {
@@ -51,7 +49,7 @@ _DAEMONS = {
 _EPILOG = """\b
 Exit status of every command:
   0   done, and all is well
-  1   nothing matches, does not fit, or there are findings
+  1   nothing matches, nothing fits, or there are findings
   2   the command line is wrong
   3   a file or an expression is wrong
   4   a device would abort scheduling
@@ -73,11 +71,15 @@ def cli() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command; return its exit status."""
-    logging.getLogger("dra_driver").addHandler(logging.NullHandler())  # a command says itself what is to be said
+    """Run one command and return its exit status."""
+    logging.getLogger("dra_driver").addHandler(
+        logging.NullHandler()
+    )  # commands print their own messages, so log records go nowhere
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark
+            stream.reconfigure(
+                errors="replace"
+            )  # a character that the terminal can't show is printed as a question mark
     try:
         status = cli.main(args=list(argv), prog_name="dra-driver", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as help_text:
@@ -95,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return ExitCode.OK
-    except OSError as fault:  # a name too long, a loop of links, a full disk: of the machine or of what was given
+    except OSError as fault:  # an overlong name, a loop of links, a full disk: not a bug in the code
         named = f": {str(fault.filename)[:_SHOWN_MAX]}" if fault.filename else ""
         _say(InputError("unreadable", f"{fault.strerror or fault}{named}"))
         return ExitCode.BAD_INPUT
@@ -124,10 +126,10 @@ def _report_bug() -> None:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter from complaining at its end that nobody reads standard output."""
+    """Keep the interpreter from reporting a broken pipe on standard output when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> NoReturn:
-    """Run as a program."""
+    """Run the command line as a program."""
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Output: tables for people, JSON and YAML for machines; plain when nobody looks.
+"""Output: tables for people, JSON and YAML for programs; plain text when it does not go to a terminal.
 
-Colour follows the terminal, NO_COLOR and FORCE_COLOR. Away from a terminal lines are not folded at 80 columns.
+Colour follows the terminal, NO_COLOR and FORCE_COLOR. Away from a terminal, lines are not folded at 80 columns.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PIPE_WIDTH = 500
 
 
 def console(*, stderr: bool = False) -> Any:
-    """Return a rich console for this terminal, or for a pipe."""
+    """Return a rich console for this terminal or pipe."""
     from rich.console import Console
 
     class Stream(Console):
         def on_broken_pipe(self) -> NoReturn:
-            """Leave it to `main` what a reader that went away means; rich would end the process with 1."""
+            """Raise the error, so that `main` handles a reader that went away; rich would exit with status 1."""
             raise BrokenPipeError
 
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
@@ -33,7 +33,7 @@ def console(*, stderr: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Where a table is too wide, those with the highest `rank` are left out first; 0 always stays."""
+    """One column. If a table is too wide, columns with the highest `rank` are left out first; rank 0 always stays."""
 
     title: str
     rank: int = 0
@@ -41,7 +41,7 @@ class Column:
 
 
 def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Show as many columns as fit the terminal, unfolded, and say which were left out."""
+    """Show as many columns as fit the terminal without folding, and print which were left out."""
     from rich.box import SIMPLE_HEAD
     from rich.measure import Measurement
     from rich.table import Table
@@ -66,7 +66,7 @@ def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[S
 
 
 def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print a text, folded lines indented like its first."""
+    """Print a text whose continuation lines are indented like its first."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -74,7 +74,7 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
 
 
 def folded(names: Sequence[str]) -> str:
-    """Name nodes that are alike.
+    """Return a short name for several nodes that are alike.
 
     >>> folded(["a", "b"]), folded(["a", "b", "c", "d"])
     ('a, b', 'a and 3 nodes like a')

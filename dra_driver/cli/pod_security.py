@@ -1,8 +1,8 @@
-"""`dra-driver pod-security`: the label that lets the agent's privileged pods into their namespace, where it has none.
+"""`dra-driver pod-security`: set the label that admits the agent's privileged pods, in a namespace that has none.
 
-In: a namespace. Out: the label `privileged`, set where there is no level; exit status 1 where there is a stricter one.
-The chart runs it in a Job, because a chart can't change the namespace that it is installed into. Never: another label,
-or a level that somebody chose.
+In: a namespace. Out: the level `privileged`, set if the namespace has no level; exit status 1 if it has a stricter one.
+The chart runs this in a Job, because a chart can't change the namespace that it is installed into. Never: another
+label, or a level that someone else has chosen.
 Source: Kubernetes Pod Security admission, labels of namespaces.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import click
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import NAMESPACES, named
 from dra_driver.model.errors import ExitCode
 
 LABEL = "pod-security.kubernetes.io/enforce"
@@ -21,7 +22,7 @@ LEVEL = "privileged"
 @click.option("--namespace", required=True, metavar="NAME", help="where the agents are to run")
 @click.option("--kubeconfig", metavar="FILE", default=None, help="the cluster (default: the pod's ServiceAccount)")
 def command(namespace: str, kubeconfig: str | None) -> int:
-    """Set the namespace's Pod Security level to privileged where it has none.
+    """Set the namespace's Pod Security level to privileged if it has none.
 
     Exit status 1: it has a stricter one; 5: the API server was not reached.
     """
@@ -38,7 +39,7 @@ def command(namespace: str, kubeconfig: str | None) -> int:
 
 def ensure(api: KubeApi, namespace: str) -> tuple[str, bool]:
     """Set the level where there is none; give the level, and whether it is new. Raises: ApiError."""
-    path = f"/api/v1/namespaces/{namespace}"
+    path = named(NAMESPACES, namespace)
     found = (api.request("GET", path)["metadata"].get("labels") or {}).get(LABEL)
     if found:
         return str(found), False

@@ -1,6 +1,6 @@
 """`dra-driver webhook`: the admission webhook, as the chart's Deployment runs it.
 
-In: flags with environment twins. Out: an HTTPS server, until SIGTERM.
+In: flags, each with an environment variable. Out: an HTTPS server, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 
 @click.command(name="webhook")
 @click.option("--address", default=":8443", show_default=True, envvar="ADDRESS", help="HOST:PORT to listen on.")
-@click.option("--driver-name", default=NVIDIA_DRIVER, show_default=True, envvar="DRIVER_NAME", help="Whose configs.")
-@click.option("--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: the pod's own account.")
+@click.option(
+    "--driver-name",
+    default=NVIDIA_DRIVER,
+    show_default=True,
+    envvar="DRIVER_NAME",
+    help="The driver whose configs are validated.",
+)
+@click.option(
+    "--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: the pod's own ServiceAccount."
+)
 @click.option(
     "--tls-dir", metavar="DIR", default=None, envvar="TLS_DIR",
-    help="tls.crt and tls.key that somebody else renews; without it certificates are made here.",
+    help="tls.crt and tls.key, renewed by someone else; by default the webhook makes its own.",
 )  # fmt: skip
 @click.option("--namespace", default="", envvar="NAMESPACE", help="Namespace of Service and Secret.")
 @click.option(
@@ -30,7 +38,7 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 )
 @click.option(
     "--configuration", default="dra-driver-webhook", show_default=True, envvar="CONFIGURATION",
-    help="ValidatingWebhookConfiguration whose caBundle is kept.",
+    help="ValidatingWebhookConfiguration whose caBundle is kept current.",
 )  # fmt: skip
 @click.option(
     "--client-ca",
@@ -64,25 +72,25 @@ def command(  # noqa: PLR0917 - click's parameters
     client_names: tuple[str, ...],
     log_format: str,
 ) -> int:
-    """Judge opaque configs at admission, and warn of selectors that will hurt.
+    """Validate opaque configs at admission, and warn of selectors that cause trouble.
 
     \b
-    POST /configs     refuses configs of this driver that the node would refuse, with every fault and its field
+    POST /configs     refuses configs of this driver that the node would refuse, naming every fault and its field
     POST /selectors   never refuses; warns of selectors that name this driver or its classes
 
-    Certificates are made and renewed here and kept in a Secret, unless --tls-dir names a folder with them.
+    The webhook makes and renews its certificates and keeps them in a Secret, unless --tls-dir names a folder with some.
     """  # noqa: D301
     from dra_driver.telemetry import logs
     from dra_driver.webhook.main import Settings, serve
 
     if not namespace and tls_dir is None:
         raise UsageError(
-            "namespace", "--namespace is needed where certificates are made here", hint="or give --tls-dir"
+            "namespace",
+            "--namespace is needed unless --tls-dir is given",
+            hint="the webhook keeps its certificates in a Secret there",
         )
     if client_names and client_authorities is None:
-        raise UsageError(
-            "client-name", "--client-name is of use with --client-ca only", hint="give the authorities, too"
-        )
+        raise UsageError("client-name", "--client-name needs --client-ca", hint="add --client-ca FILE")
     logs.set_up(log_format)
     serve(
         Settings(

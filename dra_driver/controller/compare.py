@@ -1,8 +1,8 @@
-"""Compare: whether a slice as stored says what we want it to say, and which fields differ.
+"""Compare: whether a stored slice has the content that we want, and which fields differ.
 
 In: specs in wire form. Out: names of differing fields, such as "devices.taints". Pure. Quantities are compared by
-value, absent and empty are the same, a taint's `timeAdded` that we left open equals any, fields that we don't know are
-not ours and never differ.
+value; absent and empty are the same; a taint whose `timeAdded` we left open equals one with any time; fields that we
+don't know belong to others and never differ.
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from datetime import datetime
 from typing import Any
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import (
+    BINDING_CONDITIONS,
+    CONSUMABLE_CAPACITY,
+    DEVICE_TAINTS,
+    LIST_ATTRIBUTES,
+    PARTITIONABLE_DEVICES,
+)
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
-# Fields of resource.k8s.io/v1 up to 1.37 that are the publishing driver's; whatever else stands in a stored object
-# was put there by a newer server or by somebody else.
+# The fields of resource.k8s.io/v1 up to 1.37 that belong to the publishing driver. Any other field in a stored object
+# was put there by a newer server or by another client.
 DEVICE_FIELDS = (
     "name",
     "attributes",
@@ -36,31 +43,31 @@ TAINT_FIELD = "devices.taints"
 SHARE_FIELD = "devices.allowMultipleAllocations"
 
 _GATES = {
-    "sharedCounters": "DRAPartitionableDevices",
-    "devices.consumesCounters": "DRAPartitionableDevices",
-    "devices.nodeName": "DRAPartitionableDevices",
-    "devices.nodeSelector": "DRAPartitionableDevices",
-    "devices.allNodes": "DRAPartitionableDevices",
-    "devices.taints": "DRADeviceTaints",
-    "devices.bindsToNode": "DRADeviceBindingConditions",
-    "devices.bindingConditions": "DRADeviceBindingConditions",
-    "devices.bindingFailureConditions": "DRADeviceBindingConditions",
-    "devices.allowMultipleAllocations": "DRAConsumableCapacity",
-    "devices.capacity": "DRAConsumableCapacity",
-    "devices.attributes": "DRAListTypeAttributes",
+    "sharedCounters": PARTITIONABLE_DEVICES,
+    "devices.consumesCounters": PARTITIONABLE_DEVICES,
+    "devices.nodeName": PARTITIONABLE_DEVICES,
+    "devices.nodeSelector": PARTITIONABLE_DEVICES,
+    "devices.allNodes": PARTITIONABLE_DEVICES,
+    "devices.taints": DEVICE_TAINTS,
+    "devices.bindsToNode": BINDING_CONDITIONS,
+    "devices.bindingConditions": BINDING_CONDITIONS,
+    "devices.bindingFailureConditions": BINDING_CONDITIONS,
+    "devices.allowMultipleAllocations": CONSUMABLE_CAPACITY,
+    "devices.capacity": CONSUMABLE_CAPACITY,
+    "devices.attributes": LIST_ATTRIBUTES,
 }
-_TIME_TOLERANCE_S = 1.0  # the server keeps whole seconds
+_TIME_TOLERANCE_S = 1.0  # the server stores times in whole seconds
 
 
 def gates_behind(fields: Iterable[str]) -> tuple[str, ...]:
-    """Name the feature gates that are probably off when these fields were dropped."""
+    """Return the feature gates that are probably off if the server dropped these fields."""
     return tuple(sorted({_GATES[f] for f in fields if f in _GATES}))
 
 
 def differing_fields(wanted: Wire, stored: Wire) -> frozenset[str]:
-    """Name the fields of a slice's spec in which `stored` is not what is `wanted`.
+    """Return the names of the fields of a slice's spec in which `stored` differs from `wanted`.
 
-    "devices" means that other devices stand there, or in another order.
+    "devices" means that the slice contains other devices, or the same ones in another order.
     """
     differing = {key for key in ("driver", "nodeName") if wanted.get(key) != stored.get(key)}
     if wanted.get("pool") != _known_pool(stored):
@@ -100,7 +107,7 @@ def _counter_sets(spec: Wire) -> list[Any]:
 
 
 def _canonical(name: str, value: Any) -> Any:
-    """Return a field's value in a form in which equal means equal to the API."""
+    """Return a field's value in a form that is equal for values that the API treats as equal."""
     if not value:
         return None
     if name == "consumesCounters":
@@ -119,7 +126,7 @@ def _quantities(counters: Mapping[str, Wire] | None) -> dict[str, Any]:
 
 
 def _quantity_tree(value: Any) -> Any:
-    """Read every text below a capacity as a quantity: all of them are."""
+    """Parse every text below a capacity as a quantity, which all of them are."""
     if isinstance(value, dict):
         return {key: _quantity_tree(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -133,7 +140,7 @@ def _quantity_tree(value: Any) -> Any:
 
 
 def taint_key(taint: Wire) -> tuple[str, str, str]:
-    """Return what makes a taint the same taint."""
+    """Return what identifies a taint: key, value and effect."""
     return taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")
 
 

@@ -1,11 +1,11 @@
 """Diff: which writes bring the stored slices to the wanted ones.
 
-In: the wanted slices of one pool, and every stored slice. Out: a `WritePlan`, to be run in its order: delete, update,
-create. Pure. Names of objects mean nothing: a stored slice is recognised by what lies in it, so a restarted agent (or
-another one) adopts what it finds. Slices of other drivers or other nodes are not looked at.
+In: the wanted slices of one pool, and every stored slice. Out: a `WritePlan`, to be executed in its order: delete,
+update, create. Pure. Names of objects have no meaning: a stored slice is recognised by its content, so a restarted
+agent (or another one) adopts what it finds. Slices of other drivers or other nodes are ignored.
 
-Generation: a single changed slice keeps the pool's; anything more raises it in all slices, so that a reader who sees
-the pool half written knows.
+Generation: if a single slice changes, the pool keeps its generation; a larger change raises it in all slices, so that a
+reader can tell that the pool is only half written.
 
 Source: the rules of upstream's resourceslice controller; resource.k8s.io/v1 ResourcePool.
 """
@@ -21,12 +21,15 @@ from dra_driver.controller.layout import SliceSpec, content_keys
 from dra_driver.kube.paths import RESOURCE_GROUP
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 
-_GENERATE_NAME_CHARS = 58  # what the server keeps of generateName before its five random characters
+_GENERATE_NAME_CHARS = 58  # how many characters of generateName the server keeps before it appends five random ones
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Writes in the order in which they are safe. `deletes` holds the stored objects, the others what to send."""
+    """Writes in the order in which they are safe.
+
+    `deletes` holds stored objects, the others hold the objects to send.
+    """
 
     generation: int
     deletes: tuple[SliceWire, ...] = ()
@@ -47,7 +50,7 @@ def plan_writes(
     """Plan the writes for one pool, and the removal of our slices on this node that belong to no wanted pool.
 
     `desired` has at least one slice. `owner` is the ownerReference that each slice should carry. `least_generation`
-    is what a pool of which nothing is left starts with.
+    is the generation at which a pool starts if none of its slices is left.
     """
     first = desired[0]
     ours = [s for s in stored if is_ours(s, driver=first.driver, node=first.node)]
@@ -78,19 +81,19 @@ def plan_writes(
 
 
 def is_ours(stored: SliceWire, *, driver: str, node: str) -> bool:
-    """Return whether a slice is one of this driver on this node: no other is ever touched."""
+    """Return whether a slice belongs to this driver on this node; no other slice is ever changed."""
     spec = stored.get("spec") or {}
     return spec.get("driver") == driver and spec.get("nodeName") == node
 
 
 def generation_of(stored: SliceWire) -> int:
-    """Return the pool generation that a slice says it belongs to."""
+    """Return the pool generation in a slice; 0 if it has none."""
     generation = _pool(stored).get("generation")
     return generation if isinstance(generation, int) else 0
 
 
 def keys_of(stored: SliceWire) -> frozenset[str]:
-    """Name what lies in a stored slice, as `layout.content_keys` does."""
+    """Return what a stored slice contains, named as in `layout.content_keys`."""
     spec = stored.get("spec") or {}
     return content_keys(spec.get("devices") or (), spec.get("sharedCounters") or ())
 
@@ -98,9 +101,9 @@ def keys_of(stored: SliceWire) -> frozenset[str]:
 def _match(
     desired: Sequence[SliceSpec], pool: Sequence[SliceWire]
 ) -> tuple[list[tuple[SliceSpec, SliceWire]], list[SliceSpec], list[SliceWire]]:
-    """Pair wanted with stored slices: same content first, then most in common, then whatever is left.
+    """Pair wanted slices with stored ones: equal content first, then the most in common, then the rest.
 
-    Re-using a slice that has nothing in common costs one write where deleting and creating cost two.
+    Reusing a slice that has nothing in common costs one write, while deleting and creating cost two.
     """
     keys = [keys_of(s) for s in pool]
     free = list(range(len(pool)))
@@ -135,7 +138,7 @@ def _has_owner(stored: SliceWire, owner: Wire) -> bool:
 
 
 def _updated(stored: SliceWire, spec: Wire, owner: Wire | None, added: Mapping[Any, str]) -> SliceWire:
-    """Return the stored object with our fields replaced, and all others as they are."""
+    """Return the stored object with our fields replaced and all others unchanged."""
     old = stored.get("spec") or {}
     kept = {key: value for key, value in old.items() if key not in ("devices", "sharedCounters")}
     merged = {**kept, **_with_times(spec, added)}
@@ -156,7 +159,7 @@ def _merged_device(wanted: DeviceWire, stored: DeviceWire | None) -> DeviceWire:
 
 
 def created(index: int, spec: SliceSpec, wire: Wire, owner: Wire | None) -> SliceWire:
-    """Return a new object. The scheduler (1.36 and newer) sorts slices by name, so the name begins with the order."""
+    """Return a new object. Schedulers from 1.36 on sort slices by name, so the name begins with the position."""
     metadata: Wire = {"generateName": f"{index:05x}-{spec.driver}-{spec.node}-"[:_GENERATE_NAME_CHARS]}
     if owner is not None:
         metadata["ownerReferences"] = [owner]
@@ -164,10 +167,10 @@ def created(index: int, spec: SliceSpec, wire: Wire, owner: Wire | None) -> Slic
 
 
 def _times_added(pool: Iterable[SliceWire]) -> dict[tuple[str, Any], str]:
-    """Collect when each taint of each stored device was added; an eviction counts from there."""
+    """Return when each taint of each stored device was added; evictions count from that time."""
     return {
         (device.get("name", ""), taint_key(taint)): taint["timeAdded"]
-        for stored in reversed(list(pool))  # of several, the newest generation's
+        for stored in reversed(list(pool))  # the pool has its newest generation first, and that one is to win
         for device in (stored.get("spec") or {}).get("devices") or []
         for taint in device.get("taints") or []
         if taint.get("timeAdded")
@@ -175,7 +178,7 @@ def _times_added(pool: Iterable[SliceWire]) -> dict[tuple[str, Any], str]:
 
 
 def _with_times(spec: Wire, added: Mapping[Any, str]) -> Wire:
-    """Carry `timeAdded` over: the server sets it to now wherever it is left open."""
+    """Carry `timeAdded` over, since the server sets it to the current time wherever it is left open."""
     if not added or "devices" not in spec:
         return spec
     return {**spec, "devices": [_timed(device, added) for device in spec["devices"]]}
@@ -193,7 +196,7 @@ def _timed_taint(device: str, taint: Wire, added: Mapping[Any, str]) -> Wire:
 
 
 def pool_of(stored: SliceWire) -> str:
-    """Return the name of the pool that a slice says it belongs to."""
+    """Return the name of the pool in a slice; "" if it has none."""
     return str(_pool(stored).get("name", ""))
 
 

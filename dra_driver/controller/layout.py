@@ -1,11 +1,11 @@
-"""Layout: the devices of a pool, cut into slices that the API server accepts.
+"""Layout: the devices of a pool, divided into slices that the API server accepts.
 
-In: devices and counter sets in wire form, and where they lie now. Out: `SliceSpec`s. Pure. What lies in a slice stays
-there while it fits, so that a device that comes, goes or changes touches one slice; without a placement the order of
-names decides, so that the same devices always give the same slices.
+In: devices and counter sets in wire form, and their present placement. Out: `SliceSpec`s. Pure. What a slice contains
+stays in it while it fits, so that a device that comes, goes or changes touches one slice. Without a placement the order
+of names decides, so that the same devices always make the same slices.
 
-Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 wants counters in the slice of the devices
-that consume them, 1.35 and newer want them in slices without devices.
+Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 requires counters in the slice of the devices
+that consume them, 1.35 and newer require them in slices without devices.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
 
-COUNTERS_APART_MINOR = 35  # from this minor on, shared counters stand in slices of their own
 _NEWEST = 1_000  # what an API server without a version is taken for
 _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolContent:
-    """What a pool offers: devices and counter sets as the API takes them.
+    """What a pool offers: devices and counter sets in the form of the API.
 
-    `plain` is offered instead where counters are not kept: nothing in it overlaps. `instead` holds, by name, what takes
-    the place of a device that may be allocated many times where that is not kept.
+    `plain` is offered instead if the server does not keep counters: no two of its devices overlap. `instead` maps the
+    name of a device that may be allocated many times to the devices that replace it if the server does not keep that.
     """
 
     devices: tuple[DeviceWire, ...] = ()
@@ -38,7 +38,7 @@ class PoolContent:
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """One slice as it should be, but for generation and count, which are the pool's."""
+    """One slice as it should be, without the generation and the slice count, which belong to the pool."""
 
     driver: str
     node: str
@@ -48,11 +48,11 @@ class SliceSpec:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Return what lies in it, as `content_keys` names it."""
+        """What the slice contains, named as in `content_keys`."""
         return content_keys(self.devices, self.counter_sets)
 
     def wire(self, generation: int, count: int) -> Wire:
-        """Return the `spec` of the object. Empty lists are left out: their mere presence is refused."""
+        """Return the `spec` of the object, without empty lists, which the API server refuses."""
         spec: Wire = {
             "driver": self.driver,
             "nodeName": self.node,
@@ -66,7 +66,7 @@ class SliceSpec:
 
 
 def content_keys(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> frozenset[str]:
-    """Name what lies in a slice: devices by name, counter sets as `counters/<name>`."""
+    """Return what a slice contains: devices by name, counter sets as `counters/<name>`."""
     return frozenset([*(d.get("name", "") for d in devices), *(f"counters/{c.get('name', '')}" for c in counter_sets)])
 
 
@@ -80,18 +80,19 @@ def lay_out(
     counter_sets: Iterable[Wire] = (),
     placement: Sequence[Iterable[str]] = (),
 ) -> tuple[SliceSpec, ...]:
-    """Cut a pool into slices.
+    """Divide a pool into slices.
 
-    `server_minor` 0 is an unknown server, taken for the newest. `placement` holds the `keys` of the present slices.
+    `server_minor` 0 means that the version is unknown, and counts as the newest. `placement` holds the `keys` of the
+    present slices.
 
     Shapes: n plain devices -> at least ceil(n / 128) slices; no devices and no counters -> one empty slice.
-    Raises: ApiError("api.pool-too-wide") when devices that must share a slice do not fit one.
+    Raises: ApiError("api.pool-too-wide") if devices that must share a slice do not fit into one.
     """
     apart = (server_minor or _NEWEST) >= COUNTERS_APART_MINOR
     units = _units_apart(devices, counter_sets) if apart else _units_together(devices, counter_sets)
     kept = _pack(units, placement)
     fresh = _pack(units, ()) if placement else kept
-    chosen = fresh if len(kept) > 2 * len(fresh) else kept  # many departures leave thin slices: draw them together
+    chosen = fresh if len(kept) > 2 * len(fresh) else kept  # after many departures the slices are thin: merge them
     specs = [
         SliceSpec(driver, node, pool, tuple(_by_name(slot.devices)), tuple(_by_name(slot.counter_sets)))
         for slot in chosen
@@ -101,7 +102,7 @@ def lay_out(
 
 @dataclass(slots=True)
 class _Unit:
-    """Devices and counter sets that may not be parted."""
+    """Devices and counter sets that must stay in one slice."""
 
     devices: list[DeviceWire] = field(default_factory=list)
     counter_sets: list[Wire] = field(default_factory=list)
@@ -115,7 +116,7 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Slot:
-    """A slice being filled."""
+    """A slice that is being filled."""
 
     devices: list[DeviceWire] = field(default_factory=list)
     counter_sets: list[Wire] = field(default_factory=list)
@@ -123,7 +124,7 @@ class _Slot:
     is_full: bool = False
 
     def takes(self, unit: _Unit) -> bool:
-        """Return whether the unit fits beside what is here."""
+        """Return whether the unit fits into the slice with what it contains already."""
         is_empty = not self.devices and not self.counter_sets
         if not is_empty and (self.counters_alone != unit.counters_alone or self.is_full or unit.slice_alone):
             return False
@@ -132,20 +133,20 @@ class _Slot:
             return len(counter_sets) <= limits.COUNTER_SETS_PER_SLICE
         if len(devices) > _most_devices(devices):
             return False
-        return not counter_sets or (  # devices and counters together: 1.34
+        return not counter_sets or (  # only on 1.34 does a slice hold devices and counters together
             sum(len(c.get("counters", ())) for c in counter_sets) <= limits.COUNTERS_PER_SLICE_1_34
             and sum(_consumed(d) for d in devices) <= _CONSUMED_PER_SLICE_1_34
         )
 
     def take(self, unit: _Unit) -> None:
-        """Put the unit in."""
+        """Add the unit."""
         self.counters_alone, self.is_full = unit.counters_alone, unit.slice_alone
         self.devices += unit.devices
         self.counter_sets += unit.counter_sets
 
 
 def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_Slot]:
-    """Put each unit where it lies now if it fits, else into the first slot with room, else into a new one."""
+    """Put each unit into its present slice if it fits, otherwise into the first one with room or into a new one."""
     home = {key: index for index, keys in enumerate(placement) for key in keys}
     slots = [_Slot() for _ in placement]
     homeless: list[_Unit] = []
@@ -170,9 +171,9 @@ def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_S
 
 
 def _units_apart(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:
-    """1.35 and newer: counters first, so that dropped ones show before their devices.
+    """Return the units for 1.35 and newer: counters first, so that their loss shows before any device is sent.
 
-    What consumes from one counter set has a slice of its own: a change of one GPU touches one slice.
+    All devices that consume from one counter set get slices of their own, so a change of one GPU touches one slice.
     """
     units = [_Unit(counter_sets=[c], counters_alone=True) for c in _by_name(counter_sets)]
     counting: dict[str, list[DeviceWire]] = {}
@@ -188,7 +189,7 @@ def _units_apart(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) ->
 
 
 def _units_together(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) -> list[_Unit]:
-    """1.34: a device stays with the counter sets it consumes, and with everything else that consumes them."""
+    """Return the units for 1.34: a device stays with the counter sets that it consumes and their other consumers."""
     of_set = {c.get("name", ""): _Unit(counter_sets=[c]) for c in _by_name(counter_sets)}
     alone: list[_Unit] = []
     for device in _by_name(devices):

@@ -1,9 +1,9 @@
-"""Losses: fields that the API server did not keep, since their feature gates are off.
+"""Losses: fields that the API server did not keep because their feature gates are off.
 
-In: what was sent and what came back. Out: what to remember as stored, what is unsafe now, one log line, one problem. A
-harmless loss is remembered as if it had been kept: it is sent again only with the next write that is needed anyway. An
-unsafe one (shared counters, blocking taints, devices that may be allocated many times) makes the pool another one until
-the server is another version.
+In: what was sent and what came back. Out: what to remember as stored, which losses are unsafe, one log line, one
+problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
+write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
+times) the pool offers something else until the server has another version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS_DROPPED = "controller.fields-dropped"
 
 
 class Losses:
-    """The losses of one pool. Not thread-safe: its owner locks."""
+    """The losses of one pool. Not thread-safe: the owner holds a lock."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -30,9 +30,10 @@ class Losses:
         self.unsafe: frozenset[str] = frozenset()
 
     def note(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
-        """Compare an answer with what was sent.
+        """Compare an answer with what was sent, and record the losses.
 
-        Gives the spec to remember in place of the stored one (None for the stored one), and the unsafe fields lost.
+        Returns the spec to remember in place of the stored one (None to remember the stored one), and the unsafe fields
+        that this answer has lost.
         """
         lost = differing_fields(sent["spec"], answer["spec"])
         unsafe = set(lost.intersection((*COUNTER_FIELDS, SHARE_FIELD)))
@@ -46,26 +47,26 @@ class Losses:
         return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
 
     def add(self, other: Losses) -> None:
-        """Take over what was found elsewhere."""
+        """Add the losses that were found elsewhere."""
         self.fields |= other.fields
         self.unsafe |= other.unsafe
 
     def assume(self, lost: frozenset[str], *, version: str) -> None:
-        """Take fields for lost and unsafe: the server would not say whether it keeps them."""
+        """Record fields as lost and unsafe, because the server refused to show whether it keeps them."""
         self._report(lost - self.fields, version)
         self.fields |= lost
         self.unsafe |= lost
 
     def forget_harmless(self) -> None:
-        """Forget what will be sent again with new content."""
+        """Forget the harmless losses: those fields will be sent again with new content."""
         self.fields = self.unsafe
 
     def forget(self) -> None:
-        """Forget everything: another server may keep what the last one dropped."""
+        """Forget all losses: another server may keep what the last one dropped."""
         self.fields = self.unsafe = frozenset()
 
     def problems(self) -> tuple[Problem, ...]:
-        """Put the losses in the words of the inventory's problems."""
+        """Return the losses as a problem like those of the inventory; nothing if there are none."""
         if not self.fields:
             return ()
         message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"

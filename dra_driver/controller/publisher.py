@@ -1,9 +1,10 @@
-"""Publisher: keeps this node's ResourceSlices as its devices are.
+"""Publisher: keeps this node's ResourceSlices equal to its devices.
 
-In: devices, from any thread at any time; the newest wins. Out: the fewest writes that make the API server say so. Two
-threads: one follows the server's slices, one plans and writes. There are no periodic writes: a look happens when the
-devices changed, when somebody else changed our slices (the kubelet deletes them when it starts), after a failure, and
-when the watch connects anew. Stopping deletes nothing: the next instance adopts what is there.
+In: devices, from any thread at any time; the newest ones count. Out: the fewest writes that bring the API server to
+that state. Two threads: one follows the server's slices, the other plans and writes. No write is periodic: the slices
+are examined when the devices have changed, when another client has changed our slices (the kubelet deletes them when
+it starts), after a failure, and when the watch reconnects. Stopping deletes nothing: the next instance adopts the
+slices that it finds.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ STOP_SECONDS = 5.0
 
 
 class _StoppedError(Exception):
-    """The publisher is stopping: no further write."""
+    """The publisher is stopping and must not write any more."""
 
 
 class _LookAgainError(Exception):
-    """The server can't hold what we wanted: plan again with less, at once."""
+    """The server can't store what was wanted, so a smaller content has to be planned at once."""
 
 
 class Publisher:
     """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
-    `plain_now` is asked, by the writing thread, what is offered where counters are not kept, right before it is: what
-    a scheduler has handed out a moment ago must stay. It may raise ApiError: nothing is withdrawn then.
+    `settle_s` is how many seconds of quiet to wait after another client's change. `plain_now`, called by the writing
+    thread, returns what to offer if the server does not keep counters. It is asked right before the write, because what
+    a scheduler has just allocated must stay. If it raises ApiError, nothing is withdrawn.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Publisher:
         self._writer = SliceWriter(api)
         self._server = ServerFacts(api, node)
         self._changed = threading.Condition()
-        # Below: guarded by _changed.
+        # The following are guarded by _changed.
         self._schedule = Schedule(settle_s=settle_s)
         self._stored = StoredSlices(driver=driver, node=node)
         self._content: PoolContent | None = None
@@ -87,16 +89,19 @@ class Publisher:
         self._is_doubtful = False  # a write failed: what we believe is stored may be wrong
         self._highest_generation = 0
         self._losses = Losses(self._pool)
-        self._probe = Probe(self._writer)  # asks by the writing thread alone
+        self._probe = Probe(self._writer)  # used by the writing thread only
         self._fault: ApiError | None = None
         self._watch: Watch | None = None
         self._threads: list[threading.Thread] = []
         self._is_stopping = False
 
-    # -- what others call ---------------------------------------------------------------------------------------------
+    # -- called by others ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to follow the API server; nothing is written before the first `publish`."""
+        """Begin to follow the API server; nothing is written before the first `publish`.
+
+        Does nothing if it is running.
+        """
         with self._changed:
             if self._threads:
                 return
@@ -123,10 +128,12 @@ class Publisher:
         plain: Sequence[Device] = (),
         instead: Mapping[str, Sequence[Device]] | None = None,
     ) -> None:
-        """Make these the devices of the pool, soon. No devices is a pool too: one empty slice.
+        """Publish these devices as the pool, and return before it is written.
 
-        `plain` takes their place where the server does not keep `counter_sets`, `instead` that of single ones, by name,
-        where it does not keep that they may be allocated many times.
+        No devices make a pool, too: one empty slice. The same content again causes no write. `counter_sets` maps the
+        name of each counter set to its counters. If the server does not keep them, `plain` is published instead of all
+        devices; if it does not keep that a device may be allocated many times, `instead` maps such a device's name to
+        its replacement. `status` reports what went wrong.
         """
         content = PoolContent(
             tuple(device_wire(device) for device in devices),
@@ -137,9 +144,9 @@ class Publisher:
         self._want(content, is_withdrawn=False)
 
     def withdraw(self) -> None:
-        """Delete the pool's slices, soon, and write nothing more until the next `publish`.
+        """Delete the pool's slices, and write nothing more until the next `publish`; return before it is done.
 
-        For a node where another driver of our name publishes: each would delete the other's slices for ever.
+        Meant for a node where another driver publishes under our name: each would delete the other's slices forever.
         """
         self._want(PoolContent((), (), None), is_withdrawn=True)
 
@@ -154,7 +161,7 @@ class Publisher:
                 self._changed.notify_all()
 
     def stop(self, timeout_s: float = STOP_SECONDS) -> None:
-        """End both threads; waits for a write under way. Slices stay as they are."""
+        """Stop both threads, waiting up to `timeout_s` seconds for a write under way. The slices stay as they are."""
         with self._changed:
             self._is_stopping = True
             watch, threads = self._watch, self._threads
@@ -170,12 +177,12 @@ class Publisher:
             self._threads = []
 
     def wait_published(self, timeout: float) -> bool:
-        """Wait until the API server holds what was last asked for; say whether it does."""
+        """Wait up to `timeout` seconds until the API server holds what was last requested; return whether it does."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_published, timeout)
 
     def status(self) -> PublisherStatus:
-        """Return where publishing stands."""
+        """Return the state of publishing."""
         with self._changed:
             slices = [s for s in self._stored.all() if pool_of(s) == self._pool]
             fault = self._fault or (self._watch.fault if self._watch else None)
@@ -209,7 +216,7 @@ class Publisher:
                 self._changed.notify_all()
 
     def _take(self, event: Event, *, is_reconnect: bool) -> None:
-        """Note one event and what has to follow from it."""
+        """Record one event, and schedule what follows from it."""
         stored = self._stored
         if isinstance(event, Connected):
             if is_reconnect and not (event.is_renewal and self._server.is_fresh):  # perhaps another, or a newer server
@@ -232,7 +239,7 @@ class Publisher:
         elif isinstance(event, Deleted) and event.wire["metadata"].get("uid") in self._deleted:
             self._deleted.discard(event.wire["metadata"]["uid"])
         elif was_complete and is_news:
-            if isinstance(event, Deleted | Listed):  # a node that was made anew under its old name has another UID
+            if isinstance(event, Deleted | Listed):  # a node that was recreated under its old name has another UID
                 self._server.forget_node()
             self._is_published = False
             self._schedule.disturbed()
@@ -256,7 +263,7 @@ class Publisher:
                 self._succeeded(revision, plan, started)
 
     def _wait_until_due(self) -> bool:
-        """Wait for work; False when stopping."""
+        """Wait until there is work and return True; return False when stopping."""
         with self._changed:
             while not self._is_stopping:
                 is_ready = self._content is not None and self._stored.is_complete
@@ -332,7 +339,7 @@ class Publisher:
         finally:
             with self._changed:
                 self._is_writing = False
-                if self._echoes:  # not ours after all
+                if self._echoes:  # changes that no write of ours explains
                     self._echoes.clear()
                     self._schedule.disturbed()
 
@@ -350,9 +357,9 @@ class Publisher:
             raise _StoppedError
 
     def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
-        """Take over what the server stored; if that is not what we sent, say so and see to it that nothing overlaps.
+        """Record what the server stored; if it dropped fields, make sure that no published devices overlap.
 
-        Raises: _LookAgainError after counters, shares or blocking taints were dropped.
+        Raises: _LookAgainError if counters, shares or blocking taints were dropped.
         """
         with self._changed:
             instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
@@ -361,12 +368,14 @@ class Publisher:
                 del self._echoes[answer["metadata"]["name"]]
             own = sorted(self._stored.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            self._delete(own)  # at once, this one first: without counters the scheduler hands out overlapping devices
+            self._delete(
+                own
+            )  # at once, and this slice first: without counters the scheduler allocates overlapping devices
         if unsafe:
             raise _LookAgainError
 
     def _list_again(self) -> None:
-        """Find out what is really stored."""
+        """List the slices again to find out what is really stored."""
         objects, version = self._writer.read_all(self._selector)
         with self._changed:
             self._stored.replace(objects, version, is_latest=True)
@@ -402,5 +411,5 @@ class Publisher:
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:
-    """Return whether a slice holds counters only: such are written first, so that losing them shows before all else."""
+    """Return whether a slice holds only counters; these are written first, so that their loss shows before all else."""
     return bool(wire["spec"].get("sharedCounters")) and not wire["spec"].get("devices")

@@ -1,8 +1,8 @@
-"""Schedule: when the next look at the slices is due.
+"""Schedule: when the slices have to be examined next.
 
-In: that something is wanted, that a try failed, that somebody else changed slices. Out: a moment. Not thread-safe: its
-owner locks. What others do is answered after a short quiet time (the kubelet removes slices one by one; one answer is
-enough), and more and more slowly if they go on.
+In: that something is wanted, that an attempt failed, that another client changed slices. Out: a moment. Not
+thread-safe: the owner holds a lock. Changes by others are answered after a short quiet time (the kubelet removes slices
+one by one, and one answer is enough), and more and more slowly if they continue.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from dra_driver.kube.backoff import Backoff
 
-SETTLE_SECONDS = 0.25  # quiet time after somebody else's change before we answer
-_SETTLE_MOST = 2.0  # the first of many changes is answered after this at the latest
+SETTLE_SECONDS = 0.25  # quiet time after another client's change before we answer it
+_SETTLE_MOST = 2.0  # the longest wait after the first of many changes
 _RETRY_MOST = 10.0
-_PATIENCE_MOST = 15.0  # the most that a node is without devices where the kubelet starts anew again and again
-_PEACE_SECONDS = 120.0  # after this long without foreign changes the next one is answered quickly again
+_PATIENCE_MOST = 15.0  # the longest time that a node lacks its devices while the kubelet keeps restarting
+_PEACE_SECONDS = 120.0  # after this time without changes by others the next one is answered quickly again
 
 
 class Schedule:
-    """Due times on a monotonic clock."""
+    """Due times on a monotonic clock, in seconds."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Schedule:
 
     @property
     def attempts(self) -> int:
-        """Count the tries that failed since the last success."""
+        """The number of failed attempts since the last success."""
         return self._retries.attempts
 
     def at_once(self) -> None:
-        """Ask for a look now."""
+        """Schedule an examination now."""
         self._work_at = self._clock()
 
     def disturbed(self) -> None:
-        """Ask for a look after a quiet time: somebody else changed something."""
+        """Schedule an examination after a quiet time, because another client changed something."""
         now = self._clock()
         if now - self._disturbed_at > _PEACE_SECONDS:
             self._patience.reset()
@@ -72,17 +72,17 @@ class Schedule:
         return delay
 
     def succeeded(self, *, writes: int) -> None:
-        """Note that everything is as it should be, and that it took `writes` writes."""
+        """Record that the slices are as they should be, after this number of writes."""
         self._retries.reset()
         if self._is_answer and writes:
             self._answer_after_s = self._patience.next_s()
 
     def wait_s(self) -> float | None:
-        """Return the seconds until a look is due (0 for now), None for never."""
+        """Return the seconds until an examination is due; 0 if it is due now, None if none is scheduled."""
         due = [at for at in (self._work_at, self._answer_at) if at is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
     def take(self) -> None:
-        """Note that the look that is due happens now."""
+        """Record that the examination that is due happens now."""
         self._is_answer = self._answer_at is not None
         self._work_at = self._answer_at = None

@@ -1,6 +1,6 @@
-"""Server: what the publisher must know of the API server and of its node, asked once and again when there is reason.
+"""Server: what the publisher must know of the API server and of its node, asked once and again when there is a reason.
 
-In: `KubeApi`. Out: the server's minor version (it decides where counters stand) and the ownerReference of our slices.
+In: `KubeApi`. Out: the server's minor version (it decides where counters belong) and the ownerReference of our slices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _UNKNOWN = ServerVersion(0, 0, "")
 
 
 class ServerFacts:
-    """One API server and one node. Questions are asked by one thread; `ask_again` and `forget_node` by any."""
+    """Facts about one API server and one node.
+
+    One thread asks for the facts; `ask_again` and `forget_node` may be called from any thread.
+    """
 
     def __init__(self, api: KubeApi, node: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._node, self._clock = api, node, clock
@@ -35,7 +38,7 @@ class ServerFacts:
 
     @property
     def git_version(self) -> str:
-        """Return the version as the server last said it, "" before."""
+        """The version that the server reported last; "" before the first answer."""
         return self._version.git
 
     @property
@@ -44,15 +47,15 @@ class ServerFacts:
         return self._clock() - self._asked_at < FRESH_SECONDS
 
     def ask_early(self) -> None:
-        """Ask both questions before they are needed; who needs the answer will see what went wrong."""
+        """Ask for both facts before they are needed; a failure shows when they are."""
         with contextlib.suppress(ApiError):
             self.owner()
             self.minor()
 
     def owner(self) -> Wire:
-        """Return the ownerReference to the node: with the node its slices go.
+        """Return the ownerReference to the node, whose deletion then deletes the slices as well.
 
-        Raises: ApiError; "api.no-node" while the kubelet has not made the Node object.
+        Raises: ApiError; "api.no-node" while the kubelet has not created the Node object.
         """
         owner = self._owner
         if owner is None:
@@ -62,7 +65,7 @@ class ServerFacts:
         return owner
 
     def minor(self) -> int:
-        """Return the server's minor version, 0 where it does not tell. Raises: ApiError."""
+        """Return the server's minor version; 0 if it does not report one. Raises: ApiError."""
         if not self._is_known:
             self._asked_at = self._clock()
             self._is_known = True  # before asking: a wish to ask again may come while we wait for the answer
@@ -80,16 +83,16 @@ class ServerFacts:
         return self._version.minor
 
     def is_changed(self) -> bool:
-        """Say, once, whether the version is another one than before."""
+        """Return whether the version has changed since the last call."""
         was_changed, self._is_changed = self._is_changed, False
         return was_changed
 
     def ask_again(self) -> None:
-        """Ask for the version anew the next time it is needed."""
+        """Ask for the version again the next time it is needed."""
         self._is_known = False
 
     def forget_node(self) -> None:
-        """Ask for the node anew the next time it is needed."""
+        """Ask for the node again the next time it is needed."""
         self._owner = None
 
     def _node_uid(self) -> str:
@@ -100,9 +103,9 @@ class ServerFacts:
                 raise
             raise ApiError(
                 "no-node",
-                f"node {self._node!r} is not in the API: its slices need it as their owner",
+                f"node {self._node!r} does not exist in the API: its slices need it as their owner",
                 status=404,
-                hint="it appears when the kubelet registers; else look at --node-name",
+                hint="it appears when the kubelet registers; otherwise check --node-name",
                 retry=Retry.LATER,
             ) from err
         return str(node["metadata"]["uid"])

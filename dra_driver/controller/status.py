@@ -1,4 +1,4 @@
-"""Status: where publishing stands, for readiness, metrics and people."""
+"""Status: the state of publishing, for readiness, metrics and people."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dra_driver.hardware.facts import Problem
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatus:
-    """Where publishing stands. `slices`, `devices` and `generation` are what the API server holds of our pool.
+    """The state of publishing. `slices`, `devices` and `generation` are what the API server holds of our pool.
 
-    `is_published` says that this is what was last asked for. `is_counting` is false once the server has shown that it
-    drops shared counters: what overlaps is then withheld. `is_sharing` is false once it has shown that it drops that a
-    device may be allocated many times: replicas or whole devices are then offered. `dropped` names fields that the
-    server did not keep. `writes` counts accepted writes by verb since the process started.
+    `is_published` is whether that is what was last requested. `is_counting` is false once the server has been seen to
+    drop shared counters; overlapping devices are then withheld. `is_sharing` is false once it has been seen to drop
+    that a device may be allocated many times; replicas or whole devices are then offered. `dropped` lists the fields
+    that the server did not keep. `writes` counts accepted writes by verb since the process started.
     """
 
     pool: str

@@ -1,7 +1,7 @@
-"""Stored: what the API server holds of our slices, as far as we have heard.
+"""Stored: what the API server holds of our slices, as far as is known here.
 
-In: lists, watch events, answers to our own writes, in any interleaving. Out: the newest state of each slice, and
-whether somebody else changed something. Not thread-safe: its owner locks.
+In: lists, watch events and answers to our own writes, in any interleaving. Out: the newest state of each slice, and
+whether another client changed something. Not thread-safe: the owner holds a lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dra_driver.controller.diff import is_ours
 from dra_driver.model.wire import SliceWire, Wire
 
-_BURIED = 1_000  # how many deleted slices are remembered, against events that come late
+_BURIED = 1_000  # how many deleted slices are remembered, so that late events about them are ignored
 
 
 class StoredSlices:
@@ -26,14 +26,15 @@ class StoredSlices:
         self.is_complete = False
 
     def all(self) -> tuple[SliceWire, ...]:
-        """Return every slice, in name order."""
+        """Return every slice, in the order of names."""
         return tuple(self._slices[name] for name in sorted(self._slices))
 
     def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:
-        """Take over a list. Says whether it holds news.
+        """Take over a list, and return whether it contains news.
 
-        What we wrote after the list was made stays, unless the list `is_latest`: made when no write was under way. A
-        list older than the last one is the latest too: the server's store was put back to an earlier state.
+        What we wrote after the list was made stays, unless `is_latest`: then no write was under way when it was made. A
+        list that is older than the last one counts as the latest, too: the server's store was restored to an earlier
+        state.
         """
         is_latest = is_latest or _is_newer(self._listed_at, resource_version)
         self._listed_at = resource_version
@@ -45,13 +46,13 @@ class StoredSlices:
         self._slices = {} if is_latest else {**kept, **{n: s for n, s in known.items() if n in listed}}
         for name, wire in listed.items():
             if name in known and _version(known[name]) == _version(wire):
-                self._slices[name] = known[name]  # may remember a spec in place of the stored one
+                self._slices[name] = known[name]  # the known object may hold a spec in place of the stored one
             self.changed(wire)
         self.is_complete = True
         return before != {n: _version(s) for n, s in self._slices.items()}
 
     def changed(self, wire: SliceWire) -> bool:
-        """Take over an object that was read. Says whether it is news."""
+        """Take over an object that was read, and return whether it is news."""
         if not is_ours(wire, driver=self._driver, node=self._node) or _uid(wire) in self._buried:
             return False
         known = self._slices.get(_name(wire))
@@ -61,7 +62,7 @@ class StoredSlices:
         return True
 
     def deleted(self, wire: SliceWire) -> bool:
-        """Take over that an object is gone. Says whether it is news."""
+        """Record that an object is gone, and return whether that is news."""
         self._bury(wire)
         known = self._slices.get(_name(wire))
         if known is None or _uid(known) != _uid(wire):
@@ -72,7 +73,7 @@ class StoredSlices:
     def wrote(self, answer: SliceWire, *, instead: Wire | None = None) -> None:
         """Take over the answer to our own write; `instead` is a spec to remember in place of the stored one.
 
-        An event about what happened to the slice after our write may have been faster than the answer.
+        An event about a change after our write may have arrived before the answer, and then wins.
         """
         known = self._slices.get(_name(answer))
         if _uid(answer) in self._buried:
@@ -86,13 +87,16 @@ class StoredSlices:
 
 
 def _lean(wire: SliceWire) -> SliceWire:
-    """Leave out managedFields: large, and the server keeps its own when an update comes without them."""
+    """Remove managedFields: they are large, and the server keeps its own if an update comes without them."""
     metadata = {key: value for key, value in wire["metadata"].items() if key != "managedFields"}
     return {**wire, "metadata": metadata}
 
 
 def _is_newer(version: str, than: str) -> bool:
-    """Compare resourceVersions; what can't be compared counts as newer, which at worst costs a look."""
+    """Return whether a resourceVersion is newer than another.
+
+    Versions that can't be compared count as newer, which at worst costs an unneeded examination.
+    """
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)
     return version != than

@@ -1,9 +1,9 @@
-"""Validity: what the API server or the scheduler would find wrong with a pool; what to offer where it can't hold it.
+"""Validity: what the API server or the scheduler would reject in a pool, and what to offer if fields are dropped.
 
 In: the content of a pool. Out: faults in words, or a smaller content. Pure.
 
 Source: Kubernetes API resource/v1 validation; from 1.35 on only the scheduler checks references between slices, and
-skips the whole pool when one is wrong.
+it skips the whole pool if one is wrong.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD
-from dra_driver.controller.layout import COUNTERS_APART_MINOR, PoolContent
+from dra_driver.controller.layout import PoolContent
 from dra_driver.model import limits, names
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
-    """List everything for which this pool would be refused or skipped; empty when it is right."""
+    """Return every reason for which this pool would be refused or skipped; nothing if it is valid."""
     is_old = 0 < server_minor < COUNTERS_APART_MINOR
     counters = {c.get("name", ""): frozenset(c.get("counters") or ()) for c in content.counter_sets}
     return (
@@ -32,10 +33,11 @@ def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
 
 
 def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
-    """Return what can safely be offered by a server that drops these fields.
+    """Return what can safely be offered to a server that drops these fields.
 
-    Devices that share counters would overlap, and tainted ones would be handed out: neither is offered then, nor are
-    devices that may be allocated many times. What is offered in their place stands in `content`.
+    Without counters the devices that share them would overlap, without taints the tainted ones would be allocated, and
+    without shares a device could not be allocated many times: none of them is offered then. `content` holds what is
+    offered in their place.
     """
     devices, counter_sets = content.devices, content.counter_sets
     if any(field in dropped for field in COUNTER_FIELDS):
@@ -60,9 +62,9 @@ def _is_many(device: DeviceWire) -> bool:
 def _name_faults(noun: str, found: list[str]) -> Iterator[str]:
     for name, times in Counter(found).items():
         if times > 1:
-            yield f"{noun} {name!r} stands {times} times in the pool"
+            yield f"{noun} {name!r} occurs {times} times in the pool"
         if not names.is_dns_label(name):
-            yield f"{noun} name {name!r} is no DNS label"
+            yield f"{noun} name {name!r} is not a DNS label"
 
 
 def _counter_set_faults(counter_set: Wire) -> Iterator[str]:
@@ -80,7 +82,7 @@ def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, i
         yield f"device {name!r} has {count} attributes and capacities, at most {most} are allowed"
     for capacity, wire in (device.get("capacity") or {}).items() if _is_many(device) else ():
         if "default" not in (wire.get("requestPolicy") or {}):
-            yield f"device {name!r} may be allocated many times, but the first would take all of its {capacity}"
+            yield f"device {name!r} may be allocated many times, but the first claim would take all its {capacity}"
     most_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
     if len(device.get("taints") or ()) > most_taints:
         yield f"device {name!r} has {len(device['taints'])} taints, at most {most_taints} are allowed"
@@ -91,6 +93,6 @@ def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, i
     for consumption in consumed:
         known = counters.get(consumption.get("counterSet", ""))
         if known is None:
-            yield f"device {name!r} consumes from counter set {consumption.get('counterSet')!r}, which is not there"
+            yield f"device {name!r} consumes from counter set {consumption.get('counterSet')!r}, which is missing"
         elif missing := sorted(set(consumption.get("counters") or ()) - known):
             yield f"device {name!r} consumes counters that {consumption['counterSet']!r} does not have: {missing}"

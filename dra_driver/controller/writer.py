@@ -1,6 +1,6 @@
 """Writer: single writes of ResourceSlices, counted.
 
-In: objects of a `WritePlan`. Out: the server's answers. It decides nothing.
+In: objects of a `WritePlan`. Out: the server's answers. Never: a decision what to write.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class SliceWriter:
         return answer
 
     def delete(self, stored: SliceWire) -> None:
-        """Delete one slice, if it is still as it was read; one that is gone is fine.
+        """Delete one slice if it has not changed since it was read; a slice that is already gone is fine.
 
-        Raises: ApiError("api.conflict") if it was changed since.
+        Raises: ApiError("api.conflict") if it has changed.
         """
         metadata = stored["metadata"]
         options: Wire = {

@@ -1,6 +1,6 @@
 """Checks of the agent's pods, as the API server shows them.
 
-Pure. In: `ClusterEvidence`, the time. Out: findings.
+Pure. In: `ClusterEvidence`, the current time. Out: findings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.model.wire import Wire
 
 
 def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
-    """Look for pods of this driver that are not ready, and had the time to be."""
+    """Yield a finding for each pod of this driver that is still not ready after it had the time to start."""
     for pod in cluster.of("pods"):
         labels = pod["metadata"].get("labels") or {}
         if labels.get("app.kubernetes.io/name") != "dra-driver" or _is_ready(pod) or _is_starting(pod, now):
@@ -24,7 +24,7 @@ def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
         node = (pod.get("spec") or {}).get("nodeName") or "no node"
         yield Finding(
             "agent-not-ready", f"pod {namespace}/{name}", f"on {node}: {_why(pod)}", "status.conditions",
-            f"kubectl logs -n {namespace} {name}; its /readyz says what it waits for",
+            f"kubectl logs -n {namespace} {name}; its /readyz shows what it is waiting for",
         )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def _is_ready(pod: Wire) -> bool:
 
 
 def _is_starting(pod: Wire, now: datetime) -> bool:
-    """Return whether a pod is new and nothing of it has failed: a rollout is no fault."""
+    """Return whether a pod is new and none of its containers has restarted: a rollout is not a fault."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     age = seconds_since(str(pod["metadata"].get("creationTimestamp") or ""), now)
     return 0 < age < PATIENCE_SECONDS and not any(one.get("restartCount") for one in states)

@@ -1,6 +1,7 @@
 """Support bundle: the report and the evidence behind it, redacted, as one tar.gz file.
 
-In: report and evidence. Out: a file that only its owner can read. Pods are in it only if they use claims or are agents.
+In: report and evidence. Out: a file that only its owner can read. It contains only those pods that use claims or run
+an agent.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _ABOUT = f"""dra-driver {__version__}: support bundle.
 report.json   what `dra-driver doctor` found, and what it could not see
 cluster/      objects of the cluster; environment, arguments, addresses, annotations, serials are removed
 node/         what the node itself shows
-Names of pods, namespaces, nodes and classes are in it: look through it before you give it away.
+Names of pods, namespaces, nodes and classes are in it: read through it before you pass it on.
 """
 
 
 def write_bundle(path: Path, report: DoctorReport, cluster: ClusterEvidence | None, node: NodeEvidence | None) -> None:
-    """Write the bundle. Raises: NodeError("node.bundle")."""
+    """Write the bundle, replacing a file of that name; `cluster` or `node` is None if it was not examined.
+
+    Raises: NodeError("node.bundle") if the file can't be written.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
-        os.fchmod(descriptor, MODE)  # a file that was there may have been open to others
+        os.fchmod(descriptor, MODE)  # a file that existed already may have been readable by others
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, text in _members(report, cluster, node):
                 info = tarfile.TarInfo(f"dra-driver-bundle/{name}")
@@ -62,7 +66,7 @@ def _members(
 
 
 def _chosen(kind: str, objects: list[Wire]) -> list[Wire]:
-    """Leave out what has nothing to do with devices."""
+    """Return the objects of one kind that have to do with devices."""
     if kind == "daemonsets":
         return agents(objects)
     if kind == "pods":

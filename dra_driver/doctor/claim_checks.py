@@ -1,6 +1,6 @@
-"""Checks of ResourceClaims: stuck before they are prepared, held by pods that have ended, on devices that are gone.
+"""Checks of ResourceClaims: not prepared in time, held by pods that have ended, on devices that are gone.
 
-Pure. In: `ClusterEvidence`, the time, and `NodeEvidence` where the node's own ledger is at hand. Out: findings.
+Pure. In: `ClusterEvidence`, the current time, and `NodeEvidence` if the node's own ledger is at hand. Out: findings.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.model.wire import ClaimWire, Wire
 
-PATIENCE_SECONDS = 60.0  # a pod may take that long to start without anything being wrong
-_MOST_WORDS = 400  # characters of what somebody else said
+PATIENCE_SECONDS = 60.0  # a pod may take this long to start, or to be cleaned up, without anything being wrong
+_MOST_WORDS = 400  # characters quoted from another component's message
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def check_reservations(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
-    """Look for claims that pods keep which have ended, or are not there any more."""
+    """Yield a finding for each claim that is reserved by a pod that has ended or is gone."""
     if not cluster.has("pods", "claims"):
         return
     pods = {one["metadata"].get("uid"): one for one in cluster.of("pods")}
@@ -34,12 +34,12 @@ def check_reservations(cluster: ClusterEvidence, now: datetime) -> Iterator[Find
                     "claim-finished-pod", f"claim {_full_name(claim)}",
                     f"is reserved by pod {user['name']}, which {f'has ended ({phase})' if pod else 'is gone'}",
                     "status.reservedFor beside GET pods",
-                    "the resource claim controller of kube-controller-manager frees it: look at its log if this stays",
+                    "the resource claim controller of kube-controller-manager frees it: check its log if this persists",
                 )  # fmt: skip
 
 
 def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
-    """Look for pods that wait for devices, or for their preparation."""
+    """Yield a finding for each pod that waits for devices or for their preparation."""
     claims = {(one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in _allocated(cluster)}
     for pod in cluster.of("pods"):
         spec, namespace = pod.get("spec") or {}, pod["metadata"].get("namespace")
@@ -50,7 +50,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
             yield Finding(
                 "claim-waits", subject, f"waits for devices{_told(_refusal(pod))}",
                 "status.phase is Pending, spec.nodeName is not set",
-                f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} says why",
+                f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} shows why",
             )  # fmt: skip
             continue
         names = [claims[key] for name in _claims_of(pod) if (key := (namespace, name)) in claims]
@@ -60,14 +60,14 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
                 "claim-not-prepared", subject,
-                f"is on node {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_told(_event(cluster, pod))}",
+                f"has been on {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_told(_event(cluster, pod))}",
                 "status.phase is Pending, its claims are allocated",
-                "docs/troubleshooting.md has the code of the fault; `dra-driver doctor` on that node tells more",
+                "docs/troubleshooting.md explains the error code; `dra-driver doctor` on that node shows more",
             )  # fmt: skip
 
 
 def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for claims whose devices nobody publishes."""
+    """Yield a finding for each claim that holds a device that is not published."""
     if not cluster.has("slices", "claims"):
         return
     published = {
@@ -88,7 +88,7 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
-    """Compare what is prepared on this node with the claims that there are."""
+    """Yield a finding for each claim that is prepared on this node but does not exist in the cluster."""
     if node.rows is None or not cluster.has("claims"):
         return
     known = {one["metadata"].get("uid") for one in cluster.of("claims")}
@@ -97,7 +97,7 @@ def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
             yield Finding(
                 "claim-gone", f"claim {row.name}", f"is gone, but {', '.join(row.devices) or 'it'} is still prepared",
                 "the ledger beside GET resourceclaims",
-                "the agent undoes it once it was gone for five minutes and nothing runs on the device",
+                "the agent unprepares it once the claim has been gone for 5 minutes and nothing runs on it",
             )  # fmt: skip
 
 
@@ -106,13 +106,13 @@ def _allocated(cluster: ClusterEvidence) -> list[ClaimWire]:
 
 
 def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
-    """Return pool and device of what a claim holds of a driver."""
+    """Return pool and name of each device of one driver that a claim holds."""
     results = (claim["status"]["allocation"].get("devices") or {}).get("results") or ()
     return [(one["pool"], one["device"]) for one in results if one.get("driver") == driver]
 
 
 def _claims_of(pod: Wire) -> list[str]:
-    """Name the claims of a pod: made from templates, given by name, made for extended resources."""
+    """Return the names of a pod's claims: made from templates, named directly, or made for extended resources."""
     status = pod.get("status") or {}
     names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
     names += [one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
@@ -128,21 +128,21 @@ def _scheduled_at(pod: Wire) -> str:
 
 
 def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
-    """Return how long a pod's last container has ended; without containers, as long as can be."""
+    """Return how many seconds ago a pod's last container ended; infinity if no end is recorded."""
     states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
     ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
     return seconds_since(max(ends), now) if ends else float("inf")
 
 
 def _refusal(pod: Wire) -> str:
-    """Return the scheduler's words."""
+    """Return the scheduler's message about a pod; "" if there is none."""
     found = ((pod.get("status") or {}).get("conditions")) or ()
     told = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
     return told[-1] if told else ""
 
 
 def _event(cluster: ClusterEvidence, pod: Wire) -> str:
-    """Return the kubelet's last words about a pod's claims."""
+    """Return the message of the kubelet's last event about preparing a pod's claims; "" if there is none."""
     uid = pod["metadata"].get("uid")
     mine = [one for one in cluster.of("events") if (one.get("involvedObject") or {}).get("uid") == uid]
     last = max(mine, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default={})
@@ -155,7 +155,7 @@ def _told(words: str) -> str:
 
 
 def seconds_since(time: str, now: datetime) -> float:
-    """Return the seconds since a time as the API writes it; 0 for what is none."""
+    """Return the seconds since an API timestamp; 0 if the text is not a timestamp."""
     try:
         return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
     except ValueError:

@@ -1,7 +1,7 @@
-"""Checks of DeviceClasses: do they match devices, only ours, and do their selectors work at all?
+"""Checks of DeviceClasses: whether they match devices, and only this driver's, and whether their selectors work.
 
-Pure. In: `ClusterEvidence`. Out: findings. A class is of interest when it names this driver, matches a device of it, or
-is wanted by a claim that does not find it.
+Pure. In: `ClusterEvidence`. Out: findings. A class is checked if it names this driver, matches one of its devices, or
+is named by a claim; a class that a claim names but that does not exist is a finding, too.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from dataclasses import dataclass, field
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.slice_checks import devices_of
+from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import ClassWire, DeviceWire, Wire
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 
-_ENGINE_MINORS = (34, 37)
-
 
 @dataclass(slots=True)
 class _Verdict:
-    """What a class matches: devices by driver; `fault` is the first selector that failed, with Kubernetes' words."""
+    """The matches of a class, counted by driver; `fault` is Kubernetes' message for the first selector that failed."""
 
     matches: dict[str, int] = field(default_factory=dict)
     fault: str = ""
 
 
 def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Judge every class on every device that is published."""
+    """Evaluate every class on every published device, and yield what is wrong with the classes."""
     if not cluster.has("classes", "slices"):
         return
     fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
-    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    engine = KubernetesEngine(nearest_version(cluster.version.minor))
     wanted = _wanted(cluster)
     for one in cluster.of("classes"):
         wanted_by = wanted.pop(one["metadata"]["name"], "")
@@ -42,7 +41,7 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     for name, claim in sorted(wanted.items()):
         yield Finding(
             "class-missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
-            "install it: the chart's classes are in deviceclasses/; kubectl get deviceclasses lists those there are",
+            "install it: the chart's classes are in deviceclasses/; kubectl get deviceclasses lists the existing ones",
         )  # fmt: skip
 
 
@@ -56,7 +55,7 @@ def _findings(driver: str, one: ClassWire, verdict: _Verdict, wanted_by: str) ->
     elif not verdict.matches and (is_ours or wanted_by):
         code = "class-wanted-no-match" if wanted_by else "class-no-match"
         what = f"matches no device, and {wanted_by} asks for it" if wanted_by else "matches no device"
-        yield Finding(code, subject, what, how, f"dra-driver cel explain --class {one['metadata']['name']} says why")
+        yield Finding(code, subject, what, how, f"dra-driver cel explain --class {one['metadata']['name']} shows why")
     elif others and driver in verdict.matches:
         listed = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
         remedy = f'begin its expression with device.driver == "{driver}" &&'
@@ -82,7 +81,7 @@ def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping
 
 def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Mapping[str, DeviceWire]) -> Iterator[str]:
     """Yield the names of the driver's devices that a class matches; none where its selectors do not work."""
-    engine = KubernetesEngine(_engine_version(cluster.version.minor))
+    engine = KubernetesEngine(nearest_version(cluster.version.minor))
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
     except SelectorCompileError:
@@ -105,7 +104,7 @@ def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
 
 
 def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
-    """Return who names each class: claims that are not allocated yet, and templates."""
+    """Return one object that asks for each class: a template, or a claim that is not allocated yet."""
     wanted: dict[str, str] = {}
     for kind, wire, spec in (
         *(("template", one, one["spec"].get("spec") or {}) for one in cluster.of("templates")),
@@ -125,9 +124,3 @@ def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
 def _expressions(one: ClassWire) -> list[str]:
     selectors = (one.get("spec") or {}).get("selectors") or ()
     return [selector["cel"]["expression"] for selector in selectors if selector.get("cel")]
-
-
-def _engine_version(minor: int) -> str:
-    """Return the version whose rules come nearest."""
-    first, last = _ENGINE_MINORS
-    return f"1.{min(max(minor, first), last)}"

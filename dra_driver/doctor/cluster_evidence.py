@@ -1,8 +1,8 @@
-"""What the API server shows: objects that matter to this driver, and what it keeps of fields behind feature gates.
+"""What the API server shows: the objects that matter to this driver, and the fields behind feature gates that it keeps.
 
-In: an API client. Out: `ClusterEvidence`; what may not be read is told as `Unseen`, and nothing is guessed. It writes
-nothing: the questions about gates are creates as dry runs.
-Source: Kubernetes API concepts, dry-run; fields of gates that are off are dropped silently at create.
+In: an API client. Out: `ClusterEvidence`; what the client may not read is listed as `Unseen`, and nothing is guessed.
+Never: a stored change; the questions about gates are creates as dry runs.
+Source: Kubernetes API concepts, dry-run; fields behind disabled gates are dropped silently at create.
 """
 
 from __future__ import annotations
@@ -13,31 +13,29 @@ from typing import Any
 
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS, answer
-from dra_driver.kube import pages
+from dra_driver.kube import pages, paths
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
 SECONDS = 30.0
-RESOURCE_API = "/apis/resource.k8s.io/v1"
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 KINDS: dict[str, str] = {
-    "nodes": "/api/v1/nodes",
-    "namespaces": "/api/v1/namespaces",
+    "nodes": paths.NODES,
+    "namespaces": paths.NAMESPACES,
     # Claims before pods: whoever reserves a claim is there by then.
-    "claims": f"{RESOURCE_API}/resourceclaims",
-    "pods": "/api/v1/pods",
-    "events": "/api/v1/events",
-    "slices": f"{RESOURCE_API}/resourceslices",
-    "classes": f"{RESOURCE_API}/deviceclasses",
-    "templates": f"{RESOURCE_API}/resourceclaimtemplates",
-    "policies": _POLICIES,
-    "bindings": f"{_POLICIES.removesuffix('ies')}ybindings",
-    "daemonsets": "/apis/apps/v1/daemonsets",
+    "claims": paths.CLAIMS,
+    "pods": paths.PODS,
+    "events": paths.EVENTS,
+    "slices": paths.SLICES,
+    "classes": paths.CLASSES,
+    "templates": paths.TEMPLATES,
+    "policies": paths.POLICIES,
+    "bindings": paths.POLICY_BINDINGS,
+    "daemonsets": paths.DAEMON_SETS,
 }
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
-# What an agent's ServiceAccount must be allowed: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
+# What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (
     ("resource.k8s.io", "resourceclaims", "get"),
     *(("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")),
@@ -49,9 +47,10 @@ _LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # where the chart'
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvidence:
-    """What was read. A kind that could not be read is missing from `objects`; a gate that nobody answered, from `kept`.
+    """What was read from the API server.
 
-    `rights` says, for each ServiceAccount of an agent, which of `RIGHTS` it lacks.
+    A kind that could not be read is missing from `objects`, and a gate whose question was not answered from `kept`.
+    `rights` lists for each ServiceAccount of an agent which of `RIGHTS` it lacks.
     """
 
     version: ServerVersion
@@ -62,7 +61,7 @@ class ClusterEvidence:
     unseen: tuple[Unseen, ...] = ()
 
     def of(self, kind: str) -> list[Wire]:
-        """Return the objects of one kind; none when they could not be read."""
+        """Return the objects of one kind; none if they could not be read."""
         return self.objects.get(kind, [])
 
     def has(self, *kinds: str) -> bool:
@@ -71,7 +70,7 @@ class ClusterEvidence:
 
 
 def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
-    """Read the cluster. Raises: ApiError when the server is not reached or does not let us in."""
+    """Read the cluster. Raises: ApiError if the server can't be reached or does not accept our credentials (401)."""
     version = api.server_version()
     objects: dict[str, list[Wire]] = {}
     unseen: list[Unseen] = []
@@ -89,14 +88,14 @@ def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
 
 
 def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
-    """Read claims anew that pods seem to keep which are gone: a pod may have ended between two lists."""
+    """Read those claims again whose reserving pod is missing: the pod may have ended between the two lists."""
     pods = {one["metadata"].get("uid") for one in objects.get("pods", ())}
     for number, claim in enumerate(objects.get("claims", ()) if "pods" in objects else ()):
         users = (claim.get("status") or {}).get("reservedFor") or ()
         if all(one.get("resource") != "pods" or one.get("uid") in pods for one in users):
             continue
         metadata = claim["metadata"]
-        path = f"{RESOURCE_API}/namespaces/{metadata.get('namespace')}/resourceclaims/{metadata['name']}"
+        path = paths.claim_path(str(metadata.get("namespace")), metadata["name"])
         try:
             objects["claims"][number] = api.request("GET", path, timeout_s=SECONDS)
         except ApiError:
@@ -104,7 +103,7 @@ def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
 
 
 def agents(daemonsets: list[Wire]) -> list[Wire]:
-    """Return the DaemonSets that run an agent, whatever they are called."""
+    """Return the DaemonSets that run an agent, whatever their names are."""
     return [one for one in daemonsets if _label(one, "app.kubernetes.io/name") == "dra-driver"]
 
 
@@ -128,7 +127,7 @@ def _ask_gates(api: KubeApi, driver: str, minor: int, nodes: list[Wire]) -> tupl
 
 
 def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[str]], list[Unseen]]:
-    """Ask for each agent's ServiceAccount what it may do."""
+    """Ask the API server which of `RIGHTS` each agent's ServiceAccount lacks."""
     lacking: dict[str, list[str]] = {}
     for daemonset in agents(daemonsets):
         template = daemonset["spec"]["template"]
@@ -153,8 +152,7 @@ def _is_allowed(api: KubeApi, user: str, right: tuple[str, str, str]) -> bool:
     group, resource, verb = right
     spec = {"user": user, "resourceAttributes": {"group": group, "resource": resource, "verb": verb}}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    answered = api.request("POST", path, body=review, timeout_s=SECONDS)
+    answered = api.request("POST", paths.ACCESS_REVIEWS, body=review, timeout_s=SECONDS)
     return bool((answered.get("status") or {}).get("allowed"))
 
 

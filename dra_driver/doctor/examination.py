@@ -22,7 +22,7 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import DoctorReport, Finding, Unseen, in_order
 from dra_driver.doctor.node_evidence import NodeEvidence
 
-# Areas, and the kinds of objects without which nothing is known of them.
+# The areas, each with the kinds of objects that must have been read to examine it.
 CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
     "container runtimes": ("nodes", "slices"),
     "agents": ("pods",),
@@ -36,7 +36,7 @@ CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
 def examine(
     cluster: ClusterEvidence | None, node: NodeEvidence | None, now: datetime, unseen: tuple[Unseen, ...] = ()
 ) -> DoctorReport:
-    """Run the checks. `unseen` is what could not even be begun."""
+    """Run the checks and return their report. `unseen` lists what could not be examined at all."""
     findings: list[Finding] = []
     if cluster is not None:
         findings += _of_cluster(cluster, now)
@@ -53,7 +53,7 @@ def examine(
 
 
 def _areas_of_cluster(cluster: ClusterEvidence) -> Iterator[str]:
-    """Name what was looked at, and nothing that could not be read."""
+    """Yield the areas that were examined, but none whose objects could not be read."""
     yield "Kubernetes"
     if cluster.kept:
         yield "gates"

@@ -1,6 +1,7 @@
-"""Finding: one thing that is wrong, with its evidence and remedy; and what could not be seen.
+"""Finding: one thing that is wrong, with its evidence and remedy; and what could not be examined.
 
-Pure. Ids are stable, and stand in `CATALOGUE`, from which docs/doctor.md is checked. A page tells more.
+Pure. Ids are stable and are listed in `CATALOGUE`, against which docs/doctor.md is checked. Each has a page with more
+about it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from dra_driver.model.wire import Wire
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is, worst first."""
+    """How bad a finding is, the worst first."""
 
     ERROR = "error"  # claims fail, or a device may be handed out twice
-    WARNING = "warning"  # something is missing, or will go wrong
-    NOTE = "note"  # good to know; does not change the exit status
+    WARNING = "warning"  # something is missing, or will fail later
+    NOTE = "note"  # worth knowing; does not change the exit status
 
     @property
     def rank(self) -> int:
-        """Return 0 for the worst."""
+        """The position in the order of severity, 0 for the worst."""
         return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """What all findings of one id share. `page` is relative to docs/."""
+    """What all findings with one id have in common. `page` is relative to docs/."""
 
     severity: Severity
     title: str
@@ -43,7 +44,7 @@ CATALOGUE: dict[str, FindingKind] = {
         _N, "a Kubernetes version that this driver was not tested with", "install.md"
     ),
     "kubernetes-gate-off": FindingKind(
-        _N, "fields that the API server drops, so that a feature is missing", "operations.md"
+        _N, "fields that the API server drops, so a feature is missing", "operations.md"
     ),
     "runtime-cdi-off": FindingKind(_E, "the container runtime does not use CDI files", "install.md"),
     "runtime-cdi-folder": FindingKind(_E, "the container runtime does not look into the CDI folder", "install.md"),
@@ -51,17 +52,17 @@ CATALOGUE: dict[str, FindingKind] = {
     "runtime-cdi-unknown": FindingKind(_N, "CDI is off by default in this container runtime", "install.md"),
     "driver-not-loaded": FindingKind(_E, "a GPU has no kernel driver", "troubleshooting.md"),
     "driver-nouveau": FindingKind(_E, "a GPU is bound to nouveau", "troubleshooting.md"),
-    "driver-vfio": FindingKind(_N, "a GPU is given to virtual machines", "troubleshooting.md"),
+    "driver-vfio": FindingKind(_N, "a GPU is reserved for virtual machines", "troubleshooting.md"),
     "driver-no-headers": FindingKind(_E, "the driver can't be built for the running kernel", "troubleshooting.md"),
-    "driver-version-skew": FindingKind(_E, "kernel module and library are of different versions", "troubleshooting.md"),
+    "driver-version-skew": FindingKind(_E, "kernel module and library have different versions", "troubleshooting.md"),
     "driver-not-answering": FindingKind(_E, "the GPU driver does not answer", "troubleshooting.md"),
     "driver-bad-version": FindingKind(_E, "a driver version with a known fault", "mig.md"),
-    "driver-risky-version": FindingKind(_W, "a driver version with a fault that mixed MIG brings out", "mig.md"),
-    "hardware-problem": FindingKind(_W, "something of the hardware could not be read", "troubleshooting.md"),
+    "driver-risky-version": FindingKind(_W, "a driver version that fails when only some GPUs use MIG", "mig.md"),
+    "hardware-problem": FindingKind(_W, "a part of the hardware could not be read", "troubleshooting.md"),
     "hardware-mig-mode": FindingKind(_N, "a GPU in MIG mode without any partition", "mig.md"),
     "toolkit-missing": FindingKind(_W, "containers get less than they could", "install.md"),
     "node-not-registered": FindingKind(_E, "no plugin of this driver is registered on the node", "troubleshooting.md"),
-    "node-dead-socket": FindingKind(_W, "a socket behind which nobody listens", "troubleshooting.md"),
+    "node-dead-socket": FindingKind(_W, "a socket on which no process listens", "troubleshooting.md"),
     "node-second-driver": FindingKind(_E, "two plugins serve the same driver name", "from-nvidias-driver.md"),
     "node-device-plugin": FindingKind(_E, "a device plugin serves the same GPUs", "from-the-device-plugin.md"),
     "node-ledger": FindingKind(_E, "the ledger can't be read", "troubleshooting.md"),
@@ -76,9 +77,9 @@ CATALOGUE: dict[str, FindingKind] = {
     "slices-stale": FindingKind(_W, "slices of an older generation", "operations.md"),
     "slices-second-driver": FindingKind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
     "slices-differ": FindingKind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
-    "class-missing": FindingKind(_E, "a class that claims name does not exist", "install.md"),
-    "class-no-match": FindingKind(_N, "a class matches no device, and nobody asks for it", "selectors.md"),
-    "class-wanted-no-match": FindingKind(_E, "a class that claims name matches no device", "selectors.md"),
+    "class-missing": FindingKind(_E, "a class that claims refer to does not exist", "install.md"),
+    "class-no-match": FindingKind(_N, "a class matches no device, and no claim asks for it", "selectors.md"),
+    "class-wanted-no-match": FindingKind(_E, "a class that claims refer to matches no device", "selectors.md"),
     "class-foreign": FindingKind(_W, "a class matches devices of other drivers as well", "selectors.md"),
     "class-broken": FindingKind(_E, "a selector of a class fails", "selectors.md"),
     "tenants-class": FindingKind(_W, "a class leads others to shares of one namespace", "security.md"),
@@ -98,7 +99,7 @@ CATALOGUE: dict[str, FindingKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `how` says how it is known, `remedy` what to do."""
+    """One thing that is wrong. `how` explains how it is known, `remedy` what to do about it."""
 
     id: str
     subject: str
@@ -108,23 +109,23 @@ class Finding:
 
     @property
     def kind(self) -> FindingKind:
-        """Return what findings of this id share."""
+        """What all findings with this id have in common."""
         return CATALOGUE[self.id]
 
     @property
     def severity(self) -> Severity:
-        """Return how bad it is."""
+        """How bad the finding is."""
         return self.kind.severity
 
     def document(self) -> Wire:
-        """Return the finding for machines."""
+        """Return the finding as a JSON document."""
         kind = self.kind
         return {**asdict(self), "severity": str(kind.severity), "title": kind.title, "page": f"docs/{kind.page}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Something that could not be looked at, and why."""
+    """Something that could not be examined, and why."""
 
     what: str
     why: str
@@ -132,7 +133,7 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What an examination gave. `looked_at` names the areas that were checked."""
+    """The result of an examination. `looked_at` lists the areas that were examined."""
 
     findings: tuple[Finding, ...]
     unseen: tuple[Unseen, ...]
@@ -140,11 +141,11 @@ class DoctorReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether nothing is wrong; notes do not count."""
+        """Whether nothing is wrong; notes do not count."""
         return all(one.severity is Severity.NOTE for one in self.findings)
 
     def document(self) -> Wire:
-        """Return the report for machines."""
+        """Return the report as a JSON document."""
         return {
             "isClean": self.is_clean,
             "lookedAt": list(self.looked_at),
@@ -154,5 +155,5 @@ class DoctorReport:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings worst first, each once."""
+    """Return the findings without duplicates, the worst first."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda one: (one.severity.rank, one.id, one.subject)))

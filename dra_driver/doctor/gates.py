@@ -1,7 +1,7 @@
-"""Gates: asked by what the API server keeps of an object that is never stored.
+"""Feature gates, recognised by the fields that the API server keeps of an object that is never stored.
 
-Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer has the
-field, or lacks it. A server that does not know a field drops it as well.
+Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer either has
+the field or lacks it. A server that does not know a field drops it as well.
 Source: Kubernetes API resource/v1, fields and their feature gates.
 """
 
@@ -11,16 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.kube.paths import CLASSES, SLICES
+from dra_driver.model.kubernetes import (
+    CONSUMABLE_CAPACITY,
+    COUNTERS_APART_MINOR,
+    DEVICE_TAINTS,
+    EXTENDED_RESOURCE,
+    PARTITIONABLE_DEVICES,
+)
 from dra_driver.model.wire import Wire
-
-_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
-_COUNTERS_APART_MINOR = 35  # from here on counters stand in slices of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about one gate: the object, where its field is, and what is missing without it."""
+    """The question about one gate: how to make the object, where its field is, and what is missing without the gate."""
 
     make: Callable[[str, str, int], tuple[str, Wire]]
     field: tuple[str | int, ...]
@@ -32,7 +36,7 @@ class Question:
 
 
 def answer(question: Question, stored: Wire) -> bool:
-    """Return whether the answer has the field."""
+    """Return whether the object in the server's answer has the field."""
     value: Any = stored
     for key in question.field:
         try:
@@ -50,12 +54,12 @@ def _slice(driver: str, node: str, **spec: Any) -> tuple[str, Wire]:
         "metadata": {"generateName": "dra-driver-doctor-"},
         "spec": {"driver": driver, "nodeName": node, "pool": pool, **spec},
     }
-    return _SLICES, body
+    return SLICES, body
 
 
 def _counters(driver: str, node: str, minor: int) -> tuple[str, Wire]:
     sets = [{"name": "gpu", "counters": {"memory": {"value": "1"}}}]
-    if minor >= _COUNTERS_APART_MINOR:
+    if minor >= COUNTERS_APART_MINOR:
         return _slice(driver, node, sharedCounters=sets)
     takes = [{"counterSet": "gpu", "counters": {"memory": {"value": "1"}}}]
     return _slice(driver, node, sharedCounters=sets, devices=[{"name": "a", "consumesCounters": takes}])
@@ -77,18 +81,18 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
         "metadata": {"generateName": "dra-driver-doctor-"},
         "spec": {"extendedResourceName": "doctor.example.com/asked"},
     }
-    return _CLASSES, body
+    return CLASSES, body
 
 
 QUESTIONS: dict[str, Question] = {
-    "DRAPartitionableDevices": Question(
+    PARTITIONABLE_DEVICES: Question(
         _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
     ),
-    "DRAConsumableCapacity": Question(
+    CONSUMABLE_CAPACITY: Question(
         _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
     ),
-    "DRADeviceTaints": Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
-    "DRAExtendedResource": Question(
+    DEVICE_TAINTS: Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
+    EXTENDED_RESOURCE: Question(
         _extended, ("spec", "extendedResourceName"), "pods with limits nvidia.com/gpu served by classes"
     ),
 }

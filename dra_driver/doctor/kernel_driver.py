@@ -1,6 +1,6 @@
-"""Kernel driver: which module drives the GPUs of this node, of which version, and could it be built?
+"""Kernel driver: which module drives the GPUs of this node, in which version, and whether it could be built.
 
-In: roots. Out: `KernelDriver`. It reads sysfs, procfs and file names; nothing is loaded and no device is opened.
+In: roots. Out: `KernelDriver`. It reads sysfs, procfs and file names. Never: a module loaded, a device opened.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FILE_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 @dataclass(frozen=True, slots=True)
 class KernelDriver:
-    """What stands between the GPUs and their library. Versions are None where there is none.
+    """The kernel driver and the library of the GPUs. A version is None if there is no such module or library.
 
-    `bound` names the kernel driver of each GPU by PCI address, None for none. `sources` are driver sources that wait to
-    be built (DKMS), `has_headers` says whether the running kernel's build folder is there.
+    `bound` maps the PCI address of each GPU to its kernel driver, or to None if it has none. `sources` are driver
+    sources that are ready to be built (DKMS); `has_headers` is whether the running kernel's build folder exists.
     """
 
     bound: dict[str, str | None]
@@ -34,7 +34,7 @@ class KernelDriver:
 
 
 def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
-    """Look at this node. `host` is the root of the host's file system."""
+    """Read the state of this node. `host` is the root of the host's file system."""
     file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
     release = sysfs.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
     return KernelDriver(

@@ -12,9 +12,9 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.gates import QUESTIONS
 from dra_driver.doctor.node_checks import CDI_BY_DEFAULT
+from dra_driver.model.kubernetes import NEWEST_MINOR, OLDEST_MINOR
 from dra_driver.model.wire import Wire
 
-OLDEST, NEWEST = 34, 37
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 OLD_ADMIN_LABEL = "resource.k8s.io/admin-access"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -23,17 +23,17 @@ _CRIO_WITH_CDI = (1, 23)
 
 
 def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Compare the versions of API server and kubelets with what the driver needs."""
+    """Compare the versions of the API server and the kubelets with those that the driver supports."""
     minor = cluster.version.minor
-    if 0 < minor < OLDEST:
+    if 0 < minor < OLDEST_MINOR:
         yield Finding(
             "kubernetes-too-old", "API server", f"is {cluster.version.git or f'1.{minor}'}", "GET /version",
-            f"upgrade to Kubernetes 1.{OLDEST} or newer: resource.k8s.io/v1 is on by default from there on",
+            f"upgrade to Kubernetes 1.{OLDEST_MINOR} or newer: resource.k8s.io/v1 is on by default from there on",
         )  # fmt: skip
-    elif minor > NEWEST:
+    elif minor > NEWEST_MINOR:
         yield Finding(
             "kubernetes-unknown-version", "API server", f"is {cluster.version.git}", "GET /version",
-            f"look for a newer release of this driver: it was tested with 1.{OLDEST} to 1.{NEWEST}",
+            f"look for a newer release of this driver: it was tested with 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}",
         )  # fmt: skip
     if not cluster.has("slices") and any(one.what == "slices" and "404" in one.why for one in cluster.unseen):
         yield Finding(
@@ -42,15 +42,15 @@ def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
         )  # fmt: skip
     for node in cluster.of("nodes"):
         found = _numbers(_info(node, "kubeletVersion"))
-        if found and found < (1, OLDEST):
+        if found and found < (1, OLDEST_MINOR):
             yield Finding(
                 "kubernetes-too-old", f"node {_name(node)}", f"its kubelet is {_info(node, 'kubeletVersion')}",
-                "status.nodeInfo.kubeletVersion", f"upgrade the kubelet to 1.{OLDEST} or newer",
+                "status.nodeInfo.kubeletVersion", f"upgrade the kubelet to 1.{OLDEST_MINOR} or newer",
             )  # fmt: skip
 
 
 def check_gates(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Return what the API server drops."""
+    """Yield a finding for each gate whose field the API server drops."""
     for gate, is_kept in cluster.kept.items():
         if not is_kept:
             yield Finding(
@@ -61,7 +61,7 @@ def check_gates(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Judge the container runtimes that nodes with slices of ours report."""
+    """Check the container runtimes that are reported by nodes with slices of this driver."""
     ours = {_spec(one).get("nodeName") for one in cluster.of("slices") if _spec(one).get("driver") == cluster.driver}
     for node in cluster.of("nodes"):
         runtime, _, version = _info(node, "containerRuntimeVersion").partition("://")
@@ -72,7 +72,7 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
         needed = {"containerd": _CONTAINERD_WITH_CDI, "cri-o": _CRIO_WITH_CDI}.get(runtime)
         if needed and numbers < needed:
             yield Finding(
-                "runtime-no-cdi", subject, f"{runtime} {version} knows no CDI", how,
+                "runtime-no-cdi", subject, f"{runtime} {version} does not support CDI", how,
                 f"upgrade to {runtime} {needed[0]}.{needed[1]} or newer",
             )  # fmt: skip
         elif runtime == "containerd" and numbers < CDI_BY_DEFAULT:
@@ -83,7 +83,7 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def containerd_version(cluster: ClusterEvidence, node: str) -> tuple[int, int] | None:
-    """Return the version of containerd that a node reports; None for another runtime, or where nothing is known."""
+    """Return the containerd version that a node reports; None if its runtime is another one or unknown."""
     for one in cluster.of("nodes"):
         runtime, _, version = _info(one, "containerRuntimeVersion").partition("://")
         if _name(one) == node and runtime == "containerd":
@@ -92,7 +92,7 @@ def containerd_version(cluster: ClusterEvidence, node: str) -> tuple[int, int] |
 
 
 def check_admin_access(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look at the namespaces in which admin access is asked for."""
+    """Check the labels of namespaces, and the templates in them that ask for admin access."""
     labels = {_name(one): one["metadata"].get("labels") or {} for one in cluster.of("namespaces")}
     for name, found in labels.items():
         if OLD_ADMIN_LABEL in found and found.get(ADMIN_LABEL) != "true":
@@ -111,7 +111,7 @@ def check_admin_access(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for the policy that keeps each agent to its node, and for agents' missing rights."""
+    """Check that a policy restricts each agent to its own node, and that agents lack no right."""
     for account, lacking in cluster.rights.items():
         if lacking:
             yield Finding(
@@ -124,7 +124,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
     if not policies:
         yield Finding(
             "access-no-policy", "cluster", "an agent could write the slices of another node",
-            "no ValidatingAdmissionPolicy speaks of resourceslices",
+            "no ValidatingAdmissionPolicy covers resourceslices",
             "apply the chart's policy, or deploy/manifests/admission-policy.yaml",
         )  # fmt: skip
         return

@@ -1,6 +1,6 @@
-"""Ledger rows: what the agent's ledger says, read without touching it.
+"""Ledger rows: the content of the agent's ledger, read without changing it.
 
-In: the ledger's path. Out: rows. The file is opened read-only and never repaired: that is the agent's.
+In: the ledger's path. Out: rows. The file is opened read-only. Never: a repair, which is the agent's task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.plugin.ledger.record import record_of_row
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One claim as the agent knows it. `has_file` says whether its steps include a CDI file."""
+    """One claim as the agent has recorded it. `has_file` is whether its steps include a CDI file."""
 
     uid: str
     name: str
@@ -29,12 +29,15 @@ class LedgerRow:
 
 
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
-    """Return every row; none where there is no ledger. Raises: PermissionError, ValueError for a damaged file."""
+    """Return every row; none if there is no ledger.
+
+    Raises: PermissionError if it may not be read, ValueError if it is damaged.
+    """
     if not path.exists():
         return ()
     if not os.access(path, os.R_OK):
         raise PermissionError(path)
-    # Without a write-ahead log nobody has it open, and a reader must not make one.
+    # Without a write-ahead log no process has the ledger open, and SQLite must not create one just to read it.
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)) as connection:

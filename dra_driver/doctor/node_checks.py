@@ -14,14 +14,14 @@ from dra_driver.hardware.mixing import hangs_when_mixed
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
 _MIXED = "hardware.mixed-mig-driver"
-# What `check_kernel_driver` and `driver-not-answering` say better.
+# These problems are reported better by `check_kernel_driver` and `driver-not-answering`.
 _SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
-CDI_BY_DEFAULT = (2, 0)  # containerd
+CDI_BY_DEFAULT = (2, 0)  # the first version of containerd that uses CDI by default
 _UPGRADE = "upgrade the driver to 580.65.06 or newer"
 
 
 def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
-    """Look at what drives the GPUs on the bus."""
+    """Check which kernel driver the GPUs on the PCI bus have, and that it fits the library."""
     kernel = node.kernel
     if node.vendor == "simulated":
         return
@@ -47,28 +47,28 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
     if any(bound is None for bound in kernel.bound.values()) and kernel.sources and not kernel.has_headers:
         yield Finding(
             "driver-no-headers", f"kernel {kernel.kernel}",
-            f"has no headers, so that {kernel.sources[-1]} can't be built",
+            f"has no headers, so {kernel.sources[-1]} can't be built",
             f"/usr/src/{kernel.sources[-1]} is there, /lib/modules/{kernel.kernel}/build is not",
             f"install the headers of {kernel.kernel}, then build the driver again (dkms autoinstall)",
         )  # fmt: skip
     if kernel.module_version and kernel.library_version and kernel.module_version != kernel.library_version:
         yield Finding(
             "driver-version-skew", "GPU driver",
-            f"the kernel runs {kernel.module_version}, the library is of {kernel.library_version}",
+            f"the kernel module is {kernel.module_version}, the library is {kernel.library_version}",
             f"/sys/module/nvidia/version beside {kernel.library_file}",
             "drain the node and reload the module (or reboot): the driver was upgraded under a running kernel",
         )  # fmt: skip
 
 
 def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
-    """Return what the hardware's own library answers."""
+    """Check the answers of the hardware's own library."""
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
     if inventory.waiting_for:
         yield Finding(
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
-            "discovery, as the agent does it", "nvidia-smi should say the same; dmesg | grep NVRM tells why",
+            "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
     for problem in inventory.problems:
         if problem.code in _SAID_OTHERWISE:
@@ -76,7 +76,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
         code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
         yield Finding(
             code, problem.subject, f"{problem.message} [{problem.code}]", "discovery, as the agent does it",
-            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md has the code",
+            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md explains the code",
         )  # fmt: skip
     if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
         yield Finding(
@@ -87,8 +87,8 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     for gpu in facts.gpus:
         if gpu.mig_enabled and not gpu.partitions:
             yield Finding(
-                "hardware-mig-mode", f"GPU {gpu.pci_address}", "is in MIG mode, and has no partition", "its MIG mode",
-                "let the agent cut it (docs/mig.md), cut it with nvidia-smi mig, or switch MIG off",
+                "hardware-mig-mode", f"GPU {gpu.pci_address}", "is in MIG mode, but has no partition", "its MIG mode",
+                "let the agent partition it (docs/mig.md), run nvidia-smi mig, or switch MIG off",
             )  # fmt: skip
     for text in node.left_out if node.vendor != "simulated" else ():
         yield Finding(
@@ -97,7 +97,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def check_runtime(node: NodeEvidence, version: tuple[int, int] | None = None) -> Iterator[Finding]:
-    """Judge the container runtime's configuration; its version tells the default where the file does not."""
+    """Check the container runtime's configuration; if it does not set CDI, `version` decides by its default."""
     for one in node.runtimes:
         subject, how = f"{one.runtime} ({one.file})", f"{one.file} and what it imports"
         if one.fault:
@@ -119,13 +119,13 @@ def check_runtime(node: NodeEvidence, version: tuple[int, int] | None = None) ->
             )  # fmt: skip
         if _same_folder(str(node.folders.cdi)) not in map(_same_folder, one.folders):
             yield Finding(
-                "runtime-cdi-folder", subject, f"looks into {', '.join(one.folders)}, not into {node.folders.cdi}", how,
-                f"add {node.folders.cdi} to cdi_spec_dirs, or give the agent --cdi-root={one.folders[-1]}",
+                "runtime-cdi-folder", subject, f"reads {', '.join(one.folders)}, but not {node.folders.cdi}", how,
+                f"add {node.folders.cdi} to cdi_spec_dirs, or start the agent with --cdi-root={one.folders[-1]}",
             )  # fmt: skip
 
 
 def check_registration(node: NodeEvidence) -> Iterator[Finding]:
-    """Look at who serves the driver's name, and whether somebody else serves the GPUs."""
+    """Check which plugins serve the driver's name, and whether anything else serves the GPUs."""
     for path in node.device_plugins:
         yield Finding(
             "node-device-plugin", f"node {node.node}",
@@ -146,7 +146,7 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
         yield Finding(
             "node-not-registered", f"node {node.node}", f"no plugin answers as {node.driver}",
             f"GetInfo on every socket in {node.folders.registrar}",
-            "is the agent running on this node? kubectl get pods -o wide; its log says what it waits for",
+            "is the agent running on this node? kubectl get pods -o wide; its log shows what it is waiting for",
         )  # fmt: skip
     for one in foreign:
         yield Finding(
@@ -157,13 +157,13 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
     for one in node.sockets:
         if one.is_dead:
             yield Finding(
-                "node-dead-socket", one.path, "nobody listens", "connecting is refused",
-                "each delays registrations by seconds; remove it if its driver is gone",
+                "node-dead-socket", one.path, "no process listens", "connecting is refused",
+                "each such socket delays registrations by seconds; remove it if its driver is gone",
             )  # fmt: skip
 
 
 def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
-    """Compare ledger and CDI folder."""
+    """Compare the ledger with the CDI folder."""
     if node.ledger_fault:
         yield Finding(
             "node-ledger", f"node {node.node}", node.ledger_fault, "reading it",
@@ -191,6 +191,6 @@ def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def _same_folder(path: str) -> str:
-    """Return one name for folders that are one: /var/run is a link to /run on every distribution."""
+    """Return one name for a folder with two paths: /var/run is a link to /run on every distribution."""
     clean = os.path.normpath(path)
     return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean

@@ -1,7 +1,7 @@
 """What this node shows: kernel driver, hardware, container runtime, sockets, ledger, CDI folder.
 
-In: the flags that commands on this node's hardware share, and folders. Out: `NodeEvidence`; what may not be read is
-told as `Unseen`. It writes nothing, and asks plugins nothing but who they are.
+In: the flags that all commands about this node's hardware share, and folders. Out: `NodeEvidence`; what this user may
+not read is listed as `Unseen`. It writes nothing, and asks plugins for nothing but their identity.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Inventory
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
-BOOT_ID = "sys/kernel/random/boot_id"
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFolders:
-    """Where to look. `host` is the root of the host's file system as this process sees it."""
+    """The folders to read. `host` is the root of the host's file system as this process sees it."""
 
     cdi: Path
     registrar: Path
@@ -41,7 +41,7 @@ class NodeFolders:
 
     @property
     def is_kubelet_here(self) -> bool:
-        """Return whether a kubelet has made its folders; one that may not be entered is its own."""
+        """Whether a kubelet has made its folders; a folder that this user may not enter counts as a kubelet's."""
         return any(_is_folder(one) or _is_closed(one.parent) for one in (self.registrar, self.plugins))
 
 
@@ -55,7 +55,7 @@ def _is_closed(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
-    """What was read. None stands for what could not be, which `unseen` explains."""
+    """What was read from this node. A field is None if it could not be read; `unseen` explains why."""
 
     node: str
     driver: str
@@ -76,11 +76,10 @@ class NodeEvidence:
 
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: NodeFolders) -> NodeEvidence:
-    """Look at this node; never raises for one thing that can't be read."""
+    """Read this node. Something that can't be read is listed in `unseen` and does not raise."""
     unseen: list[Unseen] = []
     facts, inventory, left_out = _look_at_hardware(hardware, unseen)
     rows, ledger_fault, cdi_uids = _look_at_prepared(folders, driver, unseen)
-    boot = Path(roots.proc, BOOT_ID)
     return NodeEvidence(
         node=node,
         driver=driver,
@@ -96,9 +95,16 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         rows=rows,
         ledger_fault=ledger_fault,
         cdi_uids=cdi_uids,
-        boot_id=boot.read_text().strip() if boot.is_file() else "",
+        boot_id=_boot_id(roots),
         unseen=tuple(unseen),
     )
+
+
+def _boot_id(roots: Roots) -> str:
+    try:
+        return read_boot_id(roots.proc)
+    except OSError:
+        return ""
 
 
 def _look_at_hardware(
@@ -126,7 +132,7 @@ _Prepared = tuple[tuple[LedgerRow, ...] | None, str, frozenset[str] | None]
 
 
 def _look_at_prepared(folders: NodeFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
-    """Read ledger and CDI folder; again where they differ, for an agent at work is between the two for a moment."""
+    """Read ledger and CDI folder, and again while they differ: a working agent changes one after the other."""
     for _ in range(_LOOKS):
         said: list[Unseen] = []
         rows, fault = _look_at_ledger(folders.plugins / driver / "ledger.db", said)

@@ -1,7 +1,8 @@
-"""Redaction: what of an object may leave the cluster in a support bundle.
+"""Redaction: the parts of an object that may leave the cluster in a support bundle.
 
-Pure. In: wire objects. Out: copies that hold only what is listed here: environment variables, arguments of workloads,
-addresses, annotations, managed fields, serial numbers and other drivers' parameters are not.
+Pure. In: objects as the API server sends them. Out: copies with only the fields listed here. Removed are environment
+variables, arguments of workloads, addresses, annotations, managed fields, serial numbers and the parameters of other
+drivers.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _device(device: Wire) -> Wire:
 
 
 def _with_configs(wire: Wire, driver: str) -> Wire:
-    """Keep spec and status; parameters that are meant for other drivers are removed."""
+    """Return spec and status without the parameters that are meant for other drivers."""
     return {key: _without_foreign(wire[key], driver) for key in ("spec", "status") if key in wire}
 
 

@@ -1,7 +1,7 @@
-"""Registrations: who answers on the sockets where the kubelet looks for plugins.
+"""Registrations: the plugins that answer on the sockets in which the kubelet looks for plugins.
 
-In: the kubelet's registry folder. Out: one `PluginSocket` for each socket. Each is asked who it is, as the kubelet
-does, and nothing else.
+In: the kubelet's registry folder. Out: one `PluginSocket` for each socket. Each plugin is asked for its identity, as
+the kubelet does, and for nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.plugin.kubelet.sockets import is_refused
 
 @dataclass(frozen=True, slots=True)
 class PluginSocket:
-    """One registration socket. `plugin` is who answered, None where nobody did; `is_dead`: nobody listens."""
+    """One registration socket. `plugin` is None if none answered; `is_dead` means that no process listens on it."""
 
     path: str
     plugin: RegisteredPlugin | None = None
@@ -29,13 +29,16 @@ class PluginSocket:
 
 
 def read_registrations(folder: Path) -> tuple[PluginSocket, ...]:
-    """Ask every socket. Raises: FileNotFoundError, PermissionError."""
+    """Ask the plugin on every socket for its identity.
+
+    Raises: FileNotFoundError if there is no such folder, PermissionError if it or a socket may not be used.
+    """
     return tuple(_ask(path) for path in sorted(folder.iterdir()) if path.is_socket())
 
 
 def _ask(path: Path) -> PluginSocket:
     if not os.access(path, os.W_OK):
-        raise PermissionError(path)  # somebody may well answer there
+        raise PermissionError(path)  # a plugin may well answer there, which this user can't find out
     if is_refused(path):
         return PluginSocket(str(path), is_dead=True)
     return PluginSocket(str(path), ask(path))

@@ -1,7 +1,7 @@
-"""Container runtime: does it use CDI files, and from which folders? Read from its configuration files.
+"""Container runtime: whether it uses CDI files, and from which folders, according to its configuration files.
 
 In: the root of the host's file system. Out: one `RuntimeConfig` for each runtime that is configured there. A default
-that depends on the runtime's version is told as unknown. Never: a command is run.
+that depends on the runtime's version is reported as unknown. Never: a command is run.
 Source: containerd, CDI support (enable_cdi: off by default in 1.7, on since 2.0); CRI-O, crio.conf(5).
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-# Where distributions of Kubernetes bring a containerd of their own, its configuration is theirs too.
+# Kubernetes distributions that ship their own containerd keep its configuration in a place of their own.
 _CONTAINERD = (
     "etc/containerd/config.toml",
     "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -24,13 +24,13 @@ _CONTAINERD = (
     "var/snap/microk8s/current/args/containerd.toml",
 )
 _CRIO = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*")
-# The CRI plugin's table: config version 2 (containerd 1.x), and 3 (2.x).
+# The CRI plugin's table in config version 2 (containerd 1.x) and in version 3 (2.x).
 _TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What one runtime's configuration says. `is_cdi_on` is None where the version's default holds."""
+    """The configuration of one runtime. `is_cdi_on` is None if it leaves CDI to the default of its version."""
 
     runtime: str
     file: str
@@ -40,7 +40,10 @@ class RuntimeConfig:
 
 
 def read_runtimes(host: Path) -> tuple[RuntimeConfig, ...]:
-    """Read what is configured below `host`. Raises: PermissionError."""
+    """Return the configuration of every runtime that is configured below `host`.
+
+    A file with an error in it is reported in `fault`. Raises: PermissionError if a file may not be read.
+    """
     files = [host / name for name in _CONTAINERD]
     crio = _crio(host)
     return (*(_containerd(path, host) for path in files if path.is_file()), *((crio,) if crio else ()))
@@ -63,7 +66,7 @@ def _containerd(path: Path, host: Path) -> RuntimeConfig:
 
 
 def _with_imports(path: Path, host: Path) -> Iterator[dict[str, Any]]:
-    """Yield the file, then what it imports; what comes later wins."""
+    """Yield the file, and then the files that it imports, each of which overrides the ones before it."""
     document = tomllib.loads(path.read_text("utf-8"))
     yield document
     for pattern in document.get("imports") or ():

@@ -1,6 +1,6 @@
-"""Checks of who else serves the same GPUs, as the API server shows it: a device plugin, another DRA driver.
+"""Checks for others that serve the same GPUs, as the API server shows them: a device plugin or another DRA driver.
 
-Pure. In: `ClusterEvidence`. Out: findings. Two that serve a GPU hand it out twice.
+Pure. In: `ClusterEvidence`. Out: findings. Two drivers that serve one GPU would hand it out twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 
 
 def check_servers(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look at every node on which this driver publishes devices, or has an agent."""
+    """Check every node on which this driver publishes devices or has an agent."""
     yield from _device_plugins(cluster)
     yield from _other_drivers(cluster)
 

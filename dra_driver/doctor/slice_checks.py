@@ -1,6 +1,6 @@
-"""Checks of ResourceSlices: there, of live nodes, complete, current, and true to the hardware.
+"""Checks of ResourceSlices: whether they exist, belong to existing nodes, and are complete, current and correct.
 
-Pure. In: `ClusterEvidence`, and `NodeEvidence` for the last. Out: findings.
+Pure. In: `ClusterEvidence`, and `NodeEvidence` to compare them with the hardware. Out: findings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 
-# What other software says of nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
-# Node feature discovery names the vendor, with the class of the device before it as it is set up by itself.
+# Labels by which other software marks nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
+# By default node feature discovery puts the class of the PCI device before its vendor in the label.
 _GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 _GPU_LABEL = re.compile(r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_10de\.present")
 _PCI = "resource.kubernetes.io/pciBusID"
@@ -27,11 +27,11 @@ _OWNERS = ("uuid", "parentUUID")
 
 
 def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Compare the nodes that have GPUs, and those that are there at all, with the slices."""
+    """Compare the nodes that have GPUs, and the nodes that exist, with the slices."""
     if not cluster.has("slices"):
         return
     ours = _ours(cluster)
-    # What a device plugin serves is not missing here: one cluster may have nodes of both kinds.
+    # No slice is missing for GPUs that a device plugin serves: one cluster may have nodes of both kinds.
     wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one) and not allocatable_gpus(one)]
     if not ours:
         yield Finding(
@@ -48,13 +48,13 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
     known = {one["metadata"]["name"] for one in cluster.of("nodes")}
     for name in sorted({str(name) for name in published if name} - known) if cluster.has("nodes") else ():
         yield Finding(
-            "slices-no-node", f"node {name}", "is gone, its slices are not", "GET nodes",
+            "slices-no-node", f"node {name}", "is gone, but its slices are not", "GET nodes",
             f"kubectl delete resourceslices --field-selector spec.nodeName={name}",
         )  # fmt: skip
 
 
 def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for incomplete pools and slices of older generations."""
+    """Yield a finding for each incomplete pool and each pool with slices of older generations."""
     pools: defaultdict[str, list[Wire]] = defaultdict(list)
     for one in _ours(cluster):
         pools[one["spec"]["pool"]["name"]].append(one["spec"]["pool"])
@@ -76,7 +76,7 @@ def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
-    """Compare what the node publishes with what it has."""
+    """Compare the devices that this node publishes with those that it has."""
     inventory, how = node.inventory, "this node's hardware beside GET resourceslices"
     published = devices_of(_ours(cluster), node.node)
     if inventory is None or inventory.waiting_for or not published:
@@ -97,7 +97,7 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
 
 
 def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceWire]:
-    """Return the devices of the newest generation of each pool (of one node), by name."""
+    """Return the devices in the newest generation of each pool by name, of one node or (with "") of all."""
     chosen = [one["spec"] for one in slices if not node or one["spec"].get("nodeName") == node]
     newest: dict[str, int] = {}
     for spec in chosen:
@@ -118,14 +118,14 @@ def _has_gpus(node: Wire) -> bool:
 
 
 def identities(device: DeviceWire) -> frozenset[str]:
-    """Return what ties a device to its GPU: PCI address, own UUID or its GPU's."""
+    """Return the values that identify a device's GPU: its PCI address, and its UUID or that of its parent."""
     attributes = device.get("attributes") or {}
     found = (_value(attributes[name]) for name in (_PCI, *_OWNERS) if name in attributes)
     return frozenset(str(value) for value in found if value)
 
 
 def _differing(device: Device, wire: DeviceWire) -> list[str]:
-    """Name the attributes that both have, with different values."""
+    """Return the names of the attributes that both have with different values."""
     attributes: Mapping[str, Any] = wire.get("attributes") or {}
     mine = {name: attribute_wire(value) for name, value in device.attributes.items()}
     return sorted(name for name, value in mine.items() if name in attributes and attributes[name] != value)

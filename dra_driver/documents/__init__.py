@@ -1,5 +1,5 @@
-"""Files that people write, read strictly: every fault at once, each with its path and line.
+"""Read files that people write strictly, and report all faults at once, each with its path and line.
 
-Enters: a YAML file. Leaves: plain values, and what is wrong with them. Knows nothing of what the files are about. The
-only room that imports yaml on the agent's side, and only where such a file was named.
+In: a YAML file. Out: plain values, and what is wrong with them. Never: knowledge of what the files are about. On the
+agent's side this is the only room that imports yaml, and only when such a file was named.
 """

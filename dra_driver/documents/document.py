@@ -1,8 +1,8 @@
 """Document: one YAML file as plain values, read strictly.
 
-In: a path. Out: dicts, lists, str, int, bool, None, and in which line each of them stands. Everything else that YAML
-1.1 makes of unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stays text here. A name given
-twice is refused. Never runs tags.
+In: a path. Out: dicts, lists, str, int, bool, None, and the line of each value. Whatever else YAML 1.1 makes of
+unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stays text. A field that is given twice is
+refused. Never: a tag executed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SIZE_MAX = 1 << 20  # bytes
 NESTING_MAX = 50  # levels
 
 
-class _Loader(yaml.SafeLoader):  # the C loader is faster, but deep nesting crashes the process
-    """YAML with the few scalar types that profiles need."""
+class _Loader(yaml.SafeLoader):  # not the C loader: it is faster, but deep nesting crashes the process
+    """A YAML loader with the few scalar types that such files need."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse names given twice, which YAML would settle silently."""
+        """Construct a mapping, but refuse a field given twice, for which YAML would silently take the last value."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = getattr(key, "value", None)
@@ -45,8 +45,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(0|-?[1-9][0
 
 
 def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
-    """Read one YAML file. Fills `lines`: where values stand, counted from 1, by path such as `gpus[3].mig`.
+    """Read one YAML file of at most `SIZE_MAX` bytes.
 
+    `lines`, if given, gains the line of each value, counted from 1, by a path such as `gpus[3].mig`.
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml").
     """
     try:
@@ -63,7 +64,7 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError("not-yaml", f"{path} is not the YAML that is read here: {reason}") from error
+        raise InputError("not-yaml", f"{path} is not YAML that this driver reads: {reason}") from error
 
 
 def _check_depth(text: bytes) -> None:
@@ -76,7 +77,10 @@ def _check_depth(text: bytes) -> None:
 
 
 def with_line(fault: str, lines: Mapping[str, int]) -> str:
-    """Put the line before a fault that begins with a path: its own, or that of the nearest field around it."""
+    """Return a fault with its line prepended.
+
+    The fault begins with a path; the line is that of the path itself or of the nearest field around it.
+    """
     path = fault.partition(": ")[0]
     while path not in lines and path:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -84,7 +88,7 @@ def with_line(fault: str, lines: Mapping[str, int]) -> str:
 
 
 def _note_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int]) -> None:
-    """Note a node and what is in it; of one that stands in several places (an alias) the first."""
+    """Record the lines of a node and of everything in it; a node with aliases keeps its first line."""
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:
         return

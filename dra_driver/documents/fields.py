@@ -1,8 +1,8 @@
-"""Fields: strict decoding of what somebody wrote, with all faults at once and the path of each.
+"""Fields: strict decoding of documents, with all faults at once and the path of each.
 
-In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. Reading goes on after a
-fault with a harmless stand-in, so that one run shows everything; a caller must not use what it read while there are
-faults. A field that nobody asked for is a fault.
+In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. After a fault reading
+goes on with a harmless stand-in, so that one run shows every fault; a caller must not use the values while there are
+faults. A field that no caller reads is a fault.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Fields:
             self._fault(path, f"expected named fields, got {_described(value)}")
 
     def close(self) -> None:
-        """Record every field that was not asked for."""
+        """Record a fault for every field that no caller has read."""
         known = ", ".join(sorted(self._asked))
         for key in self._value:
             if key not in self._asked:
                 self._fault(self._at(key), f"unknown field (known here: {known})")
 
     def has(self, key: str) -> bool:
-        """Return whether the field is there and not null."""
+        """Return whether the field is given and not null."""
         self._asked.add(key)
         return self._value.get(key) is not None
 
@@ -46,15 +46,15 @@ class Fields:
         self._fault(self._at(key), message)
 
     def any(self, key: str) -> object:
-        """Read a field as it is, for a caller that checks it; None where it is not given."""
+        """Return a field as it is, for a caller that checks it; None if it is not given."""
         return self._get(key)
 
     def text(self, key: str, *, pattern: str = "", what: str = "a text") -> str:
-        """Read a text that must be there."""
+        """Return a text that must be given."""
         return self.optional_text(key, pattern=pattern, what=what) or self._required(key, what, "")
 
     def optional_text(self, key: str, *, pattern: str = "", what: str = "a text") -> str | None:
-        """Read a text; None where it is not given."""
+        """Return a text; None if it is not given."""
         value = self._get(key)
         if value is None:
             return None
@@ -67,12 +67,12 @@ class Fields:
         return value
 
     def integer(self, key: str, least: int, most: int) -> int:
-        """Read a whole number that must be there."""
+        """Return a whole number that must be given."""
         value = self.optional_integer(key, least, most)
         return self._required(key, f"a whole number from {least} to {most}", least) if value is None else value
 
     def optional_integer(self, key: str, least: int, most: int) -> int | None:
-        """Read a whole number; None where it is not given."""
+        """Return a whole number; None if it is not given."""
         value = self._get(key)
         if value is None:
             return None
@@ -82,7 +82,7 @@ class Fields:
         return value
 
     def optional_flag(self, key: str) -> bool | None:
-        """Read true or false; None where it is not given."""
+        """Return true or false; None if it is not given."""
         value = self._get(key)
         if value is None or isinstance(value, bool):
             return value
@@ -90,7 +90,7 @@ class Fields:
         return None
 
     def integers(self, key: str, most: int) -> tuple[int, ...]:
-        """Read a list of whole numbers from 0 to `most`; empty where it is not given."""
+        """Return a list of whole numbers from 0 to `most`; empty if it is not given."""
         values = self._list(key)
         for index, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
@@ -98,7 +98,7 @@ class Fields:
         return tuple(value for value in values if isinstance(value, int))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Read a list of texts; empty where it is not given."""
+        """Return a list of texts; empty if it is not given."""
         values = self._list(key)
         for index, value in enumerate(values):
             if not isinstance(value, str) or not value:
@@ -106,12 +106,12 @@ class Fields:
         return tuple(value for value in values if isinstance(value, str))
 
     def section(self, key: str) -> Fields:
-        """Read named fields; none where they are not given."""
+        """Return the fields of a nested mapping; no fields if it is not given."""
         value = self._get(key)
         return Fields({} if value is None else value, self._at(key), self.faults)
 
     def rows(self, key: str, *, most: int, defaults: Mapping[str, object] | None = None) -> tuple[Fields, ...]:
-        """Read a list of mappings, each filled up from `defaults`; empty where it is not given."""
+        """Return a list of at most `most` mappings, each completed from `defaults`; empty if it is not given."""
         values = self._list(key)
         if len(values) > most:
             self._fault(self._at(key), f"{len(values)} entries, at most {most} are allowed")
@@ -121,7 +121,7 @@ class Fields:
         )
 
     def entries(self) -> Iterator[tuple[str, object]]:
-        """Yield all fields as they are, for mappings whose names the author chooses."""
+        """Yield all fields as they are, for mappings whose keys the author chooses."""
         self._asked.update(self._value)
         yield from self._value.items()
 

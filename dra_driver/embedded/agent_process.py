@@ -1,6 +1,7 @@
 """Agent process: the real agent as a child process, with its log in a file.
 
-In: the flags. Out: a process that can be stopped, killed, and whose death is told with the end of its log.
+In: the flags. Out: a process that can be stopped and killed, and whose unexpected end is reported with the last lines
+of its log.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _LOG_LINES = 15
 
 
 class AgentProcess:
-    """`dra-driver agent` with the given flags. The caller's environment twins don't reach it."""
+    """`dra-driver agent` with the given flags.
+
+    The environment variables that stand for flags are removed, so that the caller's do not reach the process.
+    """
 
     def __init__(self, flags: Mapping[str, str], log: Path, *, command: Sequence[str] = ()) -> None:
         self._command = [
@@ -33,7 +37,7 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id, 0 before the start."""
+        """The process id; 0 before the start."""
         return self._process.pid if self._process else 0
 
     def start(self) -> None:
@@ -46,18 +50,21 @@ class AgentProcess:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
 
     def check(self) -> None:
-        """Make sure that the process runs. Raises: NodeError("node.agent-died") with the end of its log."""
+        """Check that the process has not ended. Raises: NodeError("node.agent-died") with the last lines of its log."""
         status = self._process.poll() if self._process else None
         if status is not None:
             raise NodeError("agent-died", f"the agent ended with status {status}", hint=self.last_lines())
 
     def last_lines(self) -> str:
-        """Return the end of the log."""
+        """Return the last lines of the log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n  ".join(["its last lines:", *lines[-_LOG_LINES:]])
 
     def stop(self, timeout_s: float = 10.0) -> int:
-        """Ask the process to end, as the kubelet would; kill it after `timeout_s`. Returns its exit status."""
+        """Ask the process to end, as the kubelet would, and kill it after `timeout_s` seconds.
+
+        Return its exit status.
+        """
         if self._process is None:
             return 0
         if self._process.poll() is None:
@@ -68,14 +75,14 @@ class AgentProcess:
             return self.kill()
 
     def kill(self) -> int:
-        """Kill the process at once. Returns its exit status (-9)."""
+        """Kill the process at once. Return its exit status (-9)."""
         if self._process is None:
             return 0
         self._process.kill()
         return self._process.wait(10)
 
     def resident_mib(self) -> float:
-        """Return the memory that the process holds now, in MiB; 0 when it can't be read."""
+        """Return the resident memory of the process in MiB; 0 if it can't be read."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):
@@ -83,7 +90,10 @@ class AgentProcess:
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the end. Raises: NodeError("node.agent-hangs")."""
+        """Wait for the process to end, and return its exit status.
+
+        Raises: NodeError("node.agent-hangs") if it is still running after `timeout_s` seconds.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             return self._process.wait(max(0.0, deadline - time.monotonic())) if self._process else 0

@@ -1,6 +1,6 @@
-"""Node: a whole embedded node: API, kubelet, scheduler, foreign drivers, and the real agent as a child process.
+"""Node: a whole embedded node with API, kubelet, scheduler, foreign drivers, and the real agent as a child process.
 
-In: a profile and a folder. Out: everything running, slices published, the plugin registered; and everything ended.
+In: a profile. Out: a running node whose slices are published and whose plugin is registered; after `stop`, nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dra_driver.mps.client import MpsClient, socket_path
 
 READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0
-_SOCKET_ROOM = 40  # characters of a temporary folder below which our sockets still fit
+_SOCKET_ROOM = 40  # the longest path of a temporary folder, in characters, with room for our sockets below it
 
 
 class EmbeddedNode:
-    """One node. `classes` are the DeviceClasses to create, `mig` is the agent's flag.
+    """One node. `classes` are the DeviceClasses to create, and `mig` is the agent's flag.
 
-    With a `sharing` configuration the agent is told it, and an MPS supervisor runs beside it. `command` replaces the
-    agent's command line in tests.
+    With `sharing`, a sharing configuration, the agent is started with it and an MPS supervisor runs beside the agent.
+    `command` replaces the agent's command line in tests.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class EmbeddedNode:
 
     @property
     def ledger(self) -> Path:
-        """Return the agent's ledger."""
+        """The path of the agent's ledger."""
         return self.kubelet.plugins_dir / self.driver / "ledger.db"
 
     def start(self, progress: Callable[[str], None] = lambda _: None, *, timeout_s: float = READY_SECONDS) -> None:
-        """Start everything and wait until the node is ready. Raises: NodeError saying what did not come up."""
+        """Start everything and wait until the node is ready. Raises: NodeError with what did not start."""
         progress("starting a Kubernetes API and a kubelet")
         self.api.start()
         self.api.write_kubeconfig(self._kubeconfig)
@@ -117,17 +117,17 @@ class EmbeddedNode:
         return [one for one in self.api.items(SLICES) if one["spec"]["driver"] == self.driver]
 
     def runner(self) -> ExampleRunner:
-        """Return what runs examples on this node, over HTTP. Raises: NodeError before `start`."""
+        """Return a runner for examples on this node, over HTTP. Raises: NodeError before `start`."""
         if self._kube is None:
-            raise NodeError("not-started", "the embedded node was not started")
+            raise NodeError("not-started", "the embedded node has not been started")
         scheduler = EmbeddedScheduler(self._kube, node=self.name, kubernetes=self._version)
         return ExampleRunner(self._kube, self.kubelet, scheduler, self.ledger)
 
     def stop(self) -> int:
-        """End everything and remove the folder; returns the agent's exit status."""
+        """Stop everything and remove the folder; return the agent's exit status, or the supervisor's if that is 0."""
         status = self.agent.stop()
         if self._mps:
-            with suppress(DriverError):  # of examples that were interrupted: daemons outlive their supervisor
+            with suppress(DriverError):  # stops daemons of interrupted examples, which outlive their supervisor
                 MpsClient(socket_path(self.ledger.parent)).stop_unnamed(tuple, deadline_s=_DAEMON_SECONDS)
             status = status or self._mps.stop()
         for plugin in self._foreign:
@@ -153,6 +153,6 @@ class EmbeddedNode:
 
 
 def _short_folder() -> Path:
-    """Make a temporary folder with a path short enough for unix sockets."""
+    """Create a temporary folder whose path is short enough for unix sockets."""
     usual = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="dra-", dir=usual if len(usual) < _SOCKET_ROOM else "/tmp"))  # noqa: S108

@@ -1,6 +1,6 @@
 """Hardware: what is on this node, read from sysfs, procfs and the vendor's library.
 
-Enters: folders (injectable roots) and a vendor's library. Leaves: `Facts`, frozen. The only room that touches a device.
-One folder a vendor; all of them stand behind `port.Hardware`. The hardware's answer is always re-read: nothing here
-keeps an idea of the hardware that could drift.
+In: folders (injectable roots) and a vendor's library. Out: `Facts`, frozen. This is the only room that touches a
+device. Each vendor has one folder, and all of them implement `port.Hardware`. The hardware is read again for every
+answer: nothing here keeps an idea of the hardware that could become outdated.
 """

@@ -1,4 +1,4 @@
-"""Which vendor stands behind the port on this node: `--hardware auto|nvidia|simulated:PROFILE-OR-FILE`.
+"""Which vendor implements the port on this node: `--hardware auto|nvidia|simulated:PROFILE-OR-FILE`.
 
 A vendor's folder is imported only when it is chosen.
 """
@@ -14,7 +14,7 @@ from dra_driver.model.errors import UsageError
 
 
 def roots_of(values: Mapping[str, str]) -> Roots:
-    """Return the roots that the flags name; `nvidia_driver_root_mount` is the driver root itself unless it is given."""
+    """Return the roots that the flags name. `nvidia_driver_root_mount` defaults to the driver root itself."""
     mount = values["nvidia_driver_root_mount"] or values["nvidia_driver_root"]
     return Roots(
         sys=_absolute(values["sysfs_root"]),
@@ -26,14 +26,14 @@ def roots_of(values: Mapping[str, str]) -> Roots:
 
 
 def _absolute(path: str) -> str:
-    """Make a path absolute, for a container runtime is told it; one that is stays as it is written."""
+    """Make a path absolute, because it is passed to a container runtime; an absolute path stays as it is written."""
     return os.fspath(Path(path).absolute())
 
 
 def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:
-    """Return the vendor named by `--hardware`. "auto" is the real hardware of this node.
+    """Return the vendor named by `--hardware`; "auto" means the real hardware of this node.
 
-    `state_dir` is where simulated hardware keeps what was made of it; None: in memory.
+    `state_dir` is where simulated hardware stores what changes while it runs; None keeps that in memory.
 
     Raises: UsageError("usage.hardware") for an unknown choice, InputError for a bad profile.
     """
@@ -48,6 +48,6 @@ def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None 
         return NvidiaHardware(roots)
     raise UsageError(
         "hardware",
-        f"--hardware={choice!r} is none of auto, nvidia, simulated:PROFILE-OR-FILE",
+        f"--hardware={choice!r} is not one of auto, nvidia, simulated:PROFILE-OR-FILE",
         hint="for a node without GPUs try --hardware simulated:dgx-h100",
     )

@@ -1,7 +1,7 @@
-"""Facts: what a vendor reports of a node's GPUs, frozen, and nothing guessed.
+"""Facts: what a vendor reports about a node's GPUs, frozen, with nothing guessed.
 
-An optional fact that could not be read is None and stands in `Facts.problems`; only an unreadable UUID, PCI address,
-minor or memory drops a GPU (memory that the GPU does not support reporting is None and no problem).
+An optional fact that could not be read is None and is listed in `Facts.problems`. Only an unreadable UUID, PCI address,
+minor or memory drops a GPU (where the GPU does not support reporting its memory, that is None and no problem).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Problem:
     """Something that could not be read or looks wrong. `subject` is a PCI address, a UUID or "node"."""
 
-    code: str  # stable, dotted: "hardware.gpu-lost", "hardware.fact-unreadable" …
+    code: str  # stable and dotted: "hardware.gpu-lost", "hardware.fact-unreadable" …
     subject: str
     message: str
 
@@ -22,8 +22,8 @@ class Problem:
 class PartitionFacts:
     """One MIG device that exists now (a GPU instance with one compute instance of its full size, or a part of it).
 
-    Units: memory in bytes, engines and multiprocessors as counts. `start`/`size` are the placement in the GPU's memory
-    slices (eighths on 7-slice GPUs). `gi_id`/`ci_id` are the instance ids that the driver gave.
+    Units: memory in bytes, engines and multiprocessors as counts. `start` and `size` are the placement in the GPU's
+    memory slices (eighths on 7-slice GPUs). `gi_id` and `ci_id` are the instance ids that the driver assigned.
     """
 
     uuid: str
@@ -44,10 +44,10 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One shape that a GPU can be cut into, as the vendor's library tells it.
+    """One shape in which a GPU can be partitioned, as the vendor's library reports it.
 
-    Units as in `PartitionFacts`. `slices` are compute slices, `size` memory slices, `starts` the first memory slices
-    where one may be placed; `max_instances` fit on an empty GPU.
+    Units are those of `PartitionFacts`. `slices` are compute slices, `size` is in memory slices, and `starts` are the
+    first memory slices at which an instance may be placed; `max_instances` fit on an empty GPU.
     """
 
     name: str  # "1g.10gb", "1g.10gb+me", "1g.20gb", "1g.10gb+gfx", "4g.40gb-me"
@@ -67,14 +67,14 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU. Strings are as the vendor's library gives them; versions as strict semver; units stand in the names.
+    """One GPU. Strings are as the vendor's library reports them, versions are strict semver, and names state the units.
 
-    `nvlink_domain`: `<clusterUUID>.<cliqueId>` where a fabric is reported, else a stable id of the connected component
-    of NVLink peers; None without links. `numa_node` is None when the kernel says -1.
+    `nvlink_domain` is `<clusterUUID>.<cliqueId>` where a fabric is reported, else a stable id of the connected
+    component of NVLink peers; it is None without links. `numa_node` is None when the kernel reports -1.
     """
 
     uuid: str
-    pci_address: str  # dddd:bb:dd.f, lower case
+    pci_address: str  # in the form dddd:bb:dd.f, lower case
     minor: int
     memory_bytes: int | None
     product_name: str | None = None
@@ -95,20 +95,20 @@ class GpuFacts:
     power_limit_max_w: int | None = None
     sm_clock_max_mhz: int | None = None
     partitions: tuple[PartitionFacts, ...] = ()
-    mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where not known, or where the GPU can't do MIG
-    mig_toggles_without_reset: bool = False  # Hopper and newer
+    mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where unknown, or where the GPU can't do MIG
+    mig_toggles_without_reset: bool = False  # true on Hopper and newer
     pci_id: int | None = None  # device id << 16 | vendor id: 0x233010DE
-    limits_memory: bool = False  # the driver keeps a cgroup to an amount of this GPU's memory
-    # GPU instances beside `partitions`, which nobody can use: GPU instance profile id and first memory slice.
+    limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
+    # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
     unusable: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that one discovery found. GPUs in PCI order; empty where the hardware is absent.
+    """Everything that one discovery found. GPUs are in PCI order; there are none where the hardware is absent.
 
-    `driver_version` and `cuda_driver_version` are strict semver ("580.126.20", "13.0.0").
-    `waiting_for` is what keeps the hardware from answering at all ("" when it answers): shown in Prepare errors.
+    `driver_version` and `cuda_driver_version` are strict semver ("580.126.20", "13.0.0"). `waiting_for` is what keeps
+    the hardware from answering at all ("" when it answers); errors of Prepare show it.
     """
 
     vendor: str

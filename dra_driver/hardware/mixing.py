@@ -1,6 +1,6 @@
-"""Field knowledge: drivers on which MIG and whole GPUs side by side hang.
+"""Field knowledge: drivers on which workloads hang when MIG and whole GPUs are used side by side.
 
-Pure. In: facts. Out: a problem with the remedy. Source: reports from the field; 580.65.06 mends it.
+Pure. In: facts. Out: a problem with the remedy. Source: reports from the field; 580.65.06 fixes it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def hangs_when_mixed(driver_version: str | None) -> bool:
 
 
 def mixing_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tuple[Problem, ...]:
-    """Warn where a node's GPUs are mixed on such a driver."""
+    """Return a warning if a node's GPUs are mixed on such a driver."""
     if len({gpu.mig_enabled for gpu in gpus}) < 2 or not hangs_when_mixed(driver_version):
         return ()
     text = (
-        f"some GPUs are in MIG mode and others are not: workloads hang on driver {driver_version}; "
+        f"some GPUs are in MIG mode and others are not, and workloads hang then on driver {driver_version}; "
         "install 580.65.06 or newer, or use MIG on all GPUs of this node or on none"
     )
     return (Problem(MIXED, "node", text),)

@@ -1,8 +1,10 @@
-"""The port: what every vendor must offer.
+"""The port: what every vendor must implement.
 
-`discover` is a pure read with injected roots, in a deterministic order. `fingerprint` is the cheap probe: while it
-stays the same there is no need to discover again. The edit methods look at device nodes and files only, never at the
-vendor's library: Prepare of a whole GPU makes no library call.
+`discover` is a pure read with injected roots and returns its results in a deterministic order. `fingerprint` is the
+cheap probe: while its value stays the same there is no need to discover again. The edit methods look at device nodes
+and files only, never at the vendor's library: Prepare of a whole GPU makes no library call.
+
+Deadlines are in seconds from the call. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the node's trees are seen by this process, and where the container runtime sees the same files.
+    """Where this process sees the node's trees, and where the container runtime sees the same files.
 
-    `dev`, `sys`, `proc` replace /dev, /sys, /proc. `driver` is the NVIDIA driver root as the *host* names it;
-    `driver_mount` is where this process sees that tree ("/" and "/" for a driver installed on the host).
+    `dev`, `sys` and `proc` replace /dev, /sys and /proc. `driver` is the path of the NVIDIA driver root on the *host*;
+    `driver_mount` is where this process sees that tree (both are "/" for a driver installed on the host).
     """
 
     sys: str = "/sys"
@@ -32,104 +34,114 @@ class Roots:
 
 
 class Hardware(Protocol):
-    """One vendor's hardware on this node. All methods may be called from any thread and may raise HardwareError."""
+    """One vendor's hardware on this node. Any thread may call any method, and every method may raise HardwareError."""
 
     vendor: str  # "nvidia", "simulated"
 
     def is_present(self) -> bool:
-        """Return whether a matching PCI function exists (sysfs only: no library, no driver needed)."""
+        """Return whether a matching PCI function exists (from sysfs only: this needs no library and no driver)."""
 
     def discover(self) -> Facts:
-        """Read everything. Never raises for one bad GPU: it is dropped and stands in `Facts.problems`."""
+        """Read everything and return it.
+
+        One bad GPU never makes it raise: that GPU is dropped and listed in `Facts.problems`.
+
+        Raises: HardwareError where nothing at all can be read, such as ("hardware.driver-changed", retry LATER).
+        """
 
     def fingerprint(self) -> Hashable:
-        """Return a cheap value that changes when `discover` would give something else (well below 10 ms)."""
+        """Return a value that changes when `discover` would return something else. It is cheap (well below 10 ms)."""
 
     def common_edits(self) -> Edits:
         """Return what every container with one of these devices needs: control nodes, libraries, environment."""
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Return what one device needs: its nodes, with major and minor from stat (or the driver's tables) now.
+        """Return what one device needs: its nodes, with their current major and minor from stat or the driver's tables.
 
-        Raises: HardwareError("hardware.node-missing", retry LATER) naming the node that is not there.
+        `partition` is the MIG partition of `gpu` that is meant, None for the whole GPU.
+
+        Raises: HardwareError("hardware.node-missing", retry LATER), naming the node that does not exist.
         """
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Say in plain words what the edits leave out and why (no hook binary, no libcuda …)."""
+        """Return, in plain words, what the edits leave out and why (no hook binary, no libcuda …)."""
 
     def close(self) -> None:
-        """Let go of the vendor's library and of every device node, so that the driver can be unloaded."""
+        """Release the vendor's library and every device node, so that the driver can be unloaded. Idempotent."""
 
 
 @runtime_checkable
 class ProcessLister(Protocol):
-    """Optional ability: who is running on a GPU (asked before a device of a vanished claim changes hands)."""
+    """Optional ability: list who is running on a GPU (asked before a vanished claim's device is handed out again)."""
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """List process ids on the device. Raises: HardwareError when the hardware can't tell."""
+        """Return the ids of the processes on the device. Raises: HardwareError when the hardware can't report them."""
 
 
 @runtime_checkable
 class Partitionable(Protocol):
-    """Optional ability: cut a GPU into partitions while it runs.
+    """Optional ability: divide a GPU into partitions while it runs.
 
-    `gpu` says which one by UUID and PCI address; its other facts are the vendor's own, so old or recorded ones do.
-    Calls of one GPU wait for each other, those of different GPUs do not. Everything is idempotent by reading back, so
-    a caller that was killed asks again. Every method may raise HardwareError with `hardware.gpu-lost`,
-    `hardware.not-answering` (the deadline passed: the call may still be under way) or `hardware.no-library`.
+    `gpu` identifies the GPU by UUID and PCI address; the vendor reads all its other facts itself, so old or recorded
+    facts will do. Calls for one GPU wait for each other, those for different GPUs do not. Every method is idempotent
+    because it reads the state back, so a caller that was killed can simply repeat the call. Every method may raise
+    HardwareError with `hardware.gpu-lost`, `hardware.not-answering` (the deadline passed: the call may still be under
+    way) or `hardware.no-library`.
     """
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Return the partition of `profile` at `start`, made now unless it is there already.
+        """Return the partition of `profile` at `start`, created now unless it exists already.
 
-        A GPU instance without compute instance at exactly that placement (a crash left it) is completed. Its
-        capability nodes are there on return. MIG mode is left as it is.
+        `start` is the first memory slice. A GPU instance without a compute instance at exactly that placement, which a
+        crash left, is completed. The partition's capability nodes exist on return. MIG mode is left as it is.
 
-        Raises: HardwareError("hardware.mig-off"), ("hardware.insufficient-resources", retry LATER: something
-        overlaps), ("hardware.partition-in-use", the placement holds something else in use).
+        Raises: HardwareError("hardware.mig-off"), ("hardware.insufficient-resources", retry LATER: something overlaps),
+        ("hardware.partition-in-use": the placement holds something else that is in use).
         """
 
     def destroy_partition(
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
     ) -> None:
-        """Destroy the partition with a UUID: compute instance, then GPU instance. One that is gone is fine.
+        """Destroy the partition with a UUID: the compute instance, then the GPU instance.
 
-        A GPU instance that other compute instances use is left. What is in use is waited for until the deadline.
+        It is no error if the partition is gone already. A GPU instance that other compute instances use is kept. If
+        something is in use, the call waits for it until the deadline.
 
-        `placement` (GPU instance profile id, first memory slice) says where ours stood or was being made: a GPU
-        instance there that has no compute instance (a crash came between the two) is destroyed too; a finished
-        partition there with another UUID never is. With uuid "" that is all that happens: the undo of a creation
-        that left no UUID. What fails half-way with partition-in-use needs it as well.
+        `placement` (GPU instance profile id, first memory slice) is where our partition existed or was being created: a
+        GPU instance there that has no compute instance (after a crash between the two steps) is destroyed too; a
+        finished partition there with another UUID never is. With uuid "" that is all that happens, which undoes a
+        creation that left no UUID. Pass `placement` as well when repeating a call that failed half-way with
+        partition-in-use.
 
         Raises: HardwareError("hardware.partition-in-use", retry LATER).
         """
 
     def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
-        """Switch MIG mode; nothing happens where it is so already. Minors of nodes may change.
+        """Switch MIG mode; nothing happens where it is in that state already. The minors of nodes may change.
 
         Raises: HardwareError("hardware.reset-needed", retry NEVER), ("hardware.gpu-in-use", retry LATER) and, when
         switching off with partitions left, ("hardware.partition-in-use", retry LATER).
         """
 
     def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Read anew whether MIG mode is on."""
+        """Return whether MIG mode is on, read from the hardware now."""
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Read the GPU's partitions anew; nothing while MIG mode is off."""
+        """Return the GPU's partitions, read from the hardware now; there are none while MIG mode is off."""
 
     def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Read anew which GPU instances there are beside the partitions, as `GpuFacts.unusable` has them."""
+        """Return the GPU instances beside the partitions, as in `GpuFacts.unusable`, read from the hardware now."""
 
 
 @runtime_checkable
 class MemoryLimiting(Protocol):
-    """Optional ability, of the GPUs whose facts say `limits_memory`: the driver keeps a cgroup to a limit."""
+    """Optional ability: limit a cgroup's GPU memory, on GPUs whose facts have `limits_memory`."""
 
     def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
-        """Let the processes below a cgroup (its folder's path) have `limit` bytes of a GPU's memory at most.
+        """Limit the processes below a cgroup (the path of its folder) to `limit` bytes of a GPU's memory.
 
-        None takes the limit away. It goes with the cgroup, and holds for memory that is asked for from now on. A cgroup
-        that is gone is fine.
+        None removes the limit. The limit disappears with the cgroup, and applies to memory that is allocated from now
+        on. It is no error if the cgroup is gone. Setting the same limit again is harmless.
 
         Raises: HardwareError("hardware.memory-limit-unsupported", retry NEVER), ("hardware.no-permission", retry
         NEVER), ("hardware.not-answering"), ("hardware.gpu-lost", retry LATER).
@@ -138,29 +150,29 @@ class MemoryLimiting(Protocol):
 
 @runtime_checkable
 class Shareable(Protocol):
-    """Optional ability: the settings of a device on which sharing rests.
+    """Optional ability: the settings of a device on which sharing depends.
 
-    Both are of this boot only: a reboot, or a driver that is loaded anew, brings back the defaults. Every method may
-    raise HardwareError, with `hardware.not-answering` when the deadline passed.
+    Both settings last for this boot only: a reboot, or a driver that is loaded again, restores the defaults. Every
+    method may raise HardwareError, with `hardware.not-answering` when the deadline passed.
     """
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
-        """Read the compute mode of a GPU or a MIG device.
+        """Return the compute mode of a GPU or a MIG device.
 
-        Raises: HardwareError("hardware.compute-mode-unsupported", retry NEVER) where it has none.
+        Raises: HardwareError("hardware.compute-mode-unsupported", retry NEVER) where the device has none.
         """
 
     def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode of a GPU or a MIG device.
+        """Set the compute mode of a GPU or a MIG device. Idempotent.
 
         Raises: HardwareError("hardware.compute-mode-unsupported"), ("hardware.no-permission"), both retry NEVER.
         """
 
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
-        """Read how long the time slices of a GPU are; None where that can't be told."""
+        """Return how long the time slices of a GPU are, or None where that is not known."""
 
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
-        """Set how long the time slices of a GPU are.
+        """Set how long the time slices of a GPU are. Idempotent.
 
         Raises: HardwareError("hardware.time-slice-unsupported", retry NEVER) for a GPU without that setting.
         """

@@ -1,5 +1,5 @@
-"""Inventory: the devices that this node offers, as names, attributes, capacities. Pure.
+"""Inventory: the devices that this node offers, as names, attributes and capacities. Pure.
 
-Enters: `Facts`. Leaves: `Inventory` of `Device`s. `attributes.py` is the one table of every published name. Knows
-nothing of slices, claims or CDI.
+In: `Facts`. Out: an `Inventory` of `Device`s. `attributes.py` is the one table of every published name. Nothing here
+knows about slices, claims or CDI.
 """

@@ -1,9 +1,9 @@
 """The one table of every attribute and capacity that we publish.
 
-In: what a vendor found of one device. Out: its value by published name; nothing else in the code spells such a name.
-Names, kinds and values of NVIDIA's driver come first and unchanged, so that device classes and claims written for it
-work as they are; then ours, by rank, while the API's limit of 32 leaves room. Which names a device type carries is
-decided here once, not per device: a fact that is not known is left out, and nothing moves up into its place.
+In: what a vendor found out about one device. Out: its values by published name; no other code spells such a name. The
+names, kinds and values of NVIDIA's driver come first and unchanged, so that device classes and claims written for it
+work as they are; then come our own, by rank, while the API's limit of 32 leaves room. Which names a device type carries
+is decided here once, not per device: an unknown fact is left out, and nothing moves up into its place.
 
 Never published: anything that changes because a claim was prepared (MIG mode, compute mode, current clocks or limits).
 `docs/attributes.md` is generated from this table.
@@ -28,7 +28,7 @@ ALL = (DeviceType.GPU, DeviceType.MIG, *SHARE)
 
 MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"
-MEMORY_SLICES_TABLED = 8  # memory slices of a GPU with seven compute slices; room for as many is kept
+MEMORY_SLICES_TABLED = 8  # a GPU with seven compute slices has eight memory slices; room is reserved for that many
 
 _FAMILIES = {
     "kepler",
@@ -45,17 +45,17 @@ _FAMILIES = {
 
 
 class ValueKind(enum.StrEnum):
-    """How the API types a value."""
+    """The type that the API gives a value."""
 
     STRING = "string"
     BOOL = "bool"
     INT = "int"
     VERSION = "version"
-    QUANTITY = "quantity"  # a capacity; all others are attributes
+    QUANTITY = "quantity"  # a capacity; all other kinds are attributes
 
 
 class Owner(enum.StrEnum):
-    """Who gave a name its meaning."""
+    """Who defined what a name means."""
 
     KUBERNETES = "Kubernetes"
     NVIDIA = "NVIDIA"
@@ -64,7 +64,7 @@ class Owner(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of one device: its GPU, its partition if it is one, the node's driver, and how it is shared."""
+    """What is known about one device: its GPU, its partition if it is one, the node's driver, and how it is shared."""
 
     gpu: GpuFacts
     partition: PartitionFacts | None
@@ -86,9 +86,9 @@ Fact = str | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One row: a published name, what it means, who carries it, and how its value is read (None: not known).
+    """One row: a published name, what it means, which devices carry it, and how its value is read (None: not known).
 
-    `rank` orders ours (1 first); 0 stands for the names that always come first.
+    `rank` orders our own names (1 comes first); 0 is for the names that always come before them.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _uuid(found: Found) -> Fact:
 def _of_share(field: str) -> Callable[[Found], Fact]:
     def read(found: Found) -> Fact:
         value: Fact = getattr(found.share, field, None)
-        return str(value) if isinstance(value, str) else value  # the text of an enumeration
+        return str(value) if isinstance(value, str) else value  # an enumeration is published as its text
 
     return read
 
@@ -131,9 +131,10 @@ def _strategy(found: Found) -> Fact:
 
 
 def family(gpu: GpuFacts) -> str | None:
-    """Name the GPU's family in the words of GPU feature discovery; None where it has no word for it.
+    """Return the GPU's family as GPU feature discovery names it, or None where it has no name for it.
 
-    Source: label nvidia.com/gpu.family, which goes by compute capability; the architecture says the same and more.
+    Source: label nvidia.com/gpu.family, which is derived from the compute capability; the architecture determines the
+    same families and more.
     """
     word = (gpu.architecture or "").lower().replace(" ", "-")
     if word in _FAMILIES:
@@ -152,7 +153,8 @@ def family(gpu: GpuFacts) -> str | None:
 def label_product(product_name: str | None) -> str | None:
     """Return a product name as GPU feature discovery writes it into a label: `NVIDIA-H100-80GB-HBM3`.
 
-    Source: label nvidia.com/gpu.product: other characters than letters, digits, `-_.` go, blanks become dashes.
+    Source: label nvidia.com/gpu.product: characters other than letters, digits and `-_.` are dropped, blanks become
+    dashes.
     """
     if product_name is None:
         return None
@@ -165,26 +167,30 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "type",
         ValueKind.STRING,
-        "What the device is: `gpu` or `mig`, whole; `gpu-share` or `mig-share`, to be shared with others.",
+        "What the device is: `gpu` or `mig` for a whole one; `gpu-share` or `mig-share` for one shared with others.",
         ALL,
         lambda f: f.type.value,
     ),
     Published(
         "uuid",
         ValueKind.STRING,
-        "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare makes it); of a share, that of "
-        "the device that is shared.",
+        "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare creates it); a share has that of "
+        "the shared device.",
         ALL,
         _uuid,
     ),
     Published(
-        "parentUUID", ValueKind.STRING, "UUID of the GPU that the partition or share is of.", PART, lambda f: f.gpu.uuid
+        "parentUUID",
+        ValueKind.STRING,
+        "UUID of the GPU that the partition or share belongs to.",
+        PART,
+        lambda f: f.gpu.uuid,
     ),
     Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, _of_partition("profile")),
     Published(
         "productName",
         ValueKind.STRING,
-        "Product name as the driver gives it, such as `NVIDIA H100 80GB HBM3`.",
+        "Product name as the driver reports it, such as `NVIDIA H100 80GB HBM3`.",
         ALL,
         lambda f: f.gpu.product_name,
     ),
@@ -223,7 +229,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         STANDARD + "pciBusID",
         ValueKind.STRING,
-        "PCI address of the GPU, `dddd:bb:dd.f`.",
+        "PCI address of the GPU, in the form `dddd:bb:dd.f`.",
         ALL,
         lambda f: f.gpu.pci_address,
         owner=Owner.KUBERNETES,
@@ -231,7 +237,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         STANDARD + "pcieRoot",
         ValueKind.STRING,
-        "PCIe root complex above the GPU, `pci0000:64`; equal for devices below one root.",
+        "PCIe root complex above the GPU, such as `pci0000:64`; equal for devices below the same root.",
         ALL,
         lambda f: f.gpu.pcie_root,
         owner=Owner.KUBERNETES,
@@ -239,7 +245,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         STANDARD + "numaNode",
         ValueKind.INT,
-        "NUMA node of the GPU; absent where the kernel knows none.",
+        "NUMA node of the GPU; absent where the kernel reports none.",
         ALL,
         lambda f: f.gpu.numa_node,
         owner=Owner.KUBERNETES,
@@ -263,7 +269,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "replicaIndex",
         ValueKind.INT,
-        "Which replica this is, from 0; absent where one device is allocated many times.",
+        "Number of this replica, from 0; absent where one device is allocated many times.",
         SHARE,
         _of_share("index"),
         owner=Owner.OURS,
@@ -297,8 +303,8 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "nvlinkDomain",
         ValueKind.STRING,
-        "GPUs with one value reach each other over NVLink: `<clusterUUID>.<cliqueId>` of the fabric, else an id of the "
-        "connected group in this node. Absent without links.",
+        "GPUs with the same value reach each other over NVLink. It is the `<clusterUUID>.<cliqueId>` of the fabric, or "
+        "else an id of the connected group in this node. Absent without links.",
         ALL,
         lambda f: f.gpu.nvlink_domain,
         owner=Owner.OURS,
@@ -326,7 +332,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "migCapable",
         ValueKind.BOOL,
-        "Whether the GPU can be cut into MIG partitions (not whether it is).",
+        "Whether the GPU can be partitioned with MIG (not whether it is).",
         GPU,
         lambda f: f.gpu.mig_capable,
         owner=Owner.OURS,
@@ -335,7 +341,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "eccEnabled",
         ValueKind.BOOL,
-        "Whether memory is ECC protected since the last boot.",
+        "Whether the memory has been protected by ECC since the last boot.",
         GPU,
         lambda f: f.gpu.ecc_enabled,
         owner=Owner.OURS,
@@ -365,7 +371,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "labelProduct",
         ValueKind.STRING,
-        "Product as GPU feature discovery writes it into a node label: `NVIDIA-H100-80GB-HBM3`.",
+        "Product as GPU feature discovery writes it into a node label, such as `NVIDIA-H100-80GB-HBM3`.",
         GPU,
         lambda f: label_product(f.gpu.product_name),
         owner=Owner.OURS,
@@ -394,7 +400,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "smClockMax",
         ValueKind.INT,
-        "Highest clock of the multiprocessors (not the clock now).",
+        "Highest clock of the multiprocessors (not the current clock).",
         GPU,
         lambda f: f.gpu.sm_clock_max_mhz,
         unit="MHz",
@@ -407,7 +413,7 @@ CAPACITIES: tuple[Published, ...] = (
     Published(
         MEMORY,
         ValueKind.QUANTITY,
-        "Memory of the device; of a replica, its part. Absent on GPUs that share the host's memory and report none.",
+        "Memory of the device, or of a replica its part. Absent on GPUs that share the host's memory and report none.",
         ALL,
         _memory,
         unit="bytes",
@@ -415,7 +421,7 @@ CAPACITIES: tuple[Published, ...] = (
     Published(
         SHARES,
         ValueKind.QUANTITY,
-        "Shares that a device has which is allocated many times; each takes one.",
+        "Shares of a device that can be allocated many times; each allocation takes one.",
         SHARE,
         lambda _: None,
         owner=Owner.OURS,
@@ -423,7 +429,7 @@ CAPACITIES: tuple[Published, ...] = (
     Published(
         COMPUTE,
         ValueKind.QUANTITY,
-        "Percent of the multiprocessors; a share takes as many as its claim asks for.",
+        "Percent of the multiprocessors; a share takes as many as its claim requests.",
         SHARE,
         lambda _: None,
         unit="percent",
@@ -451,7 +457,8 @@ MEMORY_SLICES = Published(
 def names_of(device_type: DeviceType) -> tuple[Published, ...]:
     """Return the rows that devices of a type carry, in the order of the table.
 
-    All names that have no rank, room for the memory slices of a partition, then ours by rank while there is room.
+    These are all names without a rank and then, with room kept for the memory slices of a partition, as many of our own
+    by rank as fit.
 
     Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
     """

@@ -1,12 +1,12 @@
 """Build: facts in, devices out.
 
-Pure and total: any facts give an inventory, and what can't be published is left out and stands in its problems.
-The order of devices is that of their names; the same facts give the same inventory.
+Pure and total: any facts yield an inventory, and what can't be published is left out and listed in its problems.
+Devices are ordered by name; the same facts yield the same inventory.
 
-A GPU in MIG mode is not published as a whole GPU: its partitions are, and without partitions nothing is. One that
-Prepare may cut is published whole and as every placement, whatever of it exists now (`partitions`). A device that a
-rule shares is published as one that may be allocated many times, with its replicas, or itself, for servers that would
-not do that (`sharing`).
+A GPU in MIG mode is not published as a whole GPU: its partitions are, and a GPU in MIG mode without partitions is not
+published at all. A GPU that Prepare may partition is published whole and as every placement, whichever partitions exist
+now (`partitions`). A device that a rule shares is published as one that may be allocated many times and, for servers
+that do not support that, as its replicas or as itself (`sharing`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb": one of several compute instances of a GPU instance
+_SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of several compute instances of a GPU instance
 
 
 def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRules = NOTHING_SHARED) -> Inventory:
-    """Return the devices that these facts are published as, with every problem found on the way."""
+    """Return the devices that these facts are published as, with every problem found on the way.
+
+    Never raises for facts that can't be published: those become problems. The same arguments yield the same inventory.
+    """
     collected = _Collected(facts, policy, sharing)
     counter_sets = {}
     for gpu in facts.gpus:
@@ -55,7 +58,7 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
 
 
 class _Collected:
-    """Devices and problems found so far."""
+    """The devices and problems found so far."""
 
     def __init__(self, facts: Facts, policy: MigPolicy, sharing: SharingRules) -> None:
         self._facts, self._policy = facts, policy
@@ -70,7 +73,7 @@ class _Collected:
         self.sharer.choose(facts.gpus, self._standing)
 
     def cuts_on_demand(self, gpu: GpuFacts) -> tuple[Cut, ...]:
-        """Return the placements that a GPU is offered as; none where Prepare does not cut it, or where it is shared."""
+        """Return the placements that a GPU is offered as; none where Prepare does not partition it or it is shared."""
         if not partitions.is_dynamic(gpu, self._policy) or self.sharer.is_shared_whole(gpu):
             return ()
         cuts = partitions.cuts_of(gpu, with_all=self._policy.with_all)
@@ -79,7 +82,7 @@ class _Collected:
         return cuts + tuple(cut for name, cut in self._held[gpu].items() if name not in known)
 
     def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
-        """Add a GPU that Prepare may cut: whole, and every placement."""
+        """Add a GPU that Prepare may partition: the whole GPU and every placement."""
         shared = partitions.counter_set_name(gpu)
         if partitions.whole_is_offered(gpu):
             whole = self._make(names.gpu_name(gpu.pci_address), gpu, None)
@@ -91,7 +94,7 @@ class _Collected:
             self._add(self.devices, replace(device, counter_set=shared, counters=partitions.counters_of_cut(cut)))
 
     def add_standing(self, gpu: GpuFacts, offered: dict[str, Device]) -> None:
-        """Add a GPU as it stands, and the partitions that claims hold; what a rule shares, as shares."""
+        """Add a GPU as it is now and the partitions that claims hold; what a rule shares is added as shares."""
         for device in self._standing[gpu]:
             offer = self.sharer.offer(device)
             for one in offer.devices:
@@ -113,7 +116,7 @@ class _Collected:
             if _SHARES_AN_INSTANCE.match(partition.profile):
                 name += f"-{partition.ci_id}"
             elif owner.owns(gpu, partition):
-                continue  # of a claim that holds it (below), or about to be destroyed
+                continue  # either a claim holds it (added below), or it is about to be destroyed
             standing.add(name)
             yield self._make(name, gpu, partition)
         for name, cut in held.items():
@@ -136,7 +139,7 @@ class _Collected:
 
     def _add(self, devices: dict[str, Device], device: Device) -> None:
         if not names.is_dns_label(device.name):
-            self._refuse("name-invalid", device, f"{device.name!r} can't name a device")
+            self._refuse("name-invalid", device, f"{device.name!r} is not a valid device name")
         elif device.name in devices:
             self._refuse("name-taken", device, f"another device is already named {device.name}")
         else:
@@ -147,7 +150,7 @@ class _Collected:
 
 
 def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
-    """Return the placements of a GPU that claims hold, by name: any that the GPU knows, whatever is usually offered."""
+    """Return, by name, the placements of a GPU that claims hold, including those that are not usually offered."""
     if not policy.ownership.held:
         return {}
     cuts = {partitions.cut_name(gpu, cut): cut for cut in partitions.cuts_of(gpu, with_all=True)}
@@ -176,7 +179,7 @@ def _device(name: str, found: Found, problems: list[Problem], *, has_slices: boo
 
 
 def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, taken: int) -> str:
-    """Add a capacity of 1 for each memory slice while there is room; say what did not fit."""
+    """Add a capacity of 1 for each memory slice while there is room, and return what did not fit ("": nothing)."""
     if partition.start < 0:
         return f"{MEMORY_SLICE}s are left out: the partition starts at slice {partition.start}"
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - taken
@@ -184,11 +187,11 @@ def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, take
     capacity.update({f"{MEMORY_SLICE}{index}": 1 for index in slices[:room]})
     if len(slices) <= room:
         return ""
-    return f"{MEMORY_SLICE}{slices[room]} and above are left out: a device has room for 32 values"
+    return f"{MEMORY_SLICE}{slices[room]} and above are left out: a device can only have 32 values"
 
 
 def _unfit(kind: ValueKind, value: Fact) -> str:
-    """Return why the API server would refuse a value, "" if it would not.
+    """Return why the API server would refuse a value, or "" if it would accept it.
 
     Source: Kubernetes API resource/v1 DeviceAttribute, DeviceCapacity.
     """
@@ -212,7 +215,7 @@ def _unfit_text(kind: ValueKind, text: str) -> str:
     if not text:
         return "it is empty"
     if size > limits.ATTRIBUTE_STRING_BYTES:
-        return f"{text!r} has {size} bytes, {limits.ATTRIBUTE_STRING_BYTES} are allowed"
+        return f"{text!r} has {size} bytes; at most {limits.ATTRIBUTE_STRING_BYTES} are allowed"
     if kind is ValueKind.VERSION:
         try:
             Semver.parse(text)

@@ -1,4 +1,4 @@
-"""Device and Inventory: our nouns between hardware and everything that uses it."""
+"""Device and Inventory: what lies between the hardware and everything that uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, Ten
 
 
 class DeviceType(enum.StrEnum):
-    """Value of the attribute `type`; device classes and opaque configs choose by it."""
+    """Value of the attribute `type`, by which device classes and opaque configs select."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -22,24 +22,24 @@ class DeviceType(enum.StrEnum):
 
     @property
     def undivided(self) -> DeviceType:
-        """Return the type of the device that shares of this type are shares of; an undivided device's is its own."""
+        """Return the type of the device that shares of this type belong to; an undivided type returns itself."""
         return {DeviceType.GPU_SHARE: DeviceType.GPU, DeviceType.MIG_SHARE: DeviceType.MIG}.get(self, self)
 
 
 AttributeValue = bool | int | str | tuple[str, str]
-"""A published value: bool, int or string as they are; ("version", "9.0.0") for a semver."""
+"""A published value: a bool, int or string as it is, or a pair such as ("version", "9.0.0") for a semver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A partition that Prepare makes: a profile of the GPU at a first memory slice."""
+    """A partition that Prepare creates: a profile of the GPU at a first memory slice."""
 
     profile: MigProfile
     start: int
 
     @property
     def slices(self) -> range:
-        """Return the memory slices that it covers."""
+        """Return the memory slices that the partition covers."""
         return range(self.start, self.start + self.profile.size)
 
     def is_at(self, partition: PartitionFacts) -> bool:
@@ -50,24 +50,24 @@ class Cut:
 class ShareMode(enum.StrEnum):
     """What the shares of a device are counted in."""
 
-    REPLICAS = "replicas"  # so many, all alike
-    MEMORY = "memory"  # as much memory as is asked for
-    COMPUTE = "compute"  # as many percent of the multiprocessors as are asked for
+    REPLICAS = "replicas"  # a fixed number of equal shares
+    MEMORY = "memory"  # as much memory as the claim requests
+    COMPUTE = "compute"  # as many percent of the multiprocessors as the claim requests
 
 
 class Enforcement(enum.StrEnum):
     """What keeps a tenant within its share."""
 
     NONE = "none"  # nothing
-    COOPERATIVE = "cooperative"  # limits that the tenant's own environment carries
-    HARD = "hard"  # the driver refuses more memory
+    COOPERATIVE = "cooperative"  # limits in the tenant's own environment
+    HARD = "hard"  # the driver refuses to allocate more memory
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """That a device is (a part of) a shared one.
+    """How a published device takes part in sharing a physical one.
 
-    `parent` is the stable name of the device that is shared: `index` counts the replicas that are published in its
+    `parent` is the stable name of the device that is shared; `index` numbers the replicas that are published in its
     place, from 0. Without an index the published device is the parent itself, under its own name, and may be allocated
     many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits. With
     `is_hard` the driver keeps each pod to its shares' memory. `tenant` is the namespace whose claims alone may have it;
@@ -84,12 +84,12 @@ class Share:
 
     @property
     def strategy(self) -> Strategy | None:
-        """Name how the device is shared; None where nothing is set up."""
+        """Return how the device is shared, or None where nothing is set up."""
         return None if self.settings is None else strategy_of(self.settings)
 
     @property
     def enforcement(self) -> Enforcement:
-        """Return what keeps tenants within their shares. MPS trusts what the tenant's environment says."""
+        """Return what keeps tenants within their shares. MPS relies on settings in the tenant's environment."""
         if self.is_hard:
             return Enforcement.HARD
         return Enforcement.COOPERATIVE if isinstance(self.settings, MpsSettings) else Enforcement.NONE
@@ -99,8 +99,9 @@ class Share:
 class RequestPolicy:
     """How much of a capacity one share takes, in the capacity's base unit.
 
-    `default` where nothing is asked. With a `minimum` what is asked is raised to it and rounded up by `step` to at most
-    `maximum`; `values` are the only amounts there are. With neither what is asked is taken as it is.
+    `default` applies where a claim requests no amount. With a `minimum`, the requested amount is raised to it and
+    rounded up by `step` to at most `maximum`; with `values`, only those amounts exist. With neither, the requested
+    amount is taken as it is.
     """
 
     default: int
@@ -114,11 +115,12 @@ class RequestPolicy:
 class Device:
     """One device as published.
 
-    `attributes` and `capacity` are keyed by published name (own-domain names without a domain). A version attribute is
-    the pair ("version", text). Capacities are integers in base units (bytes, counts). `gpu` and `partition` are the
-    facts behind it: what Prepare asks the hardware port about. A device with a `cut` is a partition that Prepare makes;
-    its `partition` is None unless it exists now. `counters` is what it consumes of its `counter_set`, "" for none. A
-    device with `policies`, one for each of its capacities, may be allocated many times.
+    `attributes` and `capacity` are keyed by published name (names of our own domain without the domain). A version
+    attribute is the pair ("version", text). Capacities are integers in base units (bytes, counts). `gpu` and
+    `partition` are the facts behind the device, about which Prepare asks the hardware port. A device with a `cut` is a
+    partition that Prepare creates; its `partition` is None unless it exists now. `counters` is what the device consumes
+    of its `counter_set`, "" for none. A device with `policies`, one for each of its capacities, may be allocated many
+    times.
     """
 
     name: str
@@ -134,8 +136,13 @@ class Device:
     policies: Mapping[str, RequestPolicy] = field(default_factory=dict)
 
     @property
+    def uuid(self) -> str:
+        """Return the partition's UUID; the GPU's for a GPU, and for a partition that does not exist now."""
+        return self.partition.uuid if self.partition else self.gpu.uuid
+
+    @property
     def shared_name(self) -> str:
-        """Return the name of the physical device: the parent's for a replica, its own for any other."""
+        """Return the name of the physical device: that of the parent for a replica, the device's own otherwise."""
         return self.share.parent if self.share else self.name
 
 
@@ -143,12 +150,12 @@ class Device:
 class Inventory:
     """Everything that this node offers now, in name order, and what could not be offered.
 
-    `counter_sets` is what devices that overlap share, by name of set and counter. `plain` is what is offered in place
-    of `devices` to a scheduler that does not count: nothing in it overlaps. `instead` is what is offered in place of a
-    device that may be allocated many times, by its name, to a scheduler that would not do that: replicas, or the whole
-    device. `hidden` are devices that are not offered, but may stand in the allocation of a claim. `waits_for_claims`
-    says that some device is offered otherwise once claims let go of it. `waiting_for` is non-empty while the hardware
-    does not answer at all.
+    `counter_sets` is what overlapping devices share, by name of set and counter. `plain` is what is offered in place of
+    `devices` to a scheduler that does not count; nothing in it overlaps. `instead` maps the name of a device that may
+    be allocated many times to what a scheduler without support for that is offered in its place: replicas, or the whole
+    device. `hidden` are devices that are not offered but may appear in the allocation of a claim. `waits_for_claims` is
+    true where some device will be offered in another form once claims release it. `waiting_for` is non-empty while the
+    hardware does not answer at all.
     """
 
     devices: tuple[Device, ...] = ()
@@ -163,20 +170,20 @@ class Inventory:
 
     @cached_property
     def by_name(self) -> Mapping[str, Device]:
-        """Look devices up by name: all that a claim may have been allocated, in the form that is offered first."""
+        """Return all devices that a claim may have been allocated, by name, each in the form that is offered first."""
         return MappingProxyType({name: forms[0] for name, forms in self._forms.items()})
 
     def find(self, name: str, share_id: str | None) -> Device | None:
-        """Find a device of an allocation, in the form in which it was allocated.
+        """Return a device of an allocation in the form in which it was allocated, or None if there is none.
 
-        One that may be allocated many times is allocated with a share ID, any other without; one that was given away
-        whole stays so whatever is offered now.
+        A device that may be allocated many times is allocated with a share ID, any other without one; a device that was
+        allocated whole stays whole, whatever is offered now.
         """
         forms = self._forms.get(name, ())
         return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
 
     def offered(self, *, with_shares: bool) -> tuple[Device, ...]:
-        """Return what is offered to a server that keeps that devices may be allocated many times, or does not."""
+        """Return what is offered to an API server, given whether it supports allocating a device many times."""
         if with_shares:
             return self.devices
         return tuple(one for d in self.devices for one in (self.instead.get(d.name, ()) if d.policies else (d,)))

@@ -1,6 +1,6 @@
-"""Reference: the table of published names as a page for people (`docs/attributes.md`).
+"""Reference: the table of published names as a page for users (`docs/attributes.md`).
 
-In: the table. Out: Markdown on standard output, by `make docs`. A test keeps page and table the same.
+In: the table. Out: Markdown on standard output, by `make docs`. A test checks that page and table agree.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ A name without a domain belongs to the driver's own domain, `gpu.nvidia.com`. In
     device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0
     device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan(semver("570.0.0"))
 
-A value that is not known is left out. A selector that reads a name which a device lacks fails, and the scheduler then
-gives up on the whole claim, so ask first where a name can be absent:
+An unknown value is left out. A selector that reads a name that a device lacks fails, and the scheduler then
+gives up on the whole claim. Where a name can be absent, make it optional:
 
     device.attributes["gpu.nvidia.com"].?nvlinkCount.orValue(0) >= 12
 
@@ -43,10 +43,10 @@ LIMITS = """\
 ## Limits
 
 A device has room for 32 attributes and capacities together. Names of NVIDIA's driver and of Kubernetes come first, then
-those of sharing; the others of ours follow by rank while there is room, the same ones for all devices of a type. Whole
+those of sharing; the rest of our own follow by rank while there is room, the same ones for all devices of a type. Whole
 GPUs carry up to {gpu} values, partitions up to {mig} and {slices} memory slices, shares of them up to {gpu_share} and
 {mig_share}. A partition of more memory slices than that leaves out the highest, and a text of more than 64 bytes is
-left out; both are said among the problems of `dra-driver devices`.
+left out; both are listed among the problems of `dra-driver devices`.
 """
 
 
@@ -78,7 +78,7 @@ def _table(title: str, rows: Iterable[Published]) -> str:
 
 
 def _carriers(row: Published) -> str:
-    """Name the types of devices that carry a row: a share has less room than a whole device."""
+    """Return the types of devices that carry a row. A share has room for fewer names than a whole device."""
     types = row.types if row is MEMORY_SLICES else [kind for kind in DeviceType if row in ROWS[kind]]
     return "all" if len(types) == len(DeviceType) else ", ".join(types)
 

@@ -1,10 +1,10 @@
-"""Wire form of a device: what stands in `spec.devices` of a ResourceSlice.
+"""Wire form of a device: an entry of `spec.devices` of a ResourceSlice.
 
-In: a `Device`. Out: a plain dict as the API server gives it back (quantities in canonical text), so that what we want
-and what is stored can be compared as they are. Taints are added by who knows them.
+In: a `Device`. Out: a plain dict in the form in which the API server returns it (quantities in canonical text), so that
+the desired and the stored state can be compared directly. Taints are added by their own code.
 
-The parts of a dict that are the same in many devices are the same object: 200 placements have 26 shapes between them,
-and hardly any value of their own (2 MiB). So a wire is a value: who wants another one makes another one.
+Parts that are the same in many devices are the same object: 200 placements have 26 shapes between them and hardly any
+value of their own (2 MiB). A wire dict must therefore never be modified: a caller that wants another one makes a copy.
 
 Source: Kubernetes API resource/v1 Device, DeviceAttribute, DeviceCapacity.
 """
@@ -18,12 +18,12 @@ from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import DeviceWire, Wire
 
-_IN_BYTES = frozenset({"memory"})  # as a capacity and as a counter
-_SHAPES, _VALUES = 256, 4096  # remembered; more are made again
+_IN_BYTES = frozenset({"memory"})  # this name is used for a capacity and for a counter
+_SHAPES, _VALUES = 256, 4096  # sizes of the caches; what does not fit is computed again
 
 
 def device_wire(device: Device) -> DeviceWire:
-    """Return the device as the API takes it.
+    """Return the device in the form that the API accepts.
 
     >>> from dra_driver.hardware.facts import GpuFacts
     >>> from dra_driver.inventory.device import DeviceType
@@ -47,7 +47,7 @@ def device_wire(device: Device) -> DeviceWire:
 
 
 def counter_set_wire(name: str, counters: Mapping[str, int]) -> Wire:
-    """Return a set of shared counters as the API takes it.
+    """Return a set of shared counters in the form that the API accepts.
 
     >>> counter_set_wire("gpu-a", {"memory-slice-0": 1})
     {'name': 'gpu-a', 'counters': {'memory-slice-0': {'value': '1'}}}
@@ -70,7 +70,7 @@ def _policy_wire(name: str, policy: RequestPolicy) -> Wire:
     return wire
 
 
-@lru_cache(_VALUES, typed=True)  # True is not 1 here
+@lru_cache(_VALUES, typed=True)  # typed, because True and 1 are different values here
 def attribute_wire(value: AttributeValue) -> Wire:
     """Return one attribute value under the key of its type.
 
@@ -80,16 +80,16 @@ def attribute_wire(value: AttributeValue) -> Wire:
     if isinstance(value, tuple):
         kind, text = value
         return {kind: text}
-    if isinstance(value, bool):  # before int: a bool is one
+    if isinstance(value, bool):  # checked before int, because a bool is an int
         return {"bool": value}
     return {"int": value} if isinstance(value, int) else {"string": value}
 
 
 @lru_cache(_VALUES)
 def quantity_text(name: str, value: int) -> str:
-    """Write a capacity as the server writes it: bytes with binary suffixes, counts with decimal ones.
+    """Return a capacity as the server writes it: bytes with binary suffixes, counts with decimal ones.
 
-    A number of bytes that no binary suffix divides is read back as a plain decimal, so it is written as one.
+    The server returns a number of bytes that no binary suffix divides as a plain decimal, so it is written as one.
 
     >>> quantity_text("memory", 81559 << 20), quantity_text("multiprocessors", 132), quantity_text("memory", 125000)
     ('81559Mi', '132', '125k')

@@ -1,4 +1,4 @@
-"""Answers: an HTTP answer of the API server as a wire object, or as the one error that the rest of the house knows.
+"""Turn an HTTP answer of the API server into a wire object, or into an `ApiError`, the only error that callers handle.
 
 Source: Kubernetes API conventions, "HTTP Status codes" and the Status object.
 """
@@ -11,11 +11,11 @@ from typing import Any
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
-# Status -> (code, whether the same request can succeed later, what to do).
+# HTTP status -> (code, whether the same request can succeed later, what to do).
 _CODES: dict[int, tuple[str, Retry, str]] = {
     400: ("bad-request", Retry.NEVER, ""),
-    401: ("unauthorized", Retry.LATER, "the token is not accepted: look at the ServiceAccount or the kubeconfig"),
-    403: ("forbidden", Retry.LATER, "look at the RBAC rules and admission policies for this driver's ServiceAccount"),
+    401: ("unauthorized", Retry.LATER, "the token is not accepted: check the ServiceAccount or the kubeconfig"),
+    403: ("forbidden", Retry.LATER, "check the RBAC rules and admission policies for this driver's ServiceAccount"),
     404: ("not-found", Retry.LATER, ""),
     408: ("timeout", Retry.NOW, ""),
     409: ("conflict", Retry.NOW, ""),
@@ -24,21 +24,24 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     422: ("invalid", Retry.NEVER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
-# A 404 that is no Status object says nothing of the object: a server without the group answers so, and a proxy.
-_NOT_SERVED = ("not-served", Retry.NOW, "look at the server's address; resource.k8s.io/v1 is served from 1.34 on")
-NOT_FOUND = "api.not-found"  # the server knows of no such object
+# A 404 without a Status object says nothing about the object: a server that lacks the API group sends one, or a proxy.
+_NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8s.io/v1 is served from 1.34 on")
+NOT_FOUND = "api.not-found"  # the server has no such object
 _MESSAGE_CHARS = 500
-_WAIT_MOST_SECONDS = 300  # whoever asks for more is no API server: nobody publishes or prepares meanwhile
+_WAIT_MOST_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
 _DIGITS = 9
 
 
 def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str) -> Wire:
-    """Return the object of an answer. Raises: ApiError for any status but success, or a body that is no JSON object."""
+    """Return the object of an answer.
+
+    Raises: ApiError for any status but success, or for a body that is not a JSON object.
+    """
     try:
         answer = parse(body)
     except ValueError as err:
         if status < 300:
-            raise bad_answer(f"{method} {path}: the answer ({status}) is no JSON object: {err}", status) from err
+            raise bad_answer(f"{method} {path}: the answer ({status}) is not a JSON object: {err}", status) from err
         answer = None
     if not 200 <= status < 300:
         raise refusal(status, answer, retry_after, method=method, path=path)
@@ -48,7 +51,7 @@ def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str
 
 
 def parse(body: bytes) -> Any:
-    """Read JSON. Raises: ValueError, also for what is nested too deeply, and for numbers that JSON does not have."""
+    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN and infinities."""
     try:
         return _DECODER.decode(body.decode())
     except RecursionError:
@@ -56,12 +59,12 @@ def parse(body: bytes) -> Any:
 
 
 def bad_answer(message: str, status: int = 0) -> ApiError:
-    """Return the error for an answer that is not what the API promises."""
+    """Return the error for an answer that breaks the API's promises."""
     return ApiError("bad-answer", message[:_MESSAGE_CHARS], status=status, retry=Retry.NOW)
 
 
 def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: str) -> ApiError:
-    """Make the error for a refusing answer; `answer` is its decoded body, a Status object if the server is healthy."""
+    """Return the error for a refused request; `answer` is its decoded body, a Status object from a healthy server."""
     fallback = ("unavailable", Retry.NOW, "") if status >= 500 else ("refused", Retry.NEVER, "")
     code, retry, hint = _CODES.get(status, fallback)
     body = answer if isinstance(answer, dict) else {}
@@ -82,7 +85,7 @@ def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: st
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -99,7 +102,7 @@ def _continue_token(body: Wire) -> str:
 
 
 def _seconds(retry_after: str, body: Wire) -> float:
-    """Read how long the server asks us to wait: the header, else the Status object's details."""
+    """Return how many seconds the server asks us to wait: the header, else the Status object's details."""
     details = body.get("details")
     inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     if retry_after.isascii() and retry_after.isdigit():

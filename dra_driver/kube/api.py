@@ -1,4 +1,4 @@
-"""KubeApi: one request function to the Kubernetes API server, and one for streams.
+"""KubeApi: one function for requests to the Kubernetes API server, and one for streams.
 
 In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of connections end here. It never
 retries a request that may have had an effect: GETs are sent again once when a kept connection turns out to be dead, and
@@ -34,7 +34,7 @@ _LEADING_DIGITS = re.compile(r"\d*")
 
 @dataclass(frozen=True, slots=True)
 class ServerVersion:
-    """What the API server says it is. `minor` is 0 where it does not say (a build without a version)."""
+    """The version that the API server reports. `minor` is 0 if it reports none (a build without a version)."""
 
     major: int
     minor: int
@@ -50,7 +50,7 @@ class _Answer:
 
 
 class KubeApi:
-    """The API server as its client sees it. All methods may be called from any thread."""
+    """A client of one API server. All methods may be called from any thread."""
 
     def __init__(
         self, credentials: Credentials, *, connections: int = 16, clock: Callable[[], float] = time.monotonic
@@ -68,9 +68,12 @@ class KubeApi:
         timeout_s: float = REQUEST_SECONDS,
         content_type: str = "application/json",
     ) -> Wire:
-        """Send one request and return the object that came back, whole within `timeout_s`.
+        """Send one request and return the decoded object of the answer.
 
-        Raises: ApiError; `status` is 0 when no whole answer came ("api.unreachable", "api.timeout", "api.tls",
+        `timeout_s` is the limit for the whole answer, in seconds. A GET may be sent twice, any other request
+        only if the first try provably had no effect.
+
+        Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
         "api.answer-too-large").
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -86,10 +89,10 @@ class KubeApi:
             raise
 
     def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
-        """Open a GET whose answer comes line by line, on a connection of its own; `LineStream.open` sends it.
+        """Return a GET whose answer comes line by line, on its own connection; `LineStream.open` sends it.
 
-        Nothing is sent here, so that the caller holds something to close before the first thing that can hang. After
-        `most_s` the stream is over, whatever has come by then.
+        Nothing is sent here, so that the caller holds something to close before anything can hang. After `most_s`
+        seconds the stream ends, whatever has come by then.
         """
         target = self._target(path, query)
 
@@ -111,7 +114,7 @@ class KubeApi:
         return node
 
     def server_version(self) -> ServerVersion:
-        """Ask for the server's version; "35+" counts as 35. Raises: ApiError."""
+        """Return the server's version; "35+" counts as 35. Raises: ApiError."""
         answer = self.request("GET", "/version")
         return ServerVersion(
             major=_number(answer.get("major")),
@@ -134,7 +137,7 @@ class KubeApi:
         return headers
 
     def _send(self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str) -> _Answer:
-        """Send; once more if the request provably had no effect (or is a GET) and a new connection may help."""
+        """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
@@ -154,7 +157,7 @@ class KubeApi:
                 is_retry = True
 
     def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
-        """Make the error for a request that got no answer."""
+        """Return the error for a request that got no answer."""
         path = target.partition("?")[0]
         if isinstance(err, TooLargeError):
             most = f"more than {MOST_BYTES >> 20} MiB, or compressed"
@@ -162,13 +165,13 @@ class KubeApi:
         if isinstance(err, (CertificateError, SSLError)):
             return ApiError(
                 "tls",
-                f"{method} {path}: {self._server} is not who it should be: {err}",
-                hint="look at the CA in the kubeconfig or ServiceAccount",
+                f"{method} {path}: {self._server} did not prove its identity: {err}",
+                hint="check the CA in the kubeconfig or ServiceAccount",
                 retry=Retry.LATER,
             )
         if isinstance(err, TimeoutError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
-        return ApiError("unreachable", f"{method} {path}: {self._server} is not reached: {err}", retry=Retry.NOW)
+        return ApiError("unreachable", f"{method} {path}: {self._server} can't be reached: {err}", retry=Retry.NOW)
 
 
 def _may_resend(method: str, err: Exception) -> bool:

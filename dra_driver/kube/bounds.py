@@ -1,4 +1,4 @@
-"""Bounds: how much of an answer is read, and until when, whatever the other side sends.
+"""Limit how much of an answer is read, and for how long, whatever the other side sends.
 
 In: a connected socket. Out: its bytes, as long as the answer that is being read has time and bytes left. The deadline
 and the limits are those of the whole answer: head, interim answers, chunks, trailers and body alike.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import time
 
-# The largest request that the API server takes is 3 MiB, and etcd's is 1.5 MiB; a page of a list is asked for again
-# with fewer objects when it is larger than this.
+# The largest request that the API server accepts is 3 MiB, and etcd's is 1.5 MiB; a page of a list that is larger than
+# this is requested again with fewer objects.
 MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
 _RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds some, a few bytes to each chunk of KiB
@@ -18,7 +18,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class TooLargeError(OSError):
-    """The answer goes on beyond what is read."""
+    """The answer is longer than the limit."""
 
 
 class BrokenError(OSError):
@@ -32,7 +32,7 @@ class Bounds:
         self.bytes_left, self.until = _HEAD_BYTES, time.monotonic() + seconds
 
     def allow_body(self) -> None:
-        """Allow as much as one object or one page may have, until the same moment."""
+        """Allow as many bytes as one object or one page may have, with the same deadline."""
         self.bytes_left = _RAW_BYTES
 
 

@@ -73,7 +73,7 @@ class Connections:
         return self._connected(CONNECT_SECONDS)
 
     def close(self) -> None:
-        """Close idle connections; one in use is closed when it is given back."""
+        """Close idle connections; one in use is closed when its user returns it."""
         with self._lock:
             self._begin_anew()
 
@@ -108,7 +108,7 @@ class Connections:
             raise
 
     def _refresh(self) -> None:
-        """Build the TLS context when there is none, or when a file behind it changed."""
+        """Build the TLS context if there is none, or if a file behind it has changed."""
         if self._tls is None or self._clock() < self._look_at:
             return
         self._look_at = self._clock() + _LOOK_SECONDS
@@ -138,7 +138,7 @@ def _address_of(server: str, tls: TlsMaterial | None) -> Address:
 
 
 def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Build a context; the last one serves on while files are half written."""
+    """Build a context; keep using the last one while files are only half written."""
     try:
         return tls.context()
     except OSError as err:
@@ -147,6 +147,6 @@ def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext
         raise ApiError(
             "tls-files",
             f"certificates for the API server can't be read: {err}",
-            hint="look at the CA, certificate and key files of the kubeconfig",
+            hint="check the CA, certificate and key files of the kubeconfig",
             retry=Retry.LATER,
         ) from err

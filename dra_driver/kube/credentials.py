@@ -1,157 +1,67 @@
-"""Credentials: from a kubeconfig, or from the pod's own ServiceAccount; the only importer of `kubernetes`.
+"""Credentials: from a kubeconfig, or from the pod's own ServiceAccount.
 
-The official package costs much memory when imported as a whole, since its front modules pull in requests, oauthlib,
-websocket and yaml. What we need of it is its in-cluster loader and, for `exec` and `auth-provider` users, its
-kubeconfig loader: both are imported with the two front modules present but not executed. Should a release of the
-package not allow that, the plain import does the same for more memory.
+In: a kubeconfig's path, or none. Out: `Credentials`. In a pod everything is read here: two environment variables, the
+token, which the kubelet renews, and the certificate authority.
+Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import logging
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
+from pathlib import Path
 
 from dra_driver.kube.kubeconfig import Credentials, read_kubeconfig
 from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import bearer
-from dra_driver.model.errors import InputError, NodeError
-from dra_driver.telemetry.logs import fields
+from dra_driver.kube.tokens import TokenFile
+from dra_driver.model.errors import NodeError
 
-log = logging.getLogger(__name__)
-
-_FRONT_MODULES = ("kubernetes", "kubernetes.config")
-# Where the kubelet projects a pod's ServiceAccount (Kubernetes, "Accessing the Kubernetes API from a Pod").
+# Where the kubelet projects a pod's ServiceAccount.
 SERVICE_ACCOUNT_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  a path
 SERVICE_ACCOUNT_CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+_FILE_MAX = 1 << 20
 
 
 def load(
     kubeconfig: str | None, *, token_file: str = SERVICE_ACCOUNT_TOKEN, ca_file: str = SERVICE_ACCOUNT_CA
 ) -> Credentials:
-    """Load a kubeconfig's current context; without one, the pod's ServiceAccount.
+    """Load a kubeconfig's current context, or the pod's ServiceAccount if no kubeconfig is given.
 
     Raises: InputError("input.kubeconfig"); NodeError("node.no-credentials") outside a pod.
     """
     if not kubeconfig:
         return _in_cluster(token_file, ca_file)
-    return read_kubeconfig(kubeconfig) or _official_kubeconfig(kubeconfig)
+    return read_kubeconfig(kubeconfig) or _official(kubeconfig)
 
 
 def _in_cluster(token_file: str, ca_file: str) -> Credentials:
-    """Use the official in-cluster loader; it reads the token again when its copy is a minute old."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+    if not host or not port:
+        raise _none("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+        raise _none(f"KUBERNETES_SERVICE_PORT={port[:20]!r} is no port")
+    for path in (token_file, ca_file):
+        _check_file(path)
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Credentials(server, TokenFile(token_file), TlsMaterial(ca_file=ca_file))
 
-    def configure() -> Any:
-        from kubernetes.client.configuration import Configuration  # noqa: PLC0415  heavy; see the module's docstring
-        from kubernetes.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
 
-        configuration = Configuration()
-        InClusterConfigLoader(token_filename=token_file, cert_filename=ca_file).load_and_set(configuration)
-        return configuration
-
+def _check_file(path: str) -> None:
+    """Raise NodeError unless a file of the ServiceAccount is there, may be read and holds something."""
     try:
-        return _from_configuration(configure)
-    except Exception as err:  # its ConfigException can't be named without importing it
-        raise NodeError(
-            "no-credentials",
-            f"no ServiceAccount of a pod: {err}",
-            hint="outside a pod set --kubeconfig (or KUBECONFIG)",
-        ) from err
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_MAX)
+    except OSError as err:
+        raise _none(f"{path} can't be read: {err.strerror}") from err
+    if not content.strip():
+        raise _none(f"{path} is empty")
 
 
-def _official_kubeconfig(path: str) -> Credentials:
-    """Use the official kubeconfig loader, for users whose token a program or an identity provider gives."""
-    log.info("kubeconfig needs the official loader", extra=fields(file=path, reason="exec or auth-provider"))
-
-    def configure() -> Any:
-        from kubernetes.client.configuration import Configuration  # noqa: PLC0415  heavy; see the module's docstring
-        from kubernetes.config.kube_config import load_kube_config  # noqa: PLC0415
-
-        configuration = Configuration()
-        load_kube_config(config_file=path, client_configuration=configuration)
-        return configuration
-
-    try:
-        return _from_configuration(configure)
-    except Exception as err:  # foreign code, a foreign program: any fault means no credentials
-        raise InputError("kubeconfig", f"kubeconfig {path} gives no credentials: {err}") from err
+def _none(why: str) -> NodeError:
+    hint = "outside a pod set --kubeconfig (or KUBECONFIG)"
+    return NodeError("no-credentials", f"no ServiceAccount of a pod: {why}", hint=hint)
 
 
-class OfficialToken:
-    """A token kept by a Configuration of the official client, whose hook renews it when it is old."""
+def _official(kubeconfig: str) -> Credentials:
+    from dra_driver.kube.official import load_official  # noqa: PLC0415 - for exec and auth-provider users alone
 
-    def __init__(self, configure: Callable[[], Any], configuration: Any) -> None:
-        self._configure = configure
-        self._configuration = configuration
-        self._lock = threading.Lock()
-        self._header = ""
-
-    def authorization(self) -> str:
-        """Return the header's value, "" for none."""
-        with self._lock:
-            return self._current()
-
-    def reread(self) -> bool:
-        """Load everything anew. Says whether that gave another token than the one that was refused."""
-        with self._lock:
-            refused = self._header
-            with _logged():
-                self._configuration = self._configure()
-            return self._current() != refused
-
-    def _current(self) -> str:
-        with _logged():
-            value = self._configuration.auth_settings().get("BearerToken", {}).get("value") or ""
-            kind, _, token = value.partition(" ")
-            self._header = bearer(token) if kind.lower() == "bearer" else value
-        return self._header
-
-
-@contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """Keep the last token while a new one can't be had: the server decides whether it is still good."""
-    try:
-        yield
-    except Exception as err:  # noqa: BLE001  foreign code, a foreign program
-        log.warning("token can't be renewed", extra=fields(err=str(err)))
-
-
-def _from_configuration(configure: Callable[[], Any]) -> Credentials:
-    try:
-        with light_import():
-            configuration = configure()
-    except ImportError as err:
-        log.warning("light import of the kubernetes package failed", extra=fields(err=str(err)))
-        configuration = configure()
-    server = configuration.host.rstrip("/")
-    tls = TlsMaterial(
-        ca_file=configuration.ssl_ca_cert or "",
-        cert_file=configuration.cert_file or "",
-        key_file=configuration.key_file or "",
-        server_name=configuration.tls_server_name or "",
-        is_unverified=not configuration.verify_ssl,
-    )
-    return Credentials(server, OfficialToken(configure, configuration), tls if server.startswith("https://") else None)
-
-
-@contextlib.contextmanager
-def light_import() -> Iterator[None]:
-    """Let submodules of `kubernetes` be imported without executing its front modules.
-
-    The empty front modules are taken away again, so that whoever wants the whole package later gets it.
-    """
-    seeded = [name for name in _FRONT_MODULES if name not in sys.modules]
-    try:
-        for name in seeded:
-            spec = importlib.util.find_spec(name)
-            if spec is None:
-                break
-            sys.modules[name] = importlib.util.module_from_spec(spec)
-        yield
-    finally:
-        for name in seeded:
-            sys.modules.pop(name, None)
+    return load_official(kubeconfig)

@@ -1,8 +1,8 @@
-"""Events on this node's Node object: what an administrator finds with `kubectl describe node`.
+"""Events on this node's Node object, which an administrator sees with `kubectl describe node`.
 
 In: a reason and a message. Out: one Event in the namespace `default`, where the kubelet's own events about nodes lie.
-At most one for each reason and object in ten minutes, and at most `MOST` in all. Nothing is ever read, counted up or
-changed: the agent may create events only. It never fails its caller: an event that was not sent is a line in the log.
+At most one is sent for each reason and object in ten minutes, and at most `MOST` in all. Events are never read, counted
+or changed: the agent may only create them. A failure never reaches the caller: an event that was not sent is logged.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import EVENTS, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -26,11 +27,11 @@ NAMESPACE = "default"
 QUIET_SECONDS = 600.0
 MOST = 50
 Fault = tuple[str, ...]
-PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
+PATH = within(EVENTS, NAMESPACE)
 
 
 def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reason: str, message: str) -> Wire:
-    """Return the event as it is sent. The kubelet's convention: the involved Node carries its name as UID."""
+    """Return the event to send. By the kubelet's convention, the involved Node has its name as UID."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
@@ -48,18 +49,18 @@ def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reaso
 
 
 def tell_node(api: KubeApi, event: Wire) -> None:
-    """Send an event, unless its like was sent a short while ago; log what was not sent or not taken."""
+    """Send an event, unless the same one was sent recently; log an event that was not sent or not accepted."""
     if not _told_by(api).is_due(_fault_of(event)):
         log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
         return
     try:
         api.request("POST", PATH, body=event)
     except ApiError as error:
-        log.warning("event not taken", extra=fields(reason=event["reason"], code=error.code, err=str(error)))
+        log.warning("event not accepted", extra=fields(reason=event["reason"], code=error.code, err=str(error)))
 
 
 class Told:
-    """Which faults were told in the last ten minutes, at most `MOST`. Any thread may ask."""
+    """The faults that were reported in the last ten minutes, at most `MOST`. Any thread may ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -67,7 +68,7 @@ class Told:
         self._at: dict[Fault, float] = {}
 
     def is_due(self, fault: Fault) -> bool:
-        """Whether the fault may be told now; if so it counts as told."""
+        """Return whether the fault may be reported now; if so, it counts as reported."""
         with self._lock:
             now = self._clock()
             self._at = {one: at for one, at in self._at.items() if now - at < QUIET_SECONDS}

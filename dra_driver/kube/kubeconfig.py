@@ -1,9 +1,9 @@
-"""Kubeconfig: the static entries of a kubeconfig file, read by ourselves.
+"""Read the static entries of a kubeconfig file, without the official loader.
 
 In: the file's text (JSON or YAML), or those of several files as KUBECONFIG lists them. Out: `Credentials` for its
-current context, or None where only a program or an identity provider can give the token (`exec`, `auth-provider`):
-those are the official loader's. YAML is imported only when the file is not JSON. Nothing is ignored: a setting that we
-can't honour is an error that names it.
+current context, or None if only a program or an identity provider can supply the token (`exec`, `auth-provider`), which
+is left to the official loader. YAML is imported only if the file is not JSON. Nothing is ignored: a setting that is not
+supported is an error that names it.
 
 Source: kubernetes.io, reference of kubeconfig v1 (Config, Cluster, AuthInfo).
 """
@@ -25,13 +25,13 @@ from dra_driver.model.errors import InputError
 _UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 _DYNAMIC = ("exec", "auth-provider")
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
-_SIZE_MAX = 4 << 20  # characters
+_SIZE_MAX = 4 << 20  # in characters
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to reach the API server and as whom. `server` has no trailing slash; `tls` is None for plain http."""
+    """The server to reach, and the user to be. `server` has no trailing slash; `tls` is None for plain http."""
 
     server: str
     tokens: TokenSource
@@ -39,10 +39,10 @@ class Credentials:
 
 
 def read_kubeconfig(path: str) -> Credentials | None:
-    """Read the current context of a kubeconfig; None if its user needs the official loader.
+    """Read the current context of a kubeconfig; return None if its user needs the official loader.
 
-    `path` may be a list of files, as in KUBECONFIG: of two entries with one name the first wins, missing files don't
-    count.
+    `path` may be a list of files, as in KUBECONFIG: the first of several entries with one name wins, and missing files
+    are ignored.
 
     Raises: InputError("input.kubeconfig") naming the file and the field.
     """
@@ -56,7 +56,7 @@ def read_kubeconfig(path: str) -> Credentials | None:
 
 
 def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join files into one; `parse` has already seen to it that their relative paths start at their own folders."""
+    """Join files into one; `parse` has already made their relative paths start at their own folders."""
     contexts = (config.get("current-context") for config in configs)
     return {
         "current-context": next((name for name in contexts if name), ""),
@@ -65,7 +65,7 @@ def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _KubeconfigReader:
-    """One file being read: errors name it, and its relative paths start at its folder."""
+    """A reader of one file: errors name the file, and relative paths start at its folder."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -114,7 +114,7 @@ class _KubeconfigReader:
         return TokenFile(file, fallback=token) if file else StaticToken(token)
 
     def parse(self) -> dict[str, Any]:
-        """Return the file as a mapping with absolute paths in it."""
+        """Return the file as a mapping whose paths are absolute."""
         config = self._parse()
         for plural, singular in _LISTS.items():
             entries = config.get(plural) or []
@@ -148,7 +148,7 @@ class _KubeconfigReader:
         return config
 
     def _parse_yaml(self, text: str) -> object:
-        # 1 MB of memory that a JSON kubeconfig or a pod never needs
+        # imported here because it takes 1 MB of memory that a JSON kubeconfig or a pod never needs
         import yaml  # noqa: PLC0415
 
         from dra_driver.documents.yaml_values import TooDeepError, load_yaml  # noqa: PLC0415
@@ -159,7 +159,7 @@ class _KubeconfigReader:
             raise self._error("", f"is not YAML: {err or 'nested too deeply'}") from err
 
     def _entry(self, config: dict[str, Any], plural: str, singular: str, name: str) -> dict[str, Any]:
-        """Look up a named entry; the first of several with one name wins, as kubectl has it."""
+        """Look up a named entry; the first of several with the same name wins, as in kubectl."""
         entries = config.get(plural) or []
         if not isinstance(entries, list):
             raise self._error(plural, "is not a list")

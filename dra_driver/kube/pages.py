@@ -1,9 +1,9 @@
-"""Pages: a list of the API server, one page after the other, never whole in memory.
+"""Read a list of the API server one page after the other, so that it is never in memory as a whole.
 
-In: a collection's path and selectors. Out: pages of wire objects. Nothing is asked with a resourceVersion: with "0" the
-server ignores the limit and sends everything at once. A continue token that has expired (410) comes with another one in
-`metadata.continue`, which goes on behind the last object; the rest of the list is then newer than its beginning, so a
-watch starts at the resourceVersion of the first page. A page that is too large is asked for again with half the limit.
+In: a collection's path and selectors. Out: pages of wire objects. No request has a resourceVersion: with "0" the server
+would ignore the limit and send everything at once. A continue token that has expired (410) comes with another one in
+`metadata.continue`, which continues after the last object; the rest of the list is then newer than its beginning, so a
+watch starts at the resourceVersion of the first page. A page that is too large is requested again with half the limit.
 
 Source: Kubernetes API concepts, "Retrieving large results sets in chunks", "410 Gone responses".
 """
@@ -24,14 +24,14 @@ SECONDS = 30.0  # for one page
 PATIENCE_SECONDS = 120.0
 _MOST_OBJECTS = 5_000_000
 _MOST_PAGES = 100_000
-_MOST_EXPIRIES = 3  # one after the other, without a page between them: the server makes no progress
+_MOST_EXPIRIES = 3  # in a row, without a page between them: the server makes no progress
 _BUSY = 429
 _TOO_LARGE = "api.answer-too-large"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some objects of a list. `is_first` drops what came before: the list has begun anew.
+    """Some objects of a list. If `is_first`, earlier pages are void: the list has started over.
 
     `resource_version` is that of the first page: a watch from there misses nothing.
     """
@@ -43,7 +43,7 @@ class Page:
 
 
 class Listing:
-    """One list. After an ApiError `next_page` may be called again; it goes on where it was."""
+    """One list. `next_page` may be called again after an ApiError; it continues where it was."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Listing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a page was read."""
+        """Whether a page has been read."""
         return self._pages > 0
 
     def next_page(self) -> Page:
@@ -87,10 +87,10 @@ class Listing:
         return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s)
 
     def _expired(self, err: ApiError) -> None:
-        """Go on with the token that came with the refusal; without one, begin anew. Raises: ApiError."""
+        """Continue with the token that came with the refusal; without one, start over. Raises: ApiError."""
         self._expiries += 1
         if self._expiries > _MOST_EXPIRIES:
-            what = f"GET {self._path}: the list expires again and again while it is read"
+            what = f"GET {self._path}: the list keeps expiring while it is read"
             raise ApiError("gone", what, status=410, retry=Retry.LATER) from err
         self._token = err.continue_token
         if not self._token:
@@ -100,12 +100,12 @@ class Listing:
         metadata, objects = answer.get("metadata"), answer.get("items")
         objects = [] if objects is None else objects
         if not isinstance(metadata, dict) or not isinstance(objects, list):
-            raise self._fault("the answer is no list of objects")
+            raise self._fault("the answer is not a list of objects")
         version, token = metadata.get("resourceVersion") or "", metadata.get("continue") or ""
         if not (isinstance(version, str) and version and isinstance(token, str)):
-            raise self._fault("the list has no resourceVersion, or a continue token that is no text")
+            raise self._fault("the list has no resourceVersion, or a continue token that is not a text")
         if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
-            raise self._fault("an item of the list is no object with metadata")
+            raise self._fault("an item of the list is not an object with metadata")
         self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
         if self._objects > self._most_objects or self._pages > _MOST_PAGES:
             raise self._fault(f"the list has more than {self._most_objects} objects or {_MOST_PAGES} pages")
@@ -125,7 +125,7 @@ def pages(
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[Page]:
-    """Read page by page; wait and ask again when the server is busy. Raises: ApiError when `patience_s` is over."""
+    """Yield page by page, waiting while the server is busy. Raises: ApiError once `patience_s` seconds are over."""
     listing = Listing(api, path, field_selector=field_selector, limit=limit)
     backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
     while not listing.is_done:
@@ -134,7 +134,7 @@ def pages(
         except ApiError as err:
             delay = backoff.next_s(least_s=err.retry_after_s)
             left -= delay
-            # Who is not there at all is not waited for; who is busy, or fell over half-way, is.
+            # A server that can't be reached at all is not waited for; one that is busy, or failed half-way, is.
             is_busy = err.status == _BUSY or err.retry_after_s > 0 or listing.has_begun
             if err.retry is not Retry.NOW or not is_busy or left <= 0:
                 raise
@@ -142,7 +142,7 @@ def pages(
             continue
         backoff.reset()
         yield page
-        del page  # the next one is read into the same room
+        del page  # free this page before the next one is read
 
 
 def objects(
@@ -156,7 +156,7 @@ def objects(
 ) -> Iterator[Wire]:
     """Return an iterator over all objects, holding one page at a time.
 
-    Raises: ApiError; also for a list that had to begin anew, for objects would come twice.
+    Raises: ApiError; also for a list that had to start over, since objects would come twice.
     """
     began = False
     for page in pages(api, path, field_selector=field_selector, limit=limit, patience_s=patience_s, wait=wait):

@@ -1,24 +1,56 @@
-"""Paths of the few kinds that this driver touches in the Kubernetes API."""
+"""Paths of the kinds that this driver touches in the Kubernetes API; no other module spells one."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
 RESOURCE_GROUP = "resource.k8s.io/v1"
-CLAIMS = f"/apis/{RESOURCE_GROUP}/resourceclaims"
-SLICES = f"/apis/{RESOURCE_GROUP}/resourceslices"
+_RESOURCES = f"/apis/{RESOURCE_GROUP}"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+CLAIMS = f"{_RESOURCES}/resourceclaims"
+CLASSES = f"{_RESOURCES}/deviceclasses"
+SLICES = f"{_RESOURCES}/resourceslices"
+TEMPLATES = f"{_RESOURCES}/resourceclaimtemplates"
+
+EVENTS = "/api/v1/events"
+NAMESPACES = "/api/v1/namespaces"
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+DAEMON_SETS = "/apis/apps/v1/daemonsets"
+
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
+POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
+WEBHOOKS = f"{_ADMISSION}/validatingwebhookconfigurations"
 
 
 def slice_path(name: str) -> str:
     """Return the path of one ResourceSlice."""
-    return f"{SLICES}/{quote(name, safe='')}"
+    return named(SLICES, name)
 
 
 def claim_path(namespace: str, name: str) -> str:
     """Return the path of one ResourceClaim."""
-    return f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
+    return named(within(CLAIMS, namespace), name)
 
 
 def node_path(name: str) -> str:
     """Return the path of one Node."""
-    return f"/api/v1/nodes/{quote(name, safe='')}"
+    return named(NODES, name)
+
+
+def secret_path(namespace: str, name: str) -> str:
+    """Return the path of one Secret."""
+    return named(f"{named(NAMESPACES, namespace)}/secrets", name)
+
+
+def within(kind: str, namespace: str) -> str:
+    """Return the path of a kind's objects in one namespace, from the path of all of them."""
+    version, _, plural = kind.rpartition("/")
+    return f"{version}/namespaces/{quote(namespace, safe='')}/{plural}"
+
+
+def named(kind: str, name: str) -> str:
+    """Return the path of one object below the path of its kind."""
+    return f"{kind}/{quote(name, safe='')}"

@@ -1,8 +1,8 @@
-"""Shapes: whether an object of the API server is built as its kind is, as far as this driver reads it.
+"""Check that an object of the API server has the shape of its kind, as far as this driver reads it.
 
-In: a decoded object. Out: nothing, or one clear error that names the field. What is absent or null is left to whoever
-needs it; what is there has the right type. A server that lies, or a proxy that mixes up answers, then costs an error
-and no crash somewhere else.
+In: a decoded object. Out: nothing, or one clear error that names the field. Whoever needs a field must handle its
+absence; a field that is present has the right type. A server that sends wrong objects, or a proxy that mixes up
+answers, then causes an error here instead of a crash somewhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dra_driver.kube.answers import bad_answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
-# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field must be there.
+# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field is required.
 _METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
 _DEVICE = {
     "name!": str,
@@ -51,7 +51,7 @@ def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
 
 
 def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
-    """Check a ResourceClaim, and that it is the one that was asked for. Raises: ApiError("api.bad-answer")."""
+    """Check a ResourceClaim, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
     _check(wire, _CLAIM, f"ResourceClaim {namespace}/{name}")
     found = wire["metadata"]["namespace"], wire["metadata"]["name"]
     if found != (namespace, name):
@@ -59,7 +59,7 @@ def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
 
 
 def check_node(wire: Wire, name: str) -> None:
-    """Check a Node, and that it is the one that was asked for. Raises: ApiError("api.bad-answer")."""
+    """Check a Node, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
     _check(wire, _NODE, f"Node {name}")
     if wire["metadata"]["name"] != name:
         raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")

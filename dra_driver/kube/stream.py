@@ -1,8 +1,8 @@
 """LineStream: an HTTP answer that comes line by line and can be closed from another thread at any moment.
 
 In: how to connect. Out: whole lines as bytes. Closing shuts the socket down, which wakes a reader that waits for the
-next byte; a reader never stays behind. A line has a limit, and a time from its first byte to its last; the whole stream
-has an end.
+next byte, so no reader stays blocked. A line has a limit of bytes, and a limit of time from its first byte to its last;
+the whole stream has an end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Connect = Callable[[], tuple[Connection, str, dict[str, str]]]
 
 
 class LineStream:
-    """One streamed GET. `open` and `lines` belong to one thread, `close` to any."""
+    """One streamed GET. `open` and `lines` are for one thread, `close` for any."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class LineStream:
             raise answers.bad_answer(f"GET {self._path}: the answer is compressed, which was not asked for", 200)
 
     def lines(self) -> Iterator[bytes]:
-        """Return each line without its end; ends when the server ends the stream or `close` was called.
+        """Yield each line without its line end, until the server ends the stream or `close` is called.
 
-        Raises: ApiError("api.stream-broken") when the connection fails, falls silent for too long, or sends a line
+        Raises: ApiError("api.stream-broken") if the connection fails, is silent for too long, or sends a line
         that does not end.
         """
         if self._answer is None:

@@ -1,6 +1,6 @@
-"""Tls: what a connection to the API server is checked with, and how to notice that its files were replaced.
+"""The TLS material for connections to the API server, and how to notice that its files were replaced.
 
-In: file names or PEM texts. Out: an ssl.SSLContext. Keys that came inline never reach a disk.
+In: file names or PEM texts. Out: an ssl.SSLContext. Keys that were given inline are never written to a disk.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from dra_driver.model.stamp import Stamp, stamp_of
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Certificates by file or inline (PEM); inline wins. No CA at all means the system's."""
+    """Certificates in files or inline (PEM); inline ones win. Without a CA, the system's CAs are used."""
 
     ca_file: str = ""
     ca_pem: str = field(default="", repr=False)
@@ -24,9 +25,9 @@ class TlsMaterial:
     server_name: str = ""
     is_unverified: bool = False
 
-    def stamp(self) -> tuple[object, ...]:
+    def stamp(self) -> tuple[Stamp | None, ...]:
         """Return a value that changes when one of the files was replaced or rewritten."""
-        return tuple(_stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
+        return tuple(stamp_of(name) for name in (self.ca_file, self.cert_file, self.key_file) if name)
 
     def context(self) -> ssl.SSLContext:
         """Build a client context. Raises: OSError (ssl.SSLError is one) for files that are missing or not PEM."""
@@ -46,7 +47,7 @@ class TlsMaterial:
         return context
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
-        """Load certificate and key; OpenSSL reads files only, so inline ones go through anonymous memory."""
+        """Load certificate and key. OpenSSL reads only files, so inline ones go through anonymous memory."""
         held: list[int] = []
         try:
             cert = _memory_file(self.cert_pem, held) if self.cert_pem else self.cert_file
@@ -55,14 +56,6 @@ class TlsMaterial:
         finally:
             for descriptor in held:
                 os.close(descriptor)
-
-
-def _stamp_of(name: str) -> object:
-    try:
-        status = Path(name).stat()
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _memory_file(content: bytes, held: list[int]) -> str:

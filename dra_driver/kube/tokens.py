@@ -1,7 +1,7 @@
-"""Tokens: what goes into the Authorization header, read again when it may have been renewed.
+"""The tokens for the Authorization header, read again when they may have been renewed.
 
-A ServiceAccount token on disk is replaced by the kubelet well before it ends; a copy older than a minute is read again,
-and once at once when the server answers 401. A token never appears in a log, a message or a repr.
+The kubelet replaces a ServiceAccount token on disk well before it expires. A copy older than a minute is read again,
+and once immediately if the server answers 401. A token never appears in a log, a message or a repr.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ REREAD_SECONDS = 60.0
 
 
 class TokenSource(Protocol):
-    """Where the Authorization header comes from. Both methods may be called from any thread."""
+    """The source of the Authorization header. Both methods may be called from any thread."""
 
     def authorization(self) -> str:
-        """Return the header's value, "" for none."""
+        """Return the value of the header; "" for none."""
 
     def reread(self) -> bool:
-        """Get the token anew, at once. Says whether asking the server again can help."""
+        """Get a new token at once; return whether asking the server again can help."""
 
 
 class StaticToken:
-    """A token that stands in the kubeconfig itself, or none at all."""
+    """A token written in the kubeconfig itself, or none at all."""
 
     def __init__(self, token: str = "") -> None:
         self._header = bearer(token)
 
     def authorization(self) -> str:
-        """Return the header's value, "" for none."""
+        """Return the value of the header; "" for none."""
         return self._header
 
     def reread(self) -> bool:
-        """Say that there is nothing to read again."""
+        """Return False: there is nothing to read again."""
         return False
 
 
 class TokenFile:
-    """A token in a file that somebody renews. `fallback` serves while the file can't be read."""
+    """A token in a file that another process renews. `fallback` is used while the file can't be read."""
 
     def __init__(self, path: str, *, fallback: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = Path(path), clock
@@ -55,14 +55,14 @@ class TokenFile:
         self._read_at = float("-inf")
 
     def authorization(self) -> str:
-        """Return the header's value; reads the file when the copy is older than a minute."""
+        """Return the value of the header; read the file if the copy is older than a minute."""
         with self._lock:
             if self._clock() - self._read_at >= REREAD_SECONDS:
                 self._read()
             return self._header
 
     def reread(self) -> bool:
-        """Read the file now. Says whether it holds another token than the one that was refused."""
+        """Read the file now; return whether it holds a token other than the refused one."""
         with self._lock:
             refused = self._header
             self._read()
@@ -72,11 +72,11 @@ class TokenFile:
         self._read_at = self._clock()
         try:
             self._header = bearer(self._path.read_text()) or self._header
-        except OSError as err:  # the last token may still be good: the server decides
+        except OSError as err:  # the last token may still be valid, and the server decides that
             log.warning("token file unreadable", extra=fields(file=str(self._path), err=err.strerror))
 
 
 def bearer(token: str) -> str:
-    """Return the header's value for a token, "" for an empty one."""
+    """Return the value of the header for a token; "" for an empty one."""
     token = token.strip()
     return f"Bearer {token}" if token else ""

@@ -1,11 +1,11 @@
 """Watch: list, then follow every change, through restarts, silences and forgotten history.
 
 In: a collection's path and a field selector. Out: events, in the order of the server. A list comes at the start and
-whenever the server no longer knows the history since our last event: one `Listed` for each page; from the first to the
-last of them they replace everything that was known. It keeps no objects.
+whenever the server no longer knows the history since the last event: one `Listed` for each page; from the first to the
+last, these pages replace everything that was known. It keeps no objects.
 
-A stream that ends is resumed from the last resourceVersion (bookmarks keep that young). The server is asked to end each
-stream after 4 to 9 minutes; one that stays silent for longer than that is dead, and is replaced.
+A stream that ends is resumed from the last resourceVersion (bookmarks keep that recent). The server is asked to end
+each stream after 4 to 9 minutes; one that stays silent for longer than that is dead, and is replaced.
 
 Source: Kubernetes API concepts, "Efficient detection of changes", "410 Gone responses", "Watch bookmarks".
 """
@@ -31,20 +31,20 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LIFETIME_SECONDS = (240.0, 540.0)
-SILENCE_SECONDS = 30.0  # how long after its promised end a stream may still be silent
-RETRY_MOST_SECONDS = 10.0  # between two tries, however long the server has been away
+SILENCE_SECONDS = 30.0  # how long a stream may stay silent after the time at which the server should have ended it
+RETRY_MOST_SECONDS = 10.0  # the longest delay between two tries, however long the server has been away
 _BUSY = 429
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
-_HOPELESS = (400, 410)  # what the server says to a continue token that it does not take any more
-_EARLY_SECONDS = 5.0  # a stream that ends so long before its time was ended by something else
-_SETTLED_SECONDS = 5.0  # a stream that lived this long was no failure
+_HOPELESS = (400, 410)  # how the server answers a continue token that it does not accept any more
+_EARLY_SECONDS = 5.0  # a stream that ends this long before its time was ended by something else
+_SETTLED_SECONDS = 5.0  # a stream that lasted this long was not a failure
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A page of everything that exists, as of `resource_version`.
 
-    `is_first`: forget the pages before it. `is_last`: whatever was in none of the pages since the first is gone.
+    `is_first`: forget the pages before it. `is_last`: an object in none of the pages since the first is gone.
     """
 
     objects: tuple[Wire, ...]
@@ -69,9 +69,9 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A stream was opened: the server may be another one, or a newer one, than before.
+    """A stream was opened: the server may not be the same as before, or may have a newer version.
 
-    `is_renewal`: the last stream ended when it was asked to, so that nothing speaks for that.
+    `is_renewal`: the last stream ended when it was asked to, so there is no sign of such a change.
     """
 
     is_renewal: bool = False
@@ -81,13 +81,14 @@ Event = Listed | Changed | Deleted | Connected
 
 
 class _HistoryGoneError(Exception):
-    """The server can't tell what happened since our last event."""
+    """The server no longer knows what happened since the last event."""
 
 
 class Watch:
-    """One list and watch. `events` belongs to one thread; `stop` may be called from any and returns at once.
+    """One list and watch. `events` is for one thread; `stop` may be called from any thread and returns at once.
 
-    `check` raises ApiError for an object that is not built as its kind is: that interrupts the watch as any fault does.
+    `check` raises ApiError for an object that does not have the shape of its kind, which interrupts the watch as any
+    other fault does.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Watch:
         self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
-        """Yield events until `stop`. Never raises for a server that fails: it waits and goes on."""
+        """Yield events until `stop`. A failing server raises no error here: the watch waits and tries again."""
         while not self._stopping.is_set():
             opened_at = None
             try:
@@ -137,14 +138,14 @@ class Watch:
             self._pause(fault, opened_at)
 
     def stop(self) -> None:
-        """End `events` now, wherever it waits."""
+        """End `events` now, whatever it waits for."""
         self._stopping.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
 
     def _pause(self, fault: ApiError | None, opened_at: float | None) -> None:
-        """Wait before the next try: hardly at all after a stream that had lived, longer and longer otherwise."""
+        """Wait before the next try: only briefly after a stream that had lasted, else longer each time."""
         if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
             self._backoff.reset()
         delay = self._backoff.next_s(least_s=fault.retry_after_s if fault else 0.0)
@@ -156,7 +157,7 @@ class Watch:
         self._wait(delay)
 
     def _list(self) -> Iterator[Listed]:
-        """Read all pages; a list that was interrupted goes on where it was. Raises: ApiError."""
+        """Yield all pages; a list that was interrupted continues where it was. Raises: ApiError."""
         if self._listing is None:
             self._listing = Listing(
                 self._api,
@@ -169,13 +170,13 @@ class Watch:
             page = self._next_page(self._listing)
             self.fault, version = None, page.resource_version
             yield Listed(page.objects, version, page.is_first, page.is_last)
-            del page  # the next one is read into the same room
+            del page  # free this page before the next one is read
             if self._stopping.is_set():
                 return
         self._version, self._listing = version, None
 
     def _next_page(self, listing: Listing) -> Page:
-        """Read a page; a list that can't be gone on with is begun anew at the next try. Raises: ApiError."""
+        """Read a page; a list that can't be continued starts over at the next try. Raises: ApiError."""
         is_read = False
         try:
             page = listing.next_page()
@@ -189,7 +190,7 @@ class Watch:
         return page
 
     def _follow(self) -> Iterator[Event]:
-        """Read one stream to its end."""
+        """Yield the events of one stream until it ends."""
         lifetime_s = self._uniform(*LIFETIME_SECONDS)
         query = {
             **self._selector,
@@ -226,10 +227,10 @@ class Watch:
             stream.release()
 
     def _decode(self, line: bytes) -> Event | None:
-        """Read one line; a bookmark only moves our place in the history.
+        """Decode one line; a bookmark only moves the resourceVersion to resume from.
 
-        Raises: _HistoryGoneError for an ERROR event or a line that is none: whatever it was, a list puts it right;
-        ApiError where the server is only busy.
+        Raises: _HistoryGoneError for an ERROR event or an invalid line, since a new list repairs either;
+        ApiError if the server is only busy.
         """
         try:
             kind, wire = _event(answers.parse(line))
@@ -251,9 +252,9 @@ class Watch:
 
 
 def _event(event: object) -> tuple[str, Wire]:
-    """Take an event apart. Raises: ValueError for what is none."""
+    """Return the type and the object of an event. Raises: ValueError for an invalid one."""
     if not isinstance(event, dict):
-        raise ValueError("it is no object")  # noqa: TRY004  one kind of error for all that is no event
+        raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for every invalid event
     kind, wire = event.get("type"), event.get("object")
     if not isinstance(kind, str) or not isinstance(wire, dict):
         raise ValueError("it has no type, or no object")  # noqa: TRY004

@@ -1,11 +1,11 @@
-"""Manifests written for the device plugin in, the same manifests with claims out, and what changed, why, what is lost.
+"""Migration of manifests from NVIDIA's device plugin to claims: new manifests, what changed and why, and what is lost.
 
-    from dra_driver.migrate import Source, migrate
+    from dra_driver.migrate import SourceText, migrate
 
-    [done] = migrate([Source("pod.yaml", text)])
+    [done] = migrate([SourceText("pod.yaml", text)])
     done.new, done.changes, done.losses
 
-Pure: it reads no file and asks no cluster. Text that nothing is said of stays byte for byte as it was written.
+Pure: it reads no file and asks no cluster. Text that no change concerns stays as it was written, byte for byte.
 """
 
 from __future__ import annotations

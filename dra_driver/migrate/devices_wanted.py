@@ -1,12 +1,12 @@
 """What the containers of a pod want, as requests of claims.
 
-In: how many devices of which kind each container wants. Out: `Block`s, each a request: so many devices, and who uses
-them. A container that had devices of its own has requests of its own. Init containers run before the others and used
-their devices before them: so they are given the others' requests, split where they wanted fewer, and more only where
-the others have too few.
+In: how many devices of which kind each container wants. Out: `Block`s, each of which becomes one request: a number of
+devices and the containers that use them. A container that had devices of its own gets requests of its own. Init
+containers run before the other containers and used the same devices, so they share the requests of the others: a
+request is split where an init container wanted fewer devices, and one is added only where the others have too few.
 
-Source: Kubernetes: kubelet's device manager (devices of init containers are used again by app containers);
-resource/v1: at most 32 requests of a claim, and 32 devices.
+Source: Kubernetes: kubelet's device manager (app containers reuse the devices of init containers);
+resource/v1: at most 32 requests in a claim, and 32 devices in its allocation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dra_driver.migrate.pods import Container
 from dra_driver.migrate.resources import DeviceKind
 
-MOST = 32  # requests of a claim, and devices of its allocation
+MOST = 32  # the most requests in a claim, and the most devices in its allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Want:
 
 @dataclass(slots=True)
 class Block:
-    """Some devices of a kind, and the containers that use them: a request. `claim` counts claims from 0."""
+    """Some devices of one kind and the containers that use them: one request. `claim` numbers the claims from 0."""
 
     kind: DeviceKind
     count: int
     users: list[Container] = field(default_factory=list)
-    is_free: bool = True  # an init container that ends before they start may use them
+    is_free: bool = True  # an init container may use them, because it ends before their users start
     name: str = ""
     claim: int = 0
 
@@ -57,13 +57,13 @@ def blocks_of(wants: list[Want]) -> list[Block]:
 
 
 def _pieces(want: Want, *, is_free: bool) -> list[Block]:
-    """Cut what is more than one claim holds."""
+    """Split a count into pieces that each fit into one claim."""
     counts = [MOST] * (want.count // MOST) + ([want.count % MOST] if want.count % MOST else [])
     return [Block(want.kind, count, [want.container], is_free) for count in counts]
 
 
 def _share(want: Want, blocks: list[Block]) -> None:
-    """Give an init container devices that others use later."""
+    """Assign to an init container devices that others use after it, and add a request for what is missing."""
     missing = want.count
     free = [block for block in blocks if block.kind == want.kind and block.is_free]
     for block in sorted(free, key=lambda block: block.count != missing):
@@ -79,7 +79,7 @@ def _share(want: Want, blocks: list[Block]) -> None:
 
 
 def _name(blocks: list[Block]) -> None:
-    """Name requests: after their container where there are several, else after the device."""
+    """Assign names to the requests: those of the containers if there are several, otherwise that of the device."""
     taken: set[str] = set()
     containers = {block.users[0].name for block in blocks}
     for block in blocks:
@@ -102,7 +102,7 @@ def _spread(blocks: list[Block]) -> None:
 
 
 def label(text: str) -> str:
-    """Make a DNS label of a text; a long one keeps its beginning and gets a sign of its own.
+    """Turn a text into a DNS label; a text that is too long keeps its beginning and ends in a hash of the whole.
 
     >>> label("mig-1g.10gb+me"), label("Worker_0")
     ('mig-1g-10gb-me', 'worker-0')
@@ -117,11 +117,11 @@ def label(text: str) -> str:
     return f"{made[: NAME_MAX - 9].rstrip('-')}-{sign}"
 
 
-NAME_MAX = 57  # a DNS label's 63, less what `free` and templates may append
+NAME_MAX = 57  # the 63 characters of a DNS label, less what `free` and the names of templates may append
 
 
 def free(stem: str, taken: set[str]) -> str:
-    """Return a name that is not taken: itself, or with a number."""
+    """Return a name that is not taken: `stem` itself, or `stem` with a number appended."""
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}-{number}", number + 1

@@ -1,8 +1,9 @@
-"""Labels of GPU feature discovery as CEL on published devices: what a node's label demanded, demanded of the device.
+"""Requirements on the labels of GPU feature discovery, translated into CEL on published devices.
 
-In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression, "" where the claim
-demands it already, or why the devices don't say it. An expression never reads an attribute without asking whether it is
-there: a failing selector would end the scheduling of the pod. Which attribute holds what: inventory/attributes.
+In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression; "" where the claim
+demands it already; or the reason why devices don't publish it. An expression always checks that an attribute exists
+before it reads it, because a selector that fails stops the scheduling of the pod. inventory/attributes lists what each
+attribute holds.
 
 Source: GPU feature discovery (labels and their values); Kubernetes, NodeSelectorOperator (a missing label matches NotIn
 and DoesNotExist only; Gt and Lt compare whole numbers).
@@ -37,12 +38,12 @@ class LabelRequirement:
 
     @property
     def name(self) -> str:
-        """The label without the domain."""
+        """The label without its domain."""
         return self.label.removeprefix(DOMAIN)
 
     @property
     def words(self) -> str:
-        """Write it for people."""
+        """The requirement as a report shows it."""
         if self.operator == IN and len(self.values) == 1:
             return f"{self.label}: {self.values[0]}"
         return f"{self.label} {self.operator} {', '.join(self.values)}".strip()
@@ -50,7 +51,7 @@ class LabelRequirement:
 
 @dataclass(frozen=True, slots=True)
 class Unsaid:
-    """No expression says this: why, and whether a loss of its own is known for it."""
+    """The reason why no expression can state a requirement, and the code of the loss that reports it."""
 
     why: str
     code: str = "label-kept"
@@ -61,21 +62,24 @@ Translate = Callable[[LabelRequirement, DeviceKind], Said]
 
 
 def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Say a requirement in CEL; "" where the claim for such a device demands it already."""
+    """Translate a requirement into CEL.
+
+    Returns "" where a claim for such a device demands it already, and `Unsaid` where no expression can state it.
+    """
     if not _is_sound(rule):
         return Unsaid(f"no node can match {rule.words}")
     found = _TABLE.get(rule.name)
     if found is None and (part := _PARTITION_LABEL.fullmatch(rule.name)) is not None:
         return _of_partition(rule, kind, part)
     if found is None:
-        return Unsaid(*_UNSAID.get(rule.name, ("no published attribute says it",)))
+        return Unsaid(*_UNSAID.get(rule.name, ("no published attribute holds it",)))
     if rule.operator == ABSENT:
-        return Unsaid("a node with GPUs has this label")
+        return Unsaid("every node with GPUs has this label")
     return found(rule, kind)
 
 
 def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
-    """Say more of what `nvidia.com/gpu` stands for where labels tell: a partition (strategy single), or a share."""
+    """Return the kind that `nvidia.com/gpu` stands for: a whole GPU, a partition (strategy single), or a share."""
     if kind.is_partition:
         return kind
     is_cut, is_share = False, kind.is_share
@@ -96,11 +100,11 @@ def _is_sound(rule: LabelRequirement) -> bool:
     return rule.operator in {EXISTS, ABSENT} and not rule.values
 
 
-# Texts.
+# Labels whose values are text.
 
 
 def _text(attribute: str) -> Translate:
-    """Say a label that is published as it is."""
+    """Translate a label whose value is published unchanged."""
 
     def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
@@ -112,7 +116,7 @@ def _one_of(value: str, rule: LabelRequirement) -> Said:
     if rule.operator == EXISTS:
         return f'{value} != ""'
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is no number")
+        return Unsaid("no node can match: the label is not a number")
     listed = [json.dumps(one, ensure_ascii=False) for one in rule.values]
     if len(listed) == 1:
         return f"{value} {'==' if rule.operator == IN else '!='} {listed[0]}"
@@ -125,17 +129,17 @@ def _family(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 
 def _product(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Say a product: GPUs publish the label's text, partitions only the driver's name for it, with blanks."""
+    """Translate a product: GPUs publish the label's text, partitions only the driver's product name, with blanks."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is no number")
+        return Unsaid("no node can match: the label is not a number")
     parts = [_product_parts(value) for value in rule.values]
     ours = [part for part in parts if (part[1] != "", part[2]) == (kind.is_partition, kind.is_share)]
     if rule.operator == IN and len(ours) != len(parts):
         return Unsaid("some of the values are products of GPUs that are cut or shared, and some are not")
     if not ours:
-        return ""  # NotIn of products that such a device never has
+        return ""  # NotIn names only products that such a device never has
     if not kind.is_partition:
         names = tuple(name for name, _, _ in ours)
         return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', LabelRequirement(rule.label, rule.operator, names))
@@ -147,7 +151,7 @@ def _product(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 
 def _product_parts(value: str) -> tuple[str, str, bool]:
-    """Take a product label apart: name, profile, whether it is shared.
+    """Split the label of a product into the name, the profile and whether the device is shared.
 
     >>> _product_parts("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED")
     ('NVIDIA-A100-SXM4-40GB', '1g.5gb', True)
@@ -162,11 +166,11 @@ def _of_product(name: str, profile: str) -> str:
     return f'{said} && {ATTRIBUTES}.?profile.orValue("") == {json.dumps(profile)}' if profile else said
 
 
-# Numbers.
+# Labels whose values are numbers.
 
 
 def _version_part(attribute: str, part: str) -> Translate:
-    """Say one number of a version."""
+    """Translate a label that holds one number of a version."""
 
     def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         asked = f'"{attribute}" in {ATTRIBUTES}'
@@ -191,16 +195,16 @@ def _numbers(rule: LabelRequirement) -> list[int] | None:
 
 
 def _full_version(attribute: str) -> Translate:
-    """Say a whole version, its numbers without leading zeros, as the driver publishes it."""
+    """Translate a label that holds a whole version; the driver publishes its numbers without leading zeros."""
 
     def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         if rule.operator == EXISTS:
             return ""
         if rule.operator not in {IN, NOT_IN}:
-            return Unsaid("no node can match: the label is no whole number")
+            return Unsaid("no node can match: the label is not a whole number")
         versions = [_version(value) for value in rule.values]
         if not all(versions):
-            return Unsaid("a value is no version")
+            return Unsaid("a value is not a version")
         value = f"{ATTRIBUTES}.{attribute}"
         said = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
         any_of = f"({' || '.join(said)})" if len(said) > 1 else said[0]
@@ -218,14 +222,14 @@ def _version(text: str) -> str:
 
 
 def _memory(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Say memory: the label counts whole MiB, the capacity is exact."""
+    """Translate memory: the label counts whole MiB, while the capacity is exact."""
     if kind.is_share:
         return Unsaid("the memory of a share is its own, not that of its GPU")
     return _amount("memory", "Mi")(rule, kind)
 
 
 def _amount(capacity: str, unit: str = "") -> Translate:
-    """Say a label that counts whole units of a capacity."""
+    """Translate a label that counts whole units of a capacity."""
 
     def say(rule: LabelRequirement, _: DeviceKind) -> Said:
         asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
@@ -249,7 +253,7 @@ def _amount(capacity: str, unit: str = "") -> Translate:
     return say
 
 
-# Words that mean the kind of device.
+# Labels that decide the kind of device.
 
 
 def _mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
@@ -265,7 +269,7 @@ def _mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 
 def _truths(rule: LabelRequirement) -> set[bool] | None:
-    """Return the values of a label of true and false that a rule lets pass."""
+    """Return the values that a rule on a true/false label accepts; None if it does not list values."""
     if rule.operator not in {IN, NOT_IN}:
         return None
     named = {value == "true" for value in rule.values if value in {"true", "false"}}
@@ -283,7 +287,7 @@ def _sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Said:
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is no number")
+        return Unsaid("no node can match: the label is not a number")
     strategies = {"none", "time-slicing", "mps"}
     named = set(rule.values) & strategies
     wanted = named if rule.operator == IN else strategies - named
@@ -293,7 +297,7 @@ def _sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Said:
     if len(shared) == 2:
         return ""
     if not shared:
-        return Unsaid("the pod asks for a share, the label for a device that nobody shares")
+        return Unsaid("the pod asks for a share, the label for a device that is not shared")
     return f'{ATTRIBUTES}.?sharingStrategy.orValue("") == {json.dumps(shared[0])}'
 
 
@@ -301,7 +305,7 @@ _STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
 
 
 def _replicas(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Return how many replicas a GPU has: shares know; a device that is whole has one."""
+    """Translate the number of replicas: shares publish it, and a whole device counts as one."""
     numbers = _numbers(rule)
     if rule.operator == EXISTS:
         return ""
@@ -321,24 +325,24 @@ _PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]
 
 
 def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str]) -> Said:
-    """Say a label of strategy mixed about one profile, to a pod that asks for that profile."""
+    """Translate a label about one MIG profile (strategy mixed) for a pod that asks for that profile."""
     profile, name = part[1].replace("gb.", "gb+", 1), part[2]
     if not kind.is_partition or kind.profile != profile:
         return Unsaid("it is about another kind of device than the pod asks for")
     if name == "count":
         least = rule.operator == EXISTS or (rule.operator == ABOVE and rule.values == ("0",))
-        return "" if least else Unsaid("devices don't say how many of them a node has", "gpu-count")
+        return "" if least else Unsaid("devices don't publish how many of them a node has", "gpu-count")
     if name == "product":
         return _product(rule, kind)
     if name in _PARTITION_AMOUNTS:
         return _PARTITION_AMOUNTS[name](rule, kind)
-    return Unsaid(*_UNSAID.get(f"gpu.{name}", ("no published attribute says it",)))
+    return Unsaid(*_UNSAID.get(f"gpu.{name}", ("no published attribute holds it",)))
 
 
 def _partition_only(translate: Translate) -> Translate:
     def say(rule: LabelRequirement, kind: DeviceKind) -> Said:
         if not kind.is_partition or kind.is_share:
-            return Unsaid("only a MIG partition says it")
+            return Unsaid("only MIG partitions publish it")
         return translate(rule, kind)
 
     return say
@@ -381,9 +385,9 @@ _TABLE: dict[str, Translate] = {
 }
 
 _UNSAID: dict[str, tuple[str, str]] = {
-    "gpu.count": ("devices don't say how many of them a node has", "gpu-count"),
-    "gpu.machine": ("devices don't say what machine they are in", "label-kept"),
-    "gpu.mode": ("devices don't say whether they are for graphics or compute", "label-kept"),
-    "mig.strategy": ("partitions and whole GPUs are devices of their own here, there is no strategy", "label-kept"),
-    "mps.capable": ("no published attribute says it", "label-kept"),
+    "gpu.count": ("devices don't publish how many of them a node has", "gpu-count"),
+    "gpu.machine": ("devices don't publish what machine they are in", "label-kept"),
+    "gpu.mode": ("devices don't publish whether they are for graphics or compute", "label-kept"),
+    "mig.strategy": ("partitions and whole GPUs are separate devices here, and there is no strategy", "label-kept"),
+    "mps.capable": ("no published attribute holds it", "label-kept"),
 }

@@ -1,6 +1,6 @@
-"""What still speaks of the device plugin after a migration: found anywhere in an object, and said.
+"""Mentions of the device plugin that remain anywhere in an object after its migration, and are reported.
 
-In: an object after its pods were moved. Out: losses. It changes nothing.
+In: an object after its pods were migrated. Out: losses. It changes nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dra_driver.migrate.report import ReportSubject, Step
 from dra_driver.migrate.resources import QUOTA, Known, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
-# In a text of its own, such as a patch: a key, or the end of a JSON pointer, which writes a slash as ~1.
+# Inside a longer text such as a patch, a resource appears as a key or at the end of a JSON pointer, where "/" is "~1".
 _RESOURCE = r"(?:gpu|mig-[0-9]+g\.[0-9]+gb)(?:\.shared)?"
 _INSIDE = re.compile(rf"nvidia\.com/{_RESOURCE}(?=[\"']?[ \t]*:)|nvidia\.com~1{_RESOURCE}(?![\w.-])")
-_WORDS = {"command", "args", "env"}  # what a program reads is nobody's manifest
+_WORDS = {"command", "args", "env"}  # texts for the program in the container, which are not manifests
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
 def say_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) -> None:
-    """Say what still names a resource or a label of the device plugin and was not spoken of."""
+    """Report every remaining resource or label of the device plugin that no earlier loss of the object has named."""
     known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
         if key in _SKIPPED:
@@ -33,7 +33,7 @@ def say_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) ->
 
 
 def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str, bool]]:
-    """Yield paths, names, and whether the name is only a part of the text there."""
+    """Yield each mention: its path, the name, and whether the name is only a part of the text there."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in _SKIPPED:
@@ -58,7 +58,7 @@ def _is_ours(text: str, path: tuple[Step, ...], names: Known) -> bool:
 
 
 def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
-    """Return whether a container asks for a resource of this domain: one that is known would be gone from there."""
+    """Return whether `text` is a resource of the domain in a container; a known one would have been moved by now."""
     return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 
@@ -67,28 +67,28 @@ def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside
     if subject.name.startswith("LimitRange "):
         code = "limit-range"
         what, remedy = (
-            f"{text} stands in a LimitRange: a default is added to every container, those with claims too",
-            "take it out; how many devices a namespace may have, a ResourceQuota says",
+            f"{text} is set by a LimitRange: its default is added to every container, even to those with claims",
+            "take it out; a ResourceQuota can limit how many devices a namespace may have",
         )
     elif _is_unknown(text, path[:-1]) and kind_of(text) is None:
         code = "unknown-resource"
         what, remedy = (
-            f"{text} is no resource that the device plugin has by itself",
-            "give the ConfigMap that made the name up together with this file; if it is no GPU, there is nothing to do",
+            f"{text} is not one of the device plugin's own resources",
+            "migrate the ConfigMap that defines the name together with this file; nothing to do if it is not a GPU",
         )
     elif any(step in _NODE_RULES for step in path):
         what, remedy = (
             f"{text} still names a label of GPU feature discovery",
-            "it works as long as GPU feature discovery labels the nodes; else take it out",
+            "it works as long as GPU feature discovery labels the nodes; otherwise take it out",
         )
     elif is_inside:
         what, remedy = (
             f"{text} is named inside a text, which is not migrated",
-            "migrate what the text holds by itself, then put it back",
+            "migrate the contents of the text separately, then put them back",
         )
     else:
         what, remedy = (
-            f"{text} is named here in a way that is not known",
-            "look at the page of its controller: it may take claims, or need the extended resource of a DeviceClass",
+            f"{text} is named here, in a place that the migration does not know",
+            "see its controller's documentation: it may take claims, or need the extended resource of a DeviceClass",
         )
     subject.lost(code, what, remedy, *path)

@@ -1,10 +1,10 @@
-"""Files migrated: texts in, texts with claims out, and a report of each.
+"""The migration of files: texts in, texts with claims out, and a report on each.
 
-In: texts with where they come from. Out: for each the new text, the changes with reasons, and what is lost. A text that
-needs no change comes back as it is, so that a second run changes nothing. Never: a file written, a cluster asked.
+In: texts and their origins. Out: for each the new text, the changes with reasons, and what is lost. A text that
+needs no change comes back unchanged, so a second run changes nothing. Never: a file written, a cluster asked.
 
-Raises InputError for what is no YAML, for Helm's templates, and for counts that can't be right; then for no file
-anything is given out.
+Raises InputError for text that is not YAML, for Helm templates, and for counts that can't be right; then it returns
+no file at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """A text and where it comes from."""
+    """A text to migrate, and its origin for messages."""
 
     origin: str
     text: str
@@ -56,7 +56,7 @@ class Migrated:
 
 @dataclass(slots=True)
 class _Document:
-    """A document on its way: as written, its value, where its parts came from, templates to be written before it."""
+    """A document under migration: as written, as a value, the origins of its parts, and objects to put before it."""
 
     written: DocumentText
     value: Any
@@ -69,10 +69,12 @@ class _Document:
 def migrate(
     sources: Sequence[SourceText], *, known: Known = NOTHING_KNOWN, templates: TemplateNames | None = None
 ) -> list[Migrated]:
-    """Migrate texts.
+    """Migrate texts; return one result for each, in the same order.
 
-    `known` are resources that stand for something else than their names say; `templates` those that exist elsewhere.
-    Raises: InputError.
+    Every file's ConfigMaps and templates are read first, so a name that one file defines holds in all of them.
+    `known` maps the names of resources that stand for something other than they suggest; `templates` holds those that
+    exist elsewhere (in a cluster) and gains the new ones. Migrating the results again changes nothing.
+    Raises: InputError if any text can't be migrated; then none is returned.
     """
     names = templates or TemplateNames()
     files = [_read(source) for source in sources]
@@ -86,13 +88,13 @@ def migrate(
 
 
 def _refuse_strangers(sources: Sequence[SourceText], files: list[list[_Document]]) -> None:
-    """Refuse input that holds documents, and no object among them: it is something else than manifests."""
+    """Refuse input whose documents contain no Kubernetes object at all: it is not a set of manifests."""
     if any(files) and not any(document.objects for documents in files for document in documents):
         origins = ", ".join(source.origin for source, documents in zip(sources, files, strict=True) if documents)
         raise InputError(
             "not-an-object",
             f"{origins}: there is no Kubernetes object in it",
-            hint="an object has a kind; values of a chart are migrated after helm template",
+            hint="an object has a kind; render a chart with helm template before you migrate it",
         )
 
 
@@ -127,7 +129,7 @@ def _migrate_file(source: SourceText, documents: list[_Document], known: Known, 
 def _migrate_object(
     one: KubeObject, known: Known, names: TemplateNames, subject: ReportSubject
 ) -> list[dict[str, Any]]:
-    """Change an object in place; give the objects that it needs beside it."""
+    """Change an object in place, and return the new objects that it needs."""
     wire = one.wire
     if one.kind == _CONFIG:
         return _beside_config(one, names, subject)
@@ -151,7 +153,7 @@ def _migrate_object(
 
 
 def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject) -> list[dict[str, Any]]:
-    """Return the sharing rules of a ConfigMap, unless they are there."""
+    """Return the ConfigMap with this driver's sharing rules, or nothing if it exists already."""
     files = plugin_files(one.wire)
     if not files:
         say_leftovers(one.wire, NOTHING_KNOWN, subject)
@@ -162,7 +164,7 @@ def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject
 
 
 def _differ(wire: dict[str, Any], known: Known) -> bool:
-    """Return whether the pods of an object want different things, by migrating a copy of it."""
+    """Return whether the pods of an object want different things, by migrating a copy of the object."""
     seen: list[Any] = []
 
     def note(specs: list[dict[str, Any]], _: str) -> list[str]:
@@ -175,7 +177,7 @@ def _differ(wire: dict[str, Any], known: Known) -> bool:
 
 
 def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
-    """Put objects before the one that needs them: into its List, or as documents; a typed list takes no others."""
+    """Insert objects before the one that needs them: into its List, or as documents if the list holds one kind only."""
     for wire in written:
         if one.holder is None or one.list_kind:
             document.before.append(wire)
@@ -185,7 +187,7 @@ def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) ->
 
 
 def _rewritten(source: SourceText, documents: list[_Document]) -> str:
-    """Write what changed into the text."""
+    """Return the text with all changes written into it."""
     text = source.text
     whole = manner_of(text, [document.written.root for document in documents])
     edits = []
@@ -203,18 +205,18 @@ def _rewritten(source: SourceText, documents: list[_Document]) -> str:
 
 
 def _say_list(new: str, documents: list[_Document], report: FileReport) -> None:
-    """Say that a file of JSON holds a List now: JSON has no second document."""
+    """Report that a JSON file holds a List now, because JSON allows no second document."""
     if documents and documents[0].before and len(documents_of(new, "")) == 1:
         title = documents[0].objects[0].title
-        what = f"{title} and what it needs are in a List now"
-        ReportSubject(title, report).changed("list", what, "a file of JSON holds one object")
+        what = f"{title} and what it needs are now in a List"
+        ReportSubject(title, report).changed("list", what, "a JSON file can hold only one object")
 
 
 def _check(new: str, documents: list[_Document], origin: str) -> None:
-    """Make sure that a text holds what it is to hold: better no file than a wrong one."""
+    """Check that the new text reads back as the intended objects: no file is better than a wrong one."""
     held = [one.wire for document in documents_of(new, origin) for one in objects_of(value_of(document.root))]
     wanted = []
     for document in documents:
         wanted += [*document.before, *(one.wire for one in objects_of(document.value))]
     if not is_same(held, wanted):
-        raise AssertionError(f"{origin}: the text that was made does not read back as what it was made of")
+        raise AssertionError(f"{origin}: the new text does not read back as the objects that it was made from")

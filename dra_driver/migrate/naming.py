@@ -1,7 +1,8 @@
-"""Names of claim templates: after their object, the same on every run, and never one that is taken.
+"""Names of claim templates: derived from their object, the same on every run, and never one that is taken.
 
-In: claim specs of an object's pods, and the templates that are there. Out: names; what is new is noted for whoever
-writes it. An object's pods of one shape share a template; a template that is there and says the same is used.
+In: claim specs of an object's pods, and the templates that exist. Out: names; new templates are recorded for the
+caller to write. Pods of one object with equal claims share a template; an existing template with the same spec is
+used again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Spec = dict[str, Any]
 
 @dataclass(slots=True)
 class TemplateNames:
-    """Templates that exist, by name: namespace and spec of each; and the names of ConfigMaps."""
+    """The templates that exist, by name, each with namespace and spec; and the names of existing ConfigMaps."""
 
     known: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     configs: set[tuple[str, str]] = field(default_factory=set)
 
     def learn(self, objects: Iterable[KubeObject]) -> None:
-        """Note the templates and ConfigMaps among objects."""
+        """Record the templates and ConfigMaps among these objects."""
         for one in objects:
             if one.kind == "ConfigMap":
                 self.configs.add((one.stem, one.namespace))
@@ -35,15 +36,15 @@ class TemplateNames:
                 self.add(one.stem, one.namespace, inner if isinstance(inner, dict) else {})
 
     def has_config(self, name: str, namespace: str) -> bool:
-        """Return whether a ConfigMap is there."""
+        """Return whether a ConfigMap of this name exists."""
         return (name, namespace) in self.configs
 
     def add(self, name: str, namespace: str, spec: Spec) -> None:
-        """Note one template."""
+        """Record one template."""
         self.known.setdefault(name, []).append((namespace, _sign(spec)))
 
     def find(self, name: str, namespace: str, spec: Spec) -> bool | None:
-        """Return whether a name stands for this very spec (True), for another (False), or for nothing (None)."""
+        """Return True if the name stands for this very spec, False if for another, and None if it is free."""
         rows = [sign for there, sign in self.known.get(name, ()) if there == namespace or not there or not namespace]
         if not rows:
             return None
@@ -52,7 +53,10 @@ class TemplateNames:
 
 @dataclass(slots=True)
 class ObjectTemplates:
-    """Names for one object's claim specs, with `has_roles` after its pods too; `made` are those to be written."""
+    """Template names for one object's claim specs.
+
+    With `has_roles` the names contain the role of the pod, too. `made` lists the templates that have to be written.
+    """
 
     owner: KubeObject
     names: TemplateNames
@@ -61,7 +65,7 @@ class ObjectTemplates:
     _used: dict[str, str] = field(default_factory=dict)
 
     def name(self, specs: list[Spec], role: str) -> list[str]:
-        """Name the templates of a pod."""
+        """Return the names of the templates of a pod, one for each of its claim specs."""
         return [self._one(spec, role) for spec in specs]
 
     def _one(self, spec: Spec, role: str) -> str:

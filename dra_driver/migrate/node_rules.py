@@ -1,11 +1,11 @@
-"""Node selectors and required node affinities of a pod, moved into selectors of its claim where devices can say them.
+"""Node selectors and required node affinities of a pod, moved into selectors of its claim where devices publish it.
 
-In: a pod's spec, changed in place, and the kinds of device that it asks for. Out: expressions for each kind. What the
-devices can't say stays on the pod, and so does an affinity of several terms that can't be taken apart without changing
-which nodes match; both are said. Preferred affinities stay: claims don't prefer.
+In: a pod's spec, changed in place, and the kinds of device that it asks for. Out: expressions for each kind. What
+devices don't publish stays on the pod, and so does an affinity of several terms that can't be taken apart without
+changing which nodes match; both are reported. Preferred affinities stay, because claims express no preference.
 
-Source: Kubernetes API core/v1 NodeSelector: terms are alternatives, expressions of a term must all hold, a term without
-any matches nothing.
+Source: Kubernetes API core/v1 NodeSelector: terms are alternatives, the expressions of a term must all hold, and a term
+without any matches nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Rows = dict[DeviceKind, list[str]]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _WHY = "the claim chooses by the device itself, not by its node's label"
-_KEPT = "it stays on the pod and works as long as GPU feature discovery labels the nodes; else take it out"
+_KEPT = "it stays on the pod and works as long as GPU feature discovery labels the nodes; otherwise take it out"
 
 
 @dataclass(slots=True)
 class _Split:
-    """One term of an affinity: what devices say of it, and what stays."""
+    """One term of an affinity, split into what devices can state and what stays on the pod."""
 
     rules: list[tuple[int, LabelRequirement]] = field(default_factory=list)
     said: Rows = field(default_factory=dict)
@@ -37,7 +37,7 @@ class _Split:
 
 
 def kind_by_labels(spec: dict[str, Any], kind: DeviceKind) -> DeviceKind:
-    """Say more of a kind where every way to a node tells more."""
+    """Narrow a kind of device if all alternatives of the node rules agree on a narrower one."""
     fixed = [rule for _, rule in _selector_rules(spec)]
     terms = [[rule for _, rule in _term_rules(term)] for term in _terms(spec)] or [[]]
     found = {refined(kind, fixed + rules) for rules in terms}
@@ -45,7 +45,7 @@ def kind_by_labels(spec: dict[str, Any], kind: DeviceKind) -> DeviceKind:
 
 
 def absorb(spec: dict[str, Any], kinds: Iterable[DeviceKind], subject: ReportSubject) -> Rows:
-    """Move what can be moved; give expressions for each kind."""
+    """Move every rule that can be moved out of the spec, and return the expressions for each kind."""
     rows: Rows = {kind: [] for kind in kinds}
     _selector(spec, rows, subject)
     _affinity(spec, rows, subject)
@@ -84,7 +84,7 @@ def _selector(spec: dict[str, Any], rows: Rows, subject: ReportSubject) -> None:
 
 
 def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
-    """Say a requirement for every kind, or say that it stays."""
+    """Translate a requirement for every kind and return True, or report that it stays and return False."""
     said = {kind: expressed(rule, kind) for kind in rows}
     for found in said.values():
         if isinstance(found, Unsaid):
@@ -162,13 +162,13 @@ def _take(term: dict[str, Any], positions: list[int]) -> None:
 
 
 def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: ReportSubject) -> None:
-    """Move alternatives as a whole: only where what stays is the same in all of them."""
+    """Move alternatives together, and only if what stays is the same in all of them."""
     splits = [_split(term, rows) for term in terms]
     rests = [(split.rest, term.get("matchFields")) for split, term in zip(splits, terms, strict=True)]
     if any(split.is_odd for split in splits) or any(rest != rests[0] for rest in rests):
         place.lost(
             "affinity-kept",
-            f"the alternatives ({_alternatives_words(splits)}) differ in more than what devices say: taking them apart"
+            f"the alternatives ({_alternatives_words(splits)}) differ in more than devices publish: taking them apart"
             " would change which nodes match",
             "it stays on the pod and works as long as GPU feature discovery labels the nodes; or write one object for"
             " each alternative",
@@ -211,7 +211,7 @@ def _split(term: dict[str, Any], rows: Rows) -> _Split:
 
 
 def _prune(spec: dict[str, Any]) -> None:
-    """Take out what became empty, from the inside: an affinity without terms would match no node."""
+    """Remove what became empty, from the inside out: an affinity without terms would match no node."""
     affinity = spec["affinity"]
     if not _terms(spec):
         del affinity["nodeAffinity"][_REQUIRED]
@@ -229,7 +229,8 @@ def _preferred(spec: dict[str, Any], subject: ReportSubject) -> None:
         if rules:
             subject.lost(
                 "preferred-affinity",
-                f"the preference for {', '.join(rule.words for _, rule in rules)} can't move: claims don't prefer",
+                f"the preference for {', '.join(rule.words for _, rule in rules)} can't move:"
+                " claims express no preference",
                 "it stays on the pod and works as long as GPU feature discovery labels the nodes; a claim with"
                 " firstAvailable lists kinds of devices in order of preference",
                 "affinity",

@@ -1,6 +1,6 @@
-"""Objects of a file: found in documents and Lists, each with its name, namespace and the list that it stands in.
+"""Objects of a file, found in documents and Lists, each with its name, its namespace and the list that holds it.
 
-In: the plain value of a document. Out: `KubeObject`s, in order; `templates` of claims that are there already.
+In: the plain value of a document. Out: `KubeObject`s, in order; ResourceClaimTemplates built for claims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LISTS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class KubeObject:
-    """One object. `holder` is the list of a List that holds it, None for a document of its own."""
+    """One object. `holder` is the `items` list that contains it; None for a document of its own."""
 
     wire: dict[str, Any]
     path: tuple[Step, ...]
@@ -26,33 +26,33 @@ class KubeObject:
 
     @property
     def kind(self) -> str:
-        """Its kind; the entries of a typed list may leave it out."""
+        """The object's kind, which the entries of a typed list may leave out."""
         return str(self.wire.get("kind") or self.list_kind)
 
     @property
     def stem(self) -> str:
-        """Its name, or what its name begins with; its kind where it has none."""
+        """The object's name or the beginning of it (generateName); its kind if it has neither."""
         metadata = self.wire.get("metadata")
         found = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
         return found if isinstance(found, str) and found else self.kind.lower()
 
     @property
     def namespace(self) -> str:
-        """Its namespace; "" where it leaves that to whoever applies it."""
+        """The object's namespace; "" if the manifest leaves it to whoever applies it."""
         metadata = self.wire.get("metadata")
         found = metadata.get("namespace") if isinstance(metadata, dict) else None
         return found if isinstance(found, str) else ""
 
     @property
     def title(self) -> str:
-        """Name it for people."""
+        """The object's kind and name as a report shows them."""
         return f"{self.kind} {self.stem}"
 
 
 def objects_of(
     value: Any, path: tuple[Step, ...] = (), holder: list[Any] | None = None, kind: str = ""
 ) -> Iterator[KubeObject]:
-    """Yield the objects of a document; nothing for what is no object."""
+    """Yield the objects of a document; nothing if the value is not an object."""
     if len(path) > 2 * _LISTS_MAX or not isinstance(value, dict):
         return
     items = value.get("items")
@@ -66,7 +66,7 @@ def objects_of(
 
 
 def claim_template(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Make a ResourceClaimTemplate."""
+    """Return a ResourceClaimTemplate."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     group = "resource.k8s.io/v1"
     return {"apiVersion": group, "kind": TEMPLATE, "metadata": metadata, "spec": {"spec": spec}}

@@ -1,8 +1,8 @@
 """New objects placed before the documents that need them.
 
-In: a text with its edits, and objects for some of its documents. Out: the new text. An object stands before its
-document's own comments; a comment at the head of the file, set off by an empty line, stays there. A file of JSON can
-hold one object only: there a List holds all of them.
+In: a text with its edits, and objects for some of its documents. Out: the new text. An object is placed before the
+comments that belong to its document, but a comment at the head of the file that an empty line sets off stays first.
+A JSON file can hold one object only; there a List holds all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.yamltext.rendering import Manner, block
 
 @dataclass(frozen=True, slots=True)
 class InsertedObjects:
-    """Objects to stand before the document whose content begins at `start` and ends at `end`, in its manner."""
+    """Objects to write before the document that spans `start` to `end`, in that document's formatting."""
 
     start: int
     end: int
@@ -26,7 +26,7 @@ class InsertedObjects:
 
 
 def placed(text: str, edits: list[Edit], before: list[InsertedObjects], *, is_single: bool) -> str:
-    """Apply edits and place objects."""
+    """Return the text with the edits applied and the objects placed."""
     if before[0].manner.is_json and is_single:
         return _listed(text, edits, before[0])
     made = list(edits)
@@ -42,7 +42,7 @@ def placed(text: str, edits: list[Edit], before: list[InsertedObjects], *, is_si
 
 
 def _edit(text: str, at: int, written: str, manner: Manner) -> Edit:
-    """Set objects off from a document that begins on the line of its own marker."""
+    """Separate the new objects from a document that begins on the line of its own "---"."""
     line = text[at : at + 4]
     if line[:3] != "---":
         return Edit(at, at, -1, written)
@@ -51,12 +51,12 @@ def _edit(text: str, at: int, written: str, manner: Manner) -> Edit:
 
 
 def _place(text: str, start: int) -> int:
-    """Find where a document's first comment begins."""
+    """Return the offset at which a document's first comment begins."""
     return above_comments(text, text.rfind("\n", 0, start) + 1, 0)
 
 
 def _listed(text: str, edits: list[Edit], one: InsertedObjects) -> str:
-    """Put a JSON object and what it needs into a List."""
+    """Put a JSON object and the objects that it needs into a List."""
     manner = one.manner
     lead, tail = text[: one.start], text[one.end :]
     body = applied(text, edits)[len(lead) :]

@@ -1,4 +1,4 @@
-"""One pod moved from extended resources to claims.
+"""One pod migrated from extended resources to claims.
 
 In: a pod as an object writes it, changed in place. Out: the specs of its ResourceClaimTemplates, in the order of its
 claims; the caller names and writes them. A pod that asks for no device of the device plugin stays as it is.
@@ -30,12 +30,12 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class PodMigration:
-    """How pods are moved: what `known` names of resources stand for."""
+    """The migration of pods, with the resources whose names stand for something else in `known`."""
 
     known: Known
 
     def apply(self, shape: PodShape, subject: ReportSubject, name: Naming) -> None:
-        """Move one pod; `name` gives names of templates for claim specs. Raises: InputError."""
+        """Migrate one pod in place; `name` returns the names of templates for claim specs. Raises: InputError."""
         place = subject.below(*shape.path)
         wants = self._wants(shape, subject)
         _say_ephemeral(shape.spec, place)
@@ -55,7 +55,7 @@ class PodMigration:
         _say_leftovers(shape, place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[Want]:
-        """Read what all containers want."""
+        """Return what every container wants."""
         found = []
         for container in shape.containers:
             at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"
@@ -87,7 +87,7 @@ def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
 
 
 class _PodClaims:
-    """The claims of a pod, in its own field or in the text of a patch."""
+    """The claims of a pod, kept in its own field or in the text of a patch."""
 
     def __init__(self, shape: PodShape) -> None:
         self._shape = shape
@@ -96,7 +96,7 @@ class _PodClaims:
         self._taken = {str(one.get("name")) for _, one in rows_of(holder)}
 
     def add(self, templates: list[str], place: ReportSubject) -> list[str]:
-        """Add a claim for each template; give their names in the pod."""
+        """Add a claim for each template, and return the names of the claims in the pod."""
         rows, names = [], []
         for template in templates:
             own = free(_CLAIM, self._taken)
@@ -134,14 +134,14 @@ def _read_patch(shape: PodShape) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(
             "patch",
-            f"{shown_path((*shape.path, _PATCH))} is no mapping that claims could be added to",
+            f"{shown_path((*shape.path, _PATCH))} is not a mapping, so claims can't be added to it",
             hint='write it as JSON, without variables, such as {"terminationGracePeriodSeconds": 5}',
         )
     return found
 
 
 def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subject: ReportSubject) -> None:
-    """Take extended resources out of containers; put in the claims instead."""
+    """Remove extended resources from the containers, and refer to the claims instead."""
     several = {claim: sum(block.claim == claim for block in blocks) > 1 for claim in range(len(owned))}
     for container in {id(want.container): want.container for want in wants}.values():
         place = subject.below(*container.path, "resources")
@@ -173,7 +173,7 @@ def _say_claims(
     used = [block for block in blocks if container in block.users]
     parts = ", ".join(f"{block.count} of class {block.kind.device_class} (request {block.name})" for block in used)
     claims = ", ".join(dict.fromkeys(row["name"] for row in rows))
-    why = "devices are chosen by claims; nobody counts the device plugin's resource on nodes of this driver"
+    why = "devices are chosen by claims; nodes of this driver don't offer the device plugin's resource"
     if any(len(block.users) > 1 for block in used):
         why += "; init containers use the devices that the others use after them"
     place.changed("request", f"{asked} became {parts} in claim {claims}", why)
@@ -189,7 +189,7 @@ def _drop(resources: dict[str, Any], resource: str) -> None:
 
 
 def _drop_zeros(wants: list[Want], subject: ReportSubject) -> None:
-    """Take out counts of 0: they ask for nothing."""
+    """Remove counts of 0, which ask for nothing."""
     for want in wants:
         resources = want.container.wire["resources"]
         _drop(resources, want.resource)
@@ -200,7 +200,7 @@ def _drop_zeros(wants: list[Want], subject: ReportSubject) -> None:
 
 
 def _tolerate(spec: dict[str, Any], resources: list[str], place: ReportSubject) -> None:
-    """Add the tolerations that admission added for extended resources."""
+    """Add the tolerations that the admission plugin used to add for extended resources."""
     listed = spec.get("tolerations")
     known = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     for resource in resources:
@@ -222,7 +222,7 @@ def _tolerates(row: dict[str, Any], key: str) -> bool:
     return row.get("key") == key or not row.get("key")
 
 
-# What is said of a pod, and not changed.
+# What is reported about a pod without changing it.
 
 
 def _say_leftovers(shape: PodShape, place: ReportSubject) -> None:
@@ -236,7 +236,7 @@ def _say_leftovers(shape: PodShape, place: ReportSubject) -> None:
     if shape.spec.get("runtimeClassName") == "nvidia":
         place.lost(
             "runtime-class",
-            "runtimeClassName: nvidia stays, and is not needed: devices come in by CDI",
+            "runtimeClassName: nvidia stays but is not needed: devices are added by CDI",
             "take it out once no node serves this pod by the device plugin",
             "runtimeClassName",
         )
@@ -248,7 +248,7 @@ def _say_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
     if node := spec.get("nodeName"):
         place.lost(
             "node-name",
-            f"nodeName: {node} goes past the scheduler, which allocates claims: the pod would never start",
+            f"nodeName: {node} bypasses the scheduler, which allocates claims: the pod would never start",
             f"take it out, and choose the node by nodeSelector kubernetes.io/hostname: {node}",
             "nodeName",
         )
@@ -256,7 +256,7 @@ def _say_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
         place.lost(
             "scheduler-name",
             f"the scheduler {name} has to allocate the claims",
-            "look whether it knows Dynamic Resource Allocation, and whether that is switched on there",
+            "check that it supports Dynamic Resource Allocation and has it switched on",
             "schedulerName",
         )
 
@@ -295,7 +295,7 @@ def _say_requests_alone(container: Container, place: ReportSubject, known: Known
         if kind_of(name, known) and not (isinstance(limits, dict) and name in limits):
             place.lost(
                 "requests-alone",
-                f"{name} stood in requests alone, which the API server refuses in a pod; its count was taken",
+                f"{name} was in requests only, which the API server refuses in a pod; its count was used",
                 "nothing to do, if an operator fills in the limits",
                 "resources",
                 "requests",

@@ -1,8 +1,8 @@
-"""Pods found in objects of any kind: by what a pod looks like, and three families that write pods their own way.
+"""Pods found in objects of any kind, by the shape of a pod's spec, and three families that write pods in their own way.
 
-In: an object. Out: `PodShape`s: where containers, node rules, tolerations and claims stand in each. A mapping whose
-`containers` is a list of named containers is a pod's spec, whatever is around it: so Deployments, PyTorchJobs,
-RayClusters and CRDs nobody has seen yet are found alike. Some objects refuse claims in their pods; they are named.
+In: an object. Out: `PodShape`s: the place of containers, node rules, tolerations and claims in each. A mapping whose
+`containers` is a list of named containers is a pod's spec, whatever surrounds it, so Deployments, PyTorchJobs,
+RayClusters and unknown CRDs are all found alike. Objects whose pods can't have claims are listed by kind.
 
 Source: Argo Workflows (Template, podSpecPatch), KServe (InferenceService: a predictor is a pod's spec with a container
 named after the model's framework), Knative Serving (fields of a revision's pod).
@@ -31,7 +31,7 @@ _REFUSE_CLAIMS = {
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. `is_init`: it ends before the others start (a sidecar does not)."""
+    """One container. `is_init` means that it ends before the others start, which a sidecar does not."""
 
     wire: dict[str, Any]
     path: tuple[Step, ...]
@@ -40,14 +40,17 @@ class Container:
 
     @property
     def name(self) -> str:
-        """Its name, or what its framework would call it."""
+        """The container's name, or the one that its framework would give it."""
         found = self.wire.get("name")
         return found if isinstance(found, str) and found else self.fallback
 
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """One pod as an object writes it. `is_patch`: claims go into the text `podSpecPatch`, for lack of a field."""
+    """One pod as an object writes it.
+
+    With `is_patch` the object has no field for claims, and they go into its text `podSpecPatch` instead.
+    """
 
     spec: dict[str, Any]
     path: tuple[Step, ...]
@@ -57,7 +60,7 @@ class PodShape:
 
 
 def refuses_claims(wire: dict[str, Any]) -> str:
-    """Return why pods of such an object can't have claims; "" where they can."""
+    """Return why the pods of such an object can't have claims; "" if they can."""
     group = str(wire.get("apiVersion") or "").rpartition("/")[0]
     return _REFUSE_CLAIMS.get((group, str(wire.get("kind") or "")), "")
 
@@ -75,7 +78,7 @@ def shapes_of(wire: dict[str, Any], known: Known = NOTHING_KNOWN) -> Iterator[Po
 
 
 def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Known | None) -> Iterator[PodShape]:
-    """Look for pods; `served`: models may be served in them, whose containers want these resources."""
+    """Yield the pods below a value; `served` (KServe only) holds the known resources that reveal model servers."""
     if isinstance(value, dict):
         containers = _containers(value, path)
         if served is not None and path[-1] in {"predictor", "transformer", "explainer"}:
@@ -83,7 +86,7 @@ def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Kno
         if containers:
             yield PodShape(value, path, containers, _role(root, path))
         for key, inner in value.items():
-            # In a pod there may be another, such as the workers in a predictor of KServe; never in its containers.
+            # A pod may contain another one, such as the workers in a predictor of KServe, but never in its containers.
             if containers and key in _CONTAINER_LISTS:
                 continue
             yield from _found(inner, (*path, key), root, served)
@@ -93,7 +96,7 @@ def _found(value: Any, path: tuple[Step, ...], root: dict[str, Any], served: Kno
 
 
 def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container, ...]:
-    """Return the containers of what is a pod's spec; nothing for anything else."""
+    """Return the containers of a pod's spec; nothing for any other mapping."""
     if not _is_containers(spec.get("containers")):
         return ()
     found = []
@@ -111,7 +114,7 @@ def _is_containers(value: Any) -> bool:
 
 
 def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -> tuple[Container, ...]:
-    """Return the containers that are named after the framework instead of listed."""
+    """Return the containers that are the value of a framework's name instead of an item of a list."""
     return tuple(
         Container(value, (*path, key), fallback="kserve-container")
         for key, value in spec.items()
@@ -120,7 +123,7 @@ def _model_servers(spec: dict[str, Any], path: tuple[Step, ...], known: Known) -
 
 
 def wants_devices(resources: Any, known: Known = NOTHING_KNOWN) -> bool:
-    """Return whether resources name the device plugin's."""
+    """Return whether a container's resources name any resource of the device plugin."""
     fields = [resources.get(field) for field in ("limits", "requests")] if isinstance(resources, dict) else []
     return any(kind_of(name, known) for field in fields if isinstance(field, dict) for name in field)
 
@@ -154,12 +157,12 @@ def _argo_containers(template: dict[str, Any], path: tuple[Step, ...]) -> Iterat
             yield Container(one, (*path, *steps, number), is_init=steps[0] == "initContainers")
 
 
-# Words that say nothing of which pod of an object it is.
+# Steps of a path that do not distinguish one pod of an object from another.
 _USUAL = {"spec", "template", "jobTemplate", "podTemplate", "podTemplateSpec", "rayClusterConfig", "rayClusterSpec"}
 
 
 def _role(root: dict[str, Any], path: tuple[Step, ...]) -> str:
-    """Return which of an object's pods it is: "worker" of spec.pytorchReplicaSpecs.Worker.template.spec."""
+    """Return the role of a pod in its object: "worker" for spec.pytorchReplicaSpecs.Worker.template.spec."""
     word = ""
     value: Any = root
     for position, step in enumerate(path):

@@ -1,10 +1,10 @@
 """ResourceQuotas: counts of the device plugin's resources become counts of devices of a class.
 
-In: a ResourceQuota, changed in place. Never: a quota of one MIG profile kept apart from the others, where one class
-hands out all of them; that is said.
+In: a ResourceQuota, changed in place. Never: a separate quota for each MIG profile, since one class hands out all
+profiles; that is reported.
 
 Source: Kubernetes, ResourceQuota: `requests.<resource>` counts an extended resource, and
-`<class>.deviceclass.resource.k8s.io/devices` the devices that claims ask of a class.
+`<class>.deviceclass.resource.k8s.io/devices` the devices that claims request of a class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEVICES = "deviceclass.resource.k8s.io/devices"
 
 
 def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) -> None:
-    """Change a quota. Raises: InputError."""
+    """Migrate a quota in place. Raises: InputError if a count is not a whole number."""
     spec = wire.get("spec")
     hard = spec.get("hard") if isinstance(spec, dict) else None
     if not isinstance(hard, dict):
@@ -40,7 +40,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) ->
 def _replaced(
     hard: dict[str, Any], found: dict[str, tuple[DeviceKind, int]], sums: dict[str, int], subject: ReportSubject
 ) -> dict[str, Any]:
-    """Return the counts with the new ones in the places of the old."""
+    """Return all counts of the quota, the new ones at the places of the old ones."""
     made: dict[str, Any] = {}
     for name, amount in hard.items():
         if name not in found:
@@ -59,7 +59,7 @@ def _replaced(
 
 
 def _counted(hard: dict[str, Any], known: Known, subject: ReportSubject) -> dict[str, tuple[DeviceKind, int]]:
-    """Return what is about the device plugin's resources."""
+    """Return the counts of the device plugin's resources, each with the kind of device."""
     found = {}
     for name, amount in hard.items():
         kind = kind_of(name.removeprefix(QUOTA).removeprefix("limits."), known)
@@ -80,7 +80,7 @@ def _say(name: str, count: int, key: str, total: int, subject: ReportSubject) ->
 
 
 def _say_there(name: str, key: str, subject: ReportSubject) -> None:
-    subject.changed("quota", f"{name} was taken out", f"{key} stands there already", "spec", "hard")
+    subject.changed("quota", f"{name} was taken out", f"{key} is there already", "spec", "hard")
 
 
 def _say_no_limit(name: str, subject: ReportSubject) -> None:
@@ -94,7 +94,7 @@ def _say_profiles(found: dict[str, tuple[DeviceKind, int]], subject: ReportSubje
         subject.lost(
             "quota-profile",
             f"one class hands out all MIG profiles: the quota of {', '.join(profiles)} counts those of any profile",
-            "for a quota of each profile make a DeviceClass of each, and name it in the claims",
+            "for a quota per profile, create a DeviceClass for each profile and name it in the claims",
             "spec",
             "hard",
         )

@@ -1,4 +1,4 @@
-"""What a migration says: each change with its reason, each loss with what to do about it.
+"""The report of a migration: each change with its reason, each loss with its remedy.
 
 Out: frozen rows, in the order of the text. `code` is stable; docs/migrate.md lists all of them.
 """
@@ -12,7 +12,7 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that was changed: `path` leads to it inside `subject`, as `spec.containers[0].resources`."""
+    """One change; `path` leads to it inside `subject`, for example `spec.containers[0].resources`."""
 
     code: str
     subject: str
@@ -23,7 +23,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MigrationLoss:
-    """Something that is lost, left as it is, or to be looked at; `remedy` says what can be done."""
+    """Something that is lost, left as it was, or needs a look; `remedy` explains what to do."""
 
     code: str
     subject: str
@@ -34,7 +34,7 @@ class MigrationLoss:
 
 @dataclass(slots=True)
 class FileReport:
-    """What is said of one file, written by whoever changes it."""
+    """The rows about one file, appended by whoever changes it."""
 
     changes: list[Change] = field(default_factory=list)
     losses: list[MigrationLoss] = field(default_factory=list)
@@ -42,29 +42,29 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportSubject:
-    """One object of a file and where it is said to be; rows about it go to `report`."""
+    """A place in one object of a file; rows about it go to `report`."""
 
     name: str
     report: FileReport
     path: tuple[Step, ...] = ()
 
     def below(self, *steps: Step) -> ReportSubject:
-        """Return a place inside."""
+        """Return a place inside this one."""
         return ReportSubject(self.name, self.report, (*self.path, *steps))
 
     def changed(self, code: str, what: str, why: str, *steps: Step) -> None:
-        """Say what was changed."""
+        """Record a change at this place or below it."""
         self.report.changes.append(Change(code, self.name, shown_path((*self.path, *steps)), what, why))
 
     def lost(self, code: str, what: str, remedy: str, *steps: Step) -> None:
-        """Say what was lost or left."""
+        """Record a loss at this place or below it, unless the same row exists already."""
         row = MigrationLoss(code, self.name, shown_path((*self.path, *steps)), what, remedy)
         if row not in self.report.losses:
             self.report.losses.append(row)
 
 
 def shown_path(path: tuple[Step, ...]) -> str:
-    """Write a path for people.
+    """Return a path as a report shows it.
 
     >>> shown_path(("spec", "containers", 0, "resources"))
     'spec.containers[0].resources'

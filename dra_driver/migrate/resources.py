@@ -1,7 +1,7 @@
 """Extended resources of the device plugin, read from containers: which kind of device, and how many.
 
 In: a container's `resources`, and `Known` names: those that a sharing configuration made up, or that mean a share
-without saying so. Out: how many of which `DeviceKind`. Never: what becomes of them.
+although they look like a whole device. Out: how many of which `DeviceKind`. Never: what becomes of them.
 
 Source: NVIDIA's device plugin: resources nvidia.com/gpu, nvidia.com/mig-<profile> ("+" of a profile written "."), and
 ".shared" appended where replicas are renamed. Kubernetes: extended resources are whole numbers, requests equal limits.
@@ -26,7 +26,7 @@ QUOTA = "requests."
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceKind:
-    """A kind of device: a whole GPU, a partition (of a profile, if it is known), or a share of either."""
+    """A kind of device: a whole GPU, a partition (of one profile, if it is known), or a share of either."""
 
     is_partition: bool = False
     is_share: bool = False
@@ -34,13 +34,13 @@ class DeviceKind:
 
     @property
     def device_class(self) -> str:
-        """Name the class that hands such devices out."""
+        """The name of the class that hands out such devices."""
         stem = "mig" if self.is_partition else "gpu"
         return f"{stem}-share.nvidia.com" if self.is_share else f"{stem}.nvidia.com"
 
     @property
     def words(self) -> str:
-        """Name it for people."""
+        """The kind as a report shows it."""
         what = f"MIG partition {self.profile}".strip() if self.is_partition else "whole GPU"
         return f"share of a {what.replace('whole ', '')}" if self.is_share else what
 
@@ -50,10 +50,10 @@ NOTHING_KNOWN: Known = MappingProxyType({})
 
 
 def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
-    """Return what a resource stands for; None for one that is not the device plugin's.
+    """Return the kind of device that a resource stands for; None if it is not a resource of the device plugin.
 
     >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
-    (Kind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
+    (DeviceKind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
     """
     if resource in known:
         return known[resource]
@@ -69,16 +69,16 @@ def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
 
 
 def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Return the mappings in what should be a list of mappings, numbered; what is something else is nobody's."""
+    """Return the mappings of a list with their positions; whatever is not a mapping, or not a list, is skipped."""
     return (
         [(number, one) for number, one in enumerate(value) if isinstance(one, dict)] if isinstance(value, list) else []
     )
 
 
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
-    """Return how many of each of the device plugin's resources a container wants; 0 is kept.
+    """Return how many of each of the device plugin's resources a container wants, including counts of 0.
 
-    Raises: InputError("input.resource"): not a whole number, or requests that differ from limits.
+    Raises: InputError("input.resource") if a count is not a whole number, or if requests differ from limits.
     """
     found: dict[str, int] = {}
     for field in ("limits", "requests"):
@@ -91,13 +91,13 @@ def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str
                 raise InputError(
                     "resource",
                     f"{at}: {name}: requests ({count}) differ from limits ({found[name]})",
-                    hint="Kubernetes wants them equal for such a resource; leave the requests out",
+                    hint="Kubernetes requires them to be equal for such a resource; leave the requests out",
                 )
     return found
 
 
 def whole_number(amount: Any, at: str) -> int:
-    """Read a count. Raises: InputError("input.resource")."""
+    """Return a count as an int. Raises: InputError("input.resource") if it is not a whole number."""
     hint = "write a whole number; fill in variables (envsubst, helm template) before migrating"
     if isinstance(amount, bool) or not isinstance(amount, int | str | float):
         raise InputError("resource", f"{at}: {amount!r} is not a whole number", hint=hint)

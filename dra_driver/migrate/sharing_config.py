@@ -1,9 +1,9 @@
-"""Sharing configurations of the device plugin, as rules of this driver.
+"""Sharing configurations of the device plugin, translated into rules of this driver.
 
 In: a ConfigMap that holds files of the device plugin (`version: v1` with `sharing`). Out: a ConfigMap beside it with
-one file of this driver, and what the names of resources stand for where the files made them up (`rename`) or share
-devices under their own name. The old one stays: nodes that the device plugin still serves read it. Several files in one
-ConfigMap are chosen by a label of the node there, and so they are here.
+one file for this driver, and the meaning of resource names that the files made up (`rename`) or that stand for shares
+under the device's own name. The old ConfigMap stays, because nodes that the device plugin still serves read it. Where
+one ConfigMap holds several files, a label of the node chooses between them, and the new rules use the same label.
 
 Source: NVIDIA's device plugin, api/config/v1 and the label nvidia.com/device-plugin.config; docs/sharing.md.
 """
@@ -29,7 +29,7 @@ DOMAIN = "nvidia.com/"
 
 
 def plugin_files(wire: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the files of the device plugin in a ConfigMap, by key."""
+    """Return the device plugin's files in a ConfigMap, by key."""
     data = wire.get("data")
     found = {}
     for key, text in data.items() if isinstance(data, dict) else ():
@@ -49,7 +49,7 @@ def _parsed(text: str) -> Any:
 
 
 def names_in(files: dict[str, dict[str, Any]]) -> Known:
-    """Return which names stand for shares: made up by a row, or a device's own where one file serves all nodes."""
+    """Return the names that stand for shares: made up by a row, or a device's own if one file serves all nodes."""
     found: dict[str, set[DeviceKind]] = {}
     for file in files.values():
         for section, row in _rows(file):
@@ -64,12 +64,12 @@ def names_in(files: dict[str, dict[str, Any]]) -> Known:
 
 
 def _full(name: Any) -> str:
-    """Write a resource's name in full, as the device plugin does."""
+    """Return a resource's name with its domain, added where it is missing as the device plugin does."""
     return name if isinstance(name, str) and name.startswith(DOMAIN) else f"{DOMAIN}{name}"
 
 
 def _is_every(row: dict[str, Any]) -> bool:
-    """Return whether a row is about all devices of its kind."""
+    """Return whether a row concerns all devices of its kind."""
     return row.get("devices") is None or row["devices"] == "all"
 
 
@@ -83,12 +83,12 @@ def _rows(file: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def rules_name(one: KubeObject) -> str:
-    """Name the ConfigMap with the rules."""
+    """Return the name of the ConfigMap with the rules."""
     return f"{one.stem}{_SUFFIX}"
 
 
 def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: ReportSubject) -> dict[str, Any] | None:
-    """Return the ConfigMap with rules; None where there is nothing to share."""
+    """Return the ConfigMap with the rules; None if there is nothing to share. Report what has no counterpart."""
     rules = []
     for key, file in files.items():
         for way, strategy in _WAYS.items():
@@ -105,8 +105,10 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Rep
     _say_rename(files, subject)
     for resource, kind in sorted(names_in(files).items()):
         if kind != kind_of(resource):
-            what = f"{resource} is taken for a {kind.words}, in all files of this run"
-            subject.changed("shared-resource", what, "the file gives that name to it on the nodes that it is for")
+            what = f"{resource} is read as a {kind.words}, in all files of this run"
+            subject.changed(
+                "shared-resource", what, "the file gives it that name on the nodes for which the file is meant"
+            )
     subject.lost(
         "sharing-namespace",
         f"ConfigMap {name} has to be in the namespace of the driver",
@@ -128,7 +130,7 @@ def _rules(
         kind = kind_of(_full(row.get("name")))
         replicas = row.get("replicas")
         if kind is None or not isinstance(replicas, int) or replicas < 2:
-            spot.lost("sharing-row", "this row shares nothing that is known", "take it out, or write a rule by hand")
+            spot.lost("sharing-row", "this row shares no known device", "take it out, or write a rule by hand")
             continue
         if not _is_every(row):
             _say_devices(row, spot)
@@ -158,15 +160,15 @@ def _say_rename(files: dict[str, dict[str, Any]], place: ReportSubject) -> None:
         place.lost(
             "sharing-rename",
             f"the name {name} stands for different resources",
-            f"in pods that ask for it write the resource that they mean, with {SHARED}, and migrate them",
+            f"in pods that ask for it, write the resource that they mean, with {SHARED}, and migrate them",
         )
 
 
 def _say_devices(row: dict[str, Any], place: ReportSubject) -> None:
     place.lost(
         "sharing-devices",
-        f"sharing only some devices ({row['devices']}) is not said by number here",
-        "choose by name, product or node in a rule of its own; or give the agent the device plugin's file as it is",
+        f"rules of this driver can't choose devices by number ({row['devices']})",
+        "choose by name, product or node in a separate rule; or pass the device plugin's file to the agent as it is",
         "devices",
     )
 

@@ -1,4 +1,5 @@
-"""The words of the house: errors, names, limits, quantities, versions, wire types, container edits.
+"""Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Pure values. Imports nothing of ours and nothing heavy; every other room may import it.
+Values, and two small questions to the system that every room asks alike (`stamp`, `boot`). Imports nothing of ours and
+nothing heavy; every other room may import it.
 """

@@ -1,7 +1,7 @@
 """What a container gets: device nodes, mounts, environment, hooks.
 
-A vendor's hardware folder says what a device needs in these words; `cdi` writes them down as a CDI document. Neither
-knows the other. Field names follow the CDI specification's containerEdits.
+A vendor's hardware folder describes in these types what a device needs; `cdi` writes them down as a CDI document.
+Neither knows the other. Field names follow the CDI specification's containerEdits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ READ_ONLY_BIND = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 class DeviceNode:
     """One device node as the container sees it.
 
-    `path` is the path in the container; `host_path` is given only where it differs. `major`/`minor` always stand, so
-    that a runtime can make the node without the host's. `gid` is given only where it is not 0. `file_mode` is the
-    permission bits of the host's node (octal), None to leave the runtime's default.
+    `path` is the path in the container; `host_path` is set only where it differs. `major` and `minor` are always set,
+    so that a runtime can create the node without looking at the host's. `gid` is set only where it is not 0.
+    `file_mode` is the permission bits of the host's node (octal); None leaves them to the runtime's default.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One OCI hook; `path` as the runtime sees it, `args` including argv[0]."""
+    """One OCI hook. `path` is the path that the runtime sees; `args` includes argv[0]."""
 
     path: str
     args: tuple[str, ...]
@@ -52,7 +52,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Everything that one device, or all devices of a claim, add to a container. `env` holds `NAME=value`."""
+    """Everything that one device, or all devices of a claim, add to a container. `env` holds entries `NAME=value`."""
 
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -65,7 +65,7 @@ class Edits:
 
 
 def merge(parts: Iterable[Edits]) -> Edits:
-    """Join edits in order, each distinct entry once (two devices of one claim may need the same node)."""
+    """Join edits in order and keep each distinct entry once, since two devices of a claim may need the same node."""
     parts = tuple(parts)
     return Edits(
         device_nodes=tuple(dict.fromkeys(n for p in parts for n in p.device_nodes)),

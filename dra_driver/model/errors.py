@@ -2,18 +2,19 @@
 
     DriverError
     ├── UsageError         a flag or its environment twin is wrong                exit 2
-    ├── InputError         a file somebody wrote is wrong (profile, manifest …)    exit 3
-    ├── SelectorError      a CEL selector does not compile, or fails on a device   exit 3
-    ├── NodeError          this machine lacks something (folder, permission …)     exit 5
-    ├── HardwareError      the GPU, its driver or its library does not answer      exit 5
-    ├── ApiError           the Kubernetes API server refused or was not reached    exit 5
-    ├── ClaimError         this claim can't be prepared as it is                   exit 3
-    ├── PrepareError       an effect on the node failed                            exit 5
-    ├── SharingError       a device can't be shared as asked                       exit 5
-    └── LedgerError        the ledger can't be read or written                     exit 5
+    ├── InputError         a user's file is wrong (profile, manifest …)           exit 3
+    ├── SelectorError      a CEL selector does not compile, or fails on a device  exit 3
+    ├── NodeError          this machine lacks something (folder, permission …)    exit 5
+    ├── HardwareError      the GPU, its driver or its library does not answer     exit 5
+    ├── ApiError           the Kubernetes API server refused or was not reached   exit 5
+    ├── ClaimError         this claim can't be prepared as it is                  exit 3
+    ├── PrepareError       an effect on the node failed                           exit 5
+    ├── SharingError       a device can't be shared as requested                  exit 5
+    └── LedgerError        the ledger can't be read or written                    exit 5
 
-A code is stable, dotted, and starts with its branch (`claim.device-in-use`). The message says what, on which object and
-what was expected; the hint says what to do. `retry` tells a caller with time left whether trying again can help.
+A code is stable and dotted, and it starts with its branch (`claim.device-in-use`). The message states what is wrong, on
+which object, and what was expected; the hint states what to do. `retry` lets a caller that has time left decide whether
+to try again.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that was there and is not, 
 
 
 class Retry(enum.Enum):
-    """Whether doing the same thing again can succeed."""
+    """Whether repeating the same operation can succeed."""
 
-    NOW = "now"  # transient: try again within this call's deadline
+    NOW = "now"  # the fault is transient: try again within this call's deadline
     LATER = "later"  # something else has to change first (a claim ends, a driver loads)
     NEVER = "never"  # the input itself is wrong
 
 
 class ExitCode(enum.IntEnum):
-    """What the process exit status of every command means."""
+    """The process exit status of every command."""
 
     OK = 0
-    NO_MATCH = 1  # no match, does not fit, findings
+    NO_MATCH = 1  # nothing matches, something does not fit, or there are findings
     USAGE = 2
     BAD_INPUT = 3
-    ABORTS_SCHEDULING = 4  # a device would abort scheduling
+    ABORTS_SCHEDULING = 4  # a device would make the scheduler abort
     ENVIRONMENT = 5
     BUG = 70
 
 
 class DriverError(Exception):
-    """Root of all faults that we foresee. Anything else that escapes is a bug (exit 70)."""
+    """Root of all the faults that this driver foresees. Any other exception that escapes is a bug (exit 70)."""
 
     branch = "driver"
     exit_code = ExitCode.ENVIRONMENT
@@ -57,7 +58,7 @@ class DriverError(Exception):
         self.retry = retry
 
     def __str__(self) -> str:
-        """Return the message, then the hint, in one line each."""
+        """Return the message, followed by the hint in parentheses where there is one."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
@@ -69,7 +70,7 @@ class UsageError(DriverError):
 
 
 class InputError(DriverError):
-    """A file that somebody wrote (profile, manifest, scenario) is not what it should be."""
+    """A file that a user wrote (profile, manifest, scenario) is not what it should be."""
 
     branch = "input"
     exit_code = ExitCode.BAD_INPUT
@@ -112,12 +113,12 @@ class ApiError(DriverError):
     ) -> None:
         super().__init__(code, message, hint=hint, retry=retry)
         self.status = status  # HTTP status; 0 when no answer came
-        self.retry_after_s = retry_after_s  # how long the server asked us to wait; 0 when it did not say
-        self.continue_token = continue_token  # where a list can be read on whose own token has expired; often ""
+        self.retry_after_s = retry_after_s  # how many seconds the server asked us to wait; 0 when it did not ask
+        self.continue_token = continue_token  # where a list whose own token has expired goes on; often ""
 
 
 class ClaimError(DriverError):
-    """This claim can't be prepared as it is: not allocated, not ours, bad config, device held or unknown."""
+    """This claim can't be prepared as it is: not allocated, not ours, bad config, unknown or already held device."""
 
     branch = "claim"
     exit_code = ExitCode.BAD_INPUT
@@ -130,7 +131,7 @@ class PrepareError(DriverError):
 
 
 class SharingError(DriverError):
-    """A device can't be shared as asked: unsupported here, no MPS supervisor, other settings in force."""
+    """A device can't be shared as requested: unsupported here, no MPS supervisor, or other settings are in force."""
 
     branch = "sharing"
 

@@ -1,6 +1,6 @@
-"""Flags of the agent, each with an environment twin: upper case, underscores, no prefix. A flag beats its twin.
+"""Flags of the agent. Each has an environment twin: upper case, underscores, no prefix. A flag takes precedence.
 
-One table, read by the agent (argparse) and by the commands that look at this node's hardware (click), so that
+There is one table, read by the agent (argparse) and by the commands that look at this node's hardware (click), so that
 `dra-driver devices` and the agent can't disagree.
 """
 
@@ -26,19 +26,19 @@ class Flag:
 
     @property
     def field(self) -> str:
-        """Return the flag as a Python name: `node_name`."""
+        """Return the flag as a Python name, for example `node_name`."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def twin(self) -> str:
-        """Return the environment twin: `NODE_NAME`."""
+        """Return the name of the environment twin, for example `NODE_NAME`."""
         return self.field.upper()
 
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--node-name", "", "this node, as spec.nodeName says", "NODE", is_hardware=True),
-    Flag("--kubeconfig", "", "kubeconfig file; without it the pod's own ServiceAccount", "FILE"),
-    Flag("--driver-name", NVIDIA_DRIVER, "DRA driver name: of slices, sockets and claims", "NAME"),
+    Flag("--node-name", "", "name of this node (the pod's spec.nodeName)", "NODE", is_hardware=True),
+    Flag("--kubeconfig", "", "kubeconfig file (default: the pod's own ServiceAccount)", "FILE"),
+    Flag("--driver-name", NVIDIA_DRIVER, "DRA driver name, used in slices, sockets and claims", "NAME"),
     Flag("--cdi-root", "/var/run/cdi", "folder for CDI files, watched by the container runtime", "DIR"),
     Flag(
         "--kubelet-registrar-directory-path",
@@ -55,36 +55,39 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--device-plugins-directory-path",
         "/var/lib/kubelet/device-plugins",
-        "folder where device plugins have their sockets",
+        "folder where device plugins keep their sockets",
         "DIR",
         is_hardware=True,
     ),
     Flag(
         "--device-plugin",
         "yield",
-        "while a device plugin serves the GPUs: yield (publish none) or ignore (both hand out the same GPUs)",
+        "while a device plugin serves the GPUs: yield (publish no GPUs) or ignore (both hand out the same GPUs)",
         "CHOICE",
         choices=("yield", "ignore"),
         is_hardware=True,
     ),
-    Flag("--pod-uid", "", "UID of the agent's pod: sockets of its own, so that two versions can overlap", "UID"),
-    Flag("--metrics-address", "", "HOST:PORT for /metrics, /healthz and /readyz; empty for none", "ADDRESS"),
-    Flag("--log-format", "text", "text or json", "FORMAT", choices=("text", "json")),
-    Flag("--sysfs-root", "/sys", "replaces /sys", "DIR", is_hardware=True),
-    Flag("--proc-root", "/proc", "replaces /proc", "DIR", is_hardware=True),
-    Flag("--dev-root", "/dev", "replaces /dev", "DIR", is_hardware=True),
-    Flag("--nvidia-driver-root", "/", "NVIDIA driver root as the host names it", "DIR", is_hardware=True),
+    Flag(
+        "--pod-uid", "", "UID of the agent's pod; gives it sockets of its own, so that two versions can overlap", "UID"
+    ),
+    Flag("--metrics-address", "", "HOST:PORT for /metrics, /healthz and /readyz; empty: not served", "ADDRESS"),
+    Flag("--log-format", "text", "format of the log: text or json", "FORMAT", choices=("text", "json")),
+    Flag("--sysfs-root", "/sys", "path to use instead of /sys", "DIR", is_hardware=True),
+    Flag("--proc-root", "/proc", "path to use instead of /proc", "DIR", is_hardware=True),
+    Flag("--dev-root", "/dev", "path to use instead of /dev", "DIR", is_hardware=True),
+    Flag("--nvidia-driver-root", "/", "path of the NVIDIA driver root on the host", "DIR", is_hardware=True),
     Flag(
         "--nvidia-driver-root-mount",
         "",
-        "where the agent sees the NVIDIA driver root (default: the same)",
+        "path of the NVIDIA driver root as the agent sees it (default: the same)",
         "DIR",
         is_hardware=True,
     ),
     Flag(
         "--mig",
         "dynamic",
-        "dynamic: partitions are made on demand where the API server keeps shared counters; static: as they stand",
+        "dynamic: partitions are created on demand where the API server keeps shared counters; static: only existing "
+        "partitions are published",
         "MODE",
         choices=("dynamic", "static"),
         is_hardware=True,
@@ -92,7 +95,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--mig-profiles",
         "usual",
-        "usual, or all: with graphics and with other media engines too",
+        "usual; all: also the profiles with graphics and with other media engines",
         "WHICH",
         choices=("usual", "all"),
         is_hardware=True,
@@ -100,16 +103,17 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--mig-geometry",
         "",
-        "how unused GPUs are cut where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a list "
-        "(1g.10gb=4,3g.40gb=1), a name of --mig-config, or label: as the node's label nvidia.com/mig.config says; by "
-        "node: PATTERN:GEOMETRY or KEY=VALUE:GEOMETRY; several with semicolons",
+        "how unused GPUs are partitioned where that is not done on demand: all-1g.10gb, all-balanced, all-disabled, a "
+        "list (1g.10gb=4,3g.40gb=1), a name from --mig-config, or label (the node's label nvidia.com/mig.config names "
+        "it); by node: PATTERN:GEOMETRY or KEY=VALUE:GEOMETRY; separate several with semicolons",
         "GEOMETRY",
     ),
-    Flag("--mig-config", "", "file of named geometries as NVIDIA's MIG manager reads it (mig-configs)", "FILE"),
+    Flag("--mig-config", "", "file of named geometries, in the format of NVIDIA's MIG manager (mig-configs)", "FILE"),
     Flag(
         "--sharing-config",
         "",
-        "YAML file that says which devices are shared and how; also one of NVIDIA's device plugin; empty: none",
+        "YAML file that defines which devices are shared and how; the format of NVIDIA's device plugin is also "
+        "accepted; empty: none",
         "FILE",
         is_hardware=True,
     ),
@@ -139,7 +143,7 @@ def resolve(
 ) -> dict[str, str]:
     """Return every flag's value by field name: the flag if given, else its non-empty twin, else the default.
 
-    Raises: UsageError("usage.bad-choice", "usage.flags") naming the flag or the twin that is wrong.
+    Raises: UsageError("usage.bad-choice", "usage.flags"), naming the flag or the twin that is wrong.
     """
     values = {}
     for flag in flags:
@@ -148,8 +152,8 @@ def resolve(
             twin = environment.get(flag.twin, "")
             value, source = (twin, flag.twin) if twin else (flag.default, flag.name)
         if flag.choices and value not in flag.choices:
-            raise UsageError("bad-choice", f"{source}={value!r} is none of {', '.join(flag.choices)}")
-        if flag.default and not value:  # an empty folder would be the one that the process happens to be in
-            raise UsageError("flags", f"{source} is empty", hint=f"leave it out for {flag.default}")
+            raise UsageError("bad-choice", f"{source}={value!r} is not one of {', '.join(flag.choices)}")
+        if flag.default and not value:  # an empty path would mean the folder that the process happens to be in
+            raise UsageError("flags", f"{source} is empty", hint=f"leave it out to use the default {flag.default}")
         values[flag.field] = value
     return values

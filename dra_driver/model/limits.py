@@ -1,12 +1,12 @@
-"""Limits of the Kubernetes API, each once.
+"""Limits of the Kubernetes API, each defined once.
 
-Source: k8s.io/api resource/v1 types and validation, Kubernetes 1.34 to 1.37; a constant says where versions differ.
+Source: k8s.io/api resource/v1 types and validation, Kubernetes 1.34 to 1.37; a comment notes where versions differ.
 """
 
 from __future__ import annotations
 
 SLICE_DEVICES = 128  # ResourceSliceMaxDevices
-SLICE_DEVICES_ADVANCED = 64  # ResourceSliceMaxDevicesWithTaintsOrConsumesCounters (>= 1.35; kept for 1.34 too)
+SLICE_DEVICES_ADVANCED = 64  # ResourceSliceMaxDevicesWithTaintsOrConsumesCounters (>= 1.35; we keep to it on 1.34 too)
 DEVICE_ATTRIBUTES_AND_CAPACITIES = 32  # ResourceSliceMaxAttributesAndCapacitiesPerDevice
 ATTRIBUTE_STRING_BYTES = 64  # DeviceAttributeMaxValueLength
 ATTRIBUTE_NAME_CHARS = 32  # DeviceMaxIDLength
@@ -23,4 +23,4 @@ RESERVED_FOR = 256  # ResourceClaimReservedForMaxSize
 OPAQUE_PARAMETERS_BYTES = 10 * 1024  # OpaqueParametersMaxLength
 CEL_EXPRESSION_BYTES = 10 * 1024  # CELSelectorExpressionMaxLength
 CEL_COST = 1_000_000  # CELSelectorExpressionMaxCost
-SOCKET_PATH_BYTES = 107  # sun_path of AF_UNIX less its terminating NUL, which grpcio keeps
+SOCKET_PATH_BYTES = 107  # sun_path of AF_UNIX less its terminating NUL, for which grpcio keeps room

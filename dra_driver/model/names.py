@@ -1,4 +1,4 @@
-"""Names: of drivers, pools, devices, CDI devices; and the checks that keep a claim's text out of file names.
+"""Names of drivers, pools, devices and CDI devices, and the checks that keep a claim's text out of file names.
 
 Device names come from the PCI address, so they survive reboots, driver reloads and the loss of another GPU.
 """
@@ -23,7 +23,7 @@ POOL_NAME_MAX = 253
 
 
 def is_dns_label(text: str) -> bool:
-    """Return whether `text` may name a device, counter or counter set (at most 63 characters, no dots)."""
+    """Return whether `text` is a valid name of a device, counter or counter set (at most 63 characters, no dots)."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
@@ -38,7 +38,7 @@ def is_claim_uid(text: str) -> bool:
 
 
 def check_driver_name(name: str) -> str:
-    """Return `name` if it may name a DRA driver.
+    """Return `name` if it is a valid name of a DRA driver.
 
     Raises: UsageError("usage.driver-name").
     Source: resource.k8s.io/v1 ResourceSliceSpec.driver: DNS subdomain, at most 63 characters.
@@ -53,7 +53,7 @@ def check_driver_name(name: str) -> str:
 
 
 def check_node_name(name: str) -> str:
-    """Return `name` if it may name a node. Raises: UsageError("usage.node-name")."""
+    """Return `name` if it is a valid name of a node. Raises: UsageError("usage.node-name")."""
     if not name or len(name) > NODE_NAME_MAX or not _DNS_SUBDOMAIN.fullmatch(name):
         raise UsageError(
             "node-name",
@@ -64,7 +64,7 @@ def check_node_name(name: str) -> str:
 
 
 def check_pod_uid(uid: str) -> str:
-    """Return `uid` if it may stand in the name of a socket, or is empty. Raises: UsageError("usage.pod-uid")."""
+    """Return `uid` if it is empty or safe as part of a socket's name. Raises: UsageError("usage.pod-uid")."""
     if uid and not _UID.fullmatch(uid):
         raise UsageError(
             "pod-uid",
@@ -77,7 +77,8 @@ def check_pod_uid(uid: str) -> str:
 def check_claim_uid(uid: str) -> str:
     """Return `uid` if it is safe as part of a file name and of a CDI device name.
 
-    Raises: ClaimError("claim.bad-uid"): the kubelet sends UUIDs; anything with a slash, a dot or blanks is refused.
+    The kubelet sends UUIDs; anything with a slash, a dot or blanks is refused.
+    Raises: ClaimError("claim.bad-uid").
     """
     if not _UID.fullmatch(uid):
         raise ClaimError("bad-uid", f"claim UID {uid!r} has characters that no Kubernetes UID has")
@@ -85,34 +86,36 @@ def check_claim_uid(uid: str) -> str:
 
 
 def pool_name(node: str, driver: str) -> str:
-    """Name the pool of a node: `<node>/<driver>`.
+    """Return the name of a node's pool: `<node>/<driver>`.
 
-    Two drivers that share a pool name but not their counter sets are handed overlapping partitions by the scheduler
-    (seen in 1.35 and 1.36), so the driver's name is part of it from the first release.
+    When two drivers share a pool name but not their counter sets, the scheduler hands out overlapping partitions (seen
+    in 1.35 and 1.36). The driver's name has therefore been part of it since the first release.
     """
     return f"{node}/{driver}"
 
 
 def check_pool_name(node: str, driver: str) -> str:
-    """Return the pool's name if the API server takes it.
+    """Return the pool's name if the API server accepts it.
 
-    Raises: UsageError("usage.pool-name"). No shorter name is derived: two nodes could then share it.
+    No shorter name is derived from one that is too long, because two nodes could then share it.
+    Raises: UsageError("usage.pool-name").
     Source: resource.k8s.io/v1 ResourcePool.name: at most 253 characters.
     """
     name = pool_name(node, driver)
     if len(name) > POOL_NAME_MAX:
         raise UsageError(
             "pool-name",
-            f"the pool of node {node!r} would have a name of {len(name)} characters, {POOL_NAME_MAX} are allowed",
-            hint=f"with driver name {driver} a node's name may have {POOL_NAME_MAX - len(driver) - 1} characters",
+            f"the pool of node {node!r} would have a name of {len(name)} characters, of at most {POOL_NAME_MAX}",
+            hint=f"with driver name {driver} a node name can have at most {POOL_NAME_MAX - len(driver) - 1} characters",
         )
     return name
 
 
 def normal_pci_address(text: str) -> str:
-    """Return a PCI address as the kernel writes it, `dddd:bb:dd.f` in lower case; NVML writes eight digits of domain.
+    """Return a PCI address as the kernel writes it: `dddd:bb:dd.f` in lower case. NVML writes eight digits of domain.
 
-    A domain above ffff (of a volume management device, or a virtual bus) has as many digits as it needs.
+    A domain above ffff (of a volume management device, or of a virtual bus) has as many digits as it needs.
+    Raises: ValueError for text that is not a PCI address.
 
     >>> normal_pci_address("00000000:65:00.0"), normal_pci_address("00010001:65:00.0")
     ('0000:65:00.0', '10001:65:00.0')
@@ -126,7 +129,7 @@ def normal_pci_address(text: str) -> str:
 
 
 def gpu_name(pci_address: str) -> str:
-    """Name a whole GPU after its PCI address.
+    """Return the name of a whole GPU, made from its PCI address.
 
     >>> gpu_name("0000:65:00.0")
     'gpu-0000-65-00-0'
@@ -135,7 +138,7 @@ def gpu_name(pci_address: str) -> str:
 
 
 def profile_label(profile: str) -> str:
-    """Return a MIG profile name as part of a device name: no dots, lower case, '+' becomes '-'.
+    """Return a MIG profile name in the form used in device names: no dots, lower case, '-' in place of '+'.
 
     >>> profile_label("1g.10gb+me")
     '1g10gb-me'
@@ -144,7 +147,7 @@ def profile_label(profile: str) -> str:
 
 
 def partition_name(pci_address: str, profile: str, gi_profile_id: int, start: int) -> str:
-    """Name a MIG partition after its GPU, profile, GPU-instance profile id and first memory slice.
+    """Return the name of a MIG partition, made from its GPU, profile, GPU-instance profile id and first memory slice.
 
     >>> partition_name("0000:65:00.0", "1g.10gb", 19, 2)
     'gpu-0000-65-00-0-mig-1g10gb-19-2'
@@ -153,7 +156,7 @@ def partition_name(pci_address: str, profile: str, gi_profile_id: int, start: in
 
 
 def replica_name(device: str, index: int) -> str:
-    """Name one of the replicas that are published in a device's place.
+    """Return the name of one of the replicas that are published in a device's place.
 
     >>> replica_name("gpu-0000-65-00-0", 2)
     'gpu-0000-65-00-0-share-2'
@@ -162,7 +165,7 @@ def replica_name(device: str, index: int) -> str:
 
 
 def replicated_name(name: str) -> str | None:
-    """Return the name of the device that a replica is of; None for any other device.
+    """Return the name of the device that a replica stands for, or None if `name` is not that of a replica.
 
     >>> replicated_name("gpu-0000-65-00-0-share-2"), replicated_name("gpu-0000-65-00-0")
     ('gpu-0000-65-00-0', None)

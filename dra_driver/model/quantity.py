@@ -1,8 +1,8 @@
 """Kubernetes quantities ("40Gi", "1500m", "1e3") as exact numbers.
 
-In: the text of a quantity as it stands in an object. Out: an immutable `Quantity` that compares exactly, adds, and
-prints itself in the canonical form. It never uses floating point to decide anything, and no input makes it slow: a
-number is kept as `unscaled * 10**scale`, so "1e999999999" costs nothing until somebody asks for all its digits.
+In: the text of a quantity as it appears in an object. Out: an immutable `Quantity` that compares exactly, adds, and
+prints itself in the canonical form. Floating point never decides anything, and no input makes it slow: a number is kept
+as `unscaled * 10**scale`, so "1e999999999" costs nothing until a caller asks for all its digits.
 
 Source: Kubernetes API machinery, resource.Quantity (parsing, canonical form, int64 fast path).
 """
@@ -19,16 +19,16 @@ from dra_driver.model.errors import InputError
 
 _NANO = -9
 _INT64_MAX = 2**63 - 1
-_FAST_DIGITS = 18  # decimal digits that always fit an int64
+_FAST_DIGITS = 18  # this many decimal digits always fit an int64
 _INTERNED = 64  # texts up to this length are parsed once and shared
-_MOST_DIGITS = 4096  # exponents above this are compared, never written out
+_MOST_DIGITS = 4096  # numbers with exponents above this are compared but never written out
 
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
 _BINARY_NAMES = {0: "", **{bits // 10: suffix for suffix, bits in _BINARY_SUFFIXES.items()}}
 
-# Possessive throughout: a hostile text fails after one pass.
+# The quantifiers are possessive throughout, so that a hostile text fails after one pass.
 _SHAPE = re.compile(
     r"(?P<sign>[+-]?+)0*+(?P<num>[0-9]*+)(?:\.(?P<denom>[0-9]*+))?+(?P<suffix>[eEinumkKMGTP]*+[+-]?+[0-9]*+)"
 )
@@ -42,7 +42,7 @@ class QuantityError(InputError):
 
 
 class Format(enum.Enum):
-    """The family of suffixes a quantity was written in; it decides the canonical form."""
+    """The family of suffixes that a quantity was written in; it decides the canonical form."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -55,7 +55,7 @@ class Quantity:
     """An exact number, `unscaled * 10**scale`, with the format it prints in.
 
     `machine` is true while Kubernetes holds the number as an int64 with a scale; only such quantities with `scale >= 0`
-    count as integers in CEL. Equality and order look at the value alone.
+    count as integers in CEL. Equality and order depend on the value alone.
     """
 
     unscaled: int
@@ -76,7 +76,7 @@ class Quantity:
 
     @classmethod
     def of(cls, value: int, *, binary: bool = False) -> Quantity:
-        """Make a quantity of a whole number, printed with binary suffixes on request."""
+        """Return the quantity of a whole number, with binary suffixes when printed if requested."""
         return cls(value, 0, Format.BINARY_SI if binary else Format.DECIMAL_SI)
 
     @property
@@ -84,7 +84,7 @@ class Quantity:
         """Return the exact value: an int if it is whole, else a Fraction.
 
         Raises:
-            QuantityError: The number has more digits than anybody can want.
+            QuantityError: The number has too many digits to write out.
         """
         if self.scale >= 0:
             if self.scale > _MOST_DIGITS:
@@ -94,7 +94,7 @@ class Quantity:
         return fraction.numerator if fraction.denominator == 1 else fraction
 
     def as_int64(self) -> int | None:
-        """Return the value as Kubernetes' AsInt64 does: None where the server no longer holds an integer."""
+        """Return the value as Kubernetes' AsInt64 does, or None where the server no longer holds an integer."""
         if not self.machine or self.scale < 0:
             return None
         if self.scale > _FAST_DIGITS:
@@ -115,11 +115,11 @@ class Quantity:
 
     @property
     def sign(self) -> int:
-        """Return -1, 0 or 1."""
+        """Return -1, 0 or 1 for a negative number, zero, or a positive number."""
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def compare(self, other: Quantity) -> int:
-        """Return -1, 0 or 1 for less, equal, greater. Exact, and quick for any exponents."""
+        """Return -1, 0 or 1 for less, equal or greater. The result is exact, and quick for any exponents."""
         if self.scale == other.scale:
             return (self.unscaled > other.unscaled) - (self.unscaled < other.unscaled)
         if self.sign != other.sign or self.sign == 0:
@@ -132,12 +132,12 @@ class Quantity:
         return (left > right) - (left < right)
 
     def add(self, other: Quantity) -> Quantity:
-        """Add exactly.
+        """Return the exact sum.
 
         Raises:
             QuantityError: The two exponents lie too far apart for the sum to be written out.
 
-        Source: resource.Quantity.Add (a zero receiver takes the other's format; int64 while it fits).
+        Source: resource.Quantity.Add (a zero receiver takes the other's format; the sum is an int64 while it fits).
         """
         form = other.format if self.unscaled == 0 else self.format
         machine = self.machine and other.machine
@@ -152,7 +152,7 @@ class Quantity:
         return Quantity(total, low, form, machine and -_INT64_MAX - 1 <= total <= _INT64_MAX)
 
     def sub(self, other: Quantity) -> Quantity:
-        """Subtract exactly; same rules as `add`."""
+        """Return the exact difference, by the same rules as `add`."""
         return self.add(Quantity(-other.unscaled, other.scale, other.format, other.machine))
 
     def __eq__(self, other: object) -> bool:
@@ -166,7 +166,7 @@ class Quantity:
         return hash((unscaled, scale))
 
     def __str__(self) -> str:
-        """Print the canonical form.
+        """Return the canonical form.
 
         Source: resource.Quantity.CanonicalizeBytes.
         """
@@ -191,7 +191,7 @@ def _magnitude(quantity: Quantity) -> int:
 
 
 def _digits(number: int) -> int:
-    """Count the decimal digits of a positive int, without the limit that str() has."""
+    """Count the decimal digits of a positive int, free of the limit that str() has."""
     guess = max(1, int(number.bit_length() * 0.30102999566398114))
     while 10**guess <= number:
         guess += 1
@@ -238,7 +238,7 @@ def _interpret(suffix: str) -> tuple[int, int, Format]:
     if suffix in _BINARY_SUFFIXES:
         return 2, _BINARY_SUFFIXES[suffix], Format.BINARY_SI
     if _EXPONENT.fullmatch(suffix) and len(suffix) < 21 and -_INT64_MAX - 1 <= int(suffix[1:]) <= _INT64_MAX:
-        wrapped = (int(suffix[1:]) + 2**31) % 2**32 - 2**31  # the server keeps 32 bits of it
+        wrapped = (int(suffix[1:]) + 2**31) % 2**32 - 2**31  # the server keeps only 32 bits of the exponent
         return 10, wrapped, Format.DECIMAL_EXPONENT
     raise QuantityError("suffix", "unable to parse quantity's suffix")
 

@@ -1,8 +1,8 @@
 """Semantic versions 2.0.0, strict, as Kubernetes reads them.
 
-In: the text of a version attribute. Out: an immutable `Semver` with the order of the specification. Build metadata is
-kept but plays no part in equality or order. Nothing lenient happens here: `normalize` is the one place that repairs a
-text, and only for callers that ask for it.
+In: the text of a version attribute. Out: an immutable `Semver`, ordered as the specification orders versions. Build
+metadata is kept but plays no part in equality or order. Parsing is never lenient: `normalize` is the one place that
+repairs a text, and only for callers that ask for it.
 
 Source: semver.org 2.0.0; the blang/semver parser that Kubernetes uses (error texts, 64-bit numbers).
 """
@@ -30,7 +30,7 @@ class SemverError(InputError):
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """One version. `prerelease` holds ints and texts in order; `build` plays no part in comparisons."""
+    """One version. `prerelease` holds numbers and words in order; `build` plays no part in comparisons."""
 
     major: int
     minor: int
@@ -43,12 +43,12 @@ class Semver:
         """Read a strict version: three numeric parts, no leading zeros, no `v`.
 
         Raises:
-            SemverError: The text is not such a version; the message is the one Kubernetes gives.
+            SemverError: The text is not such a version; the message is the one that Kubernetes uses.
         """
         return _parse(text) if len(text) <= _INTERNED else _parse.__wrapped__(text)
 
     def compare(self, other: Semver) -> int:
-        """Return -1, 0 or 1. A pre-release is lower than its release, numbers are lower than words."""
+        """Return -1, 0 or 1. A pre-release is lower than its release, and numbers are lower than words."""
         if self.major != other.major:
             return 1 if self.major > other.major else -1
         if self.minor != other.minor:
@@ -74,7 +74,7 @@ class Semver:
 
 
 def normalize(text: str) -> str:
-    """Repair a lenient version: strip one `v`, strip leading zeros, pad missing parts.
+    """Repair a lenient version: strip one `v`, strip leading zeros, and add missing parts.
 
     Raises:
         SemverError: A part is missing where a pre-release or build follows.
@@ -83,7 +83,7 @@ def normalize(text: str) -> str:
     """
     parts = text.removeprefix("v").split(".", 2)
     for index, part in enumerate(parts):
-        if len(part.encode("utf-8", "surrogatepass")) > 1:  # the server counts bytes
+        if len(part.encode("utf-8", "surrogatepass")) > 1:  # the server counts bytes, not characters
             stripped = part.lstrip("0")
             parts[index] = stripped if stripped and stripped[0].isdigit() else "0" + stripped
     if len(parts) < 3:
@@ -113,7 +113,7 @@ def _quoted(text: str) -> str:
 
 
 def _number(text: str, noun: str) -> int:
-    """Read one of the three numbers."""
+    """Read the major, minor or patch number; `noun` is its name in errors."""
     if not _DIGITS.fullmatch(text):
         raise SemverError("format", f"Invalid character(s) found in {noun.lower()} number {_quoted(text)}")
     if len(text) > 1 and text[0] == "0":

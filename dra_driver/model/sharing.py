@@ -1,8 +1,8 @@
 """Sharing settings: how several users of one device are kept apart, and which device is meant.
 
 Out: frozen values that the agent's configuration, a device class or a claim decides on. Never: what they do on the node
-(`sharing`), who may say them (`claims`), what is published of them (`inventory`). They lie here because all three need
-them and do not know each other.
+(`plugin.effects.sharing`), who may set them (`claims`), or what is published about them (`inventory`). They live here
+because all three need them and do not know each other.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (intervals and limits).
 """
 
@@ -34,7 +34,7 @@ class Interval(enum.StrEnum):
 
     @property
     def level(self) -> int:
-        """Return the driver's number: 0 for its default, 1 to 3 for short to long."""
+        """Return the number that the driver uses: 0 for its default, 1 to 3 for short to long."""
         return tuple(Interval).index(self)
 
 
@@ -46,29 +46,29 @@ class Tenants(enum.StrEnum):
 
 
 class ComputeMode(enum.StrEnum):
-    """How many processes may use a device; the words are those of nvidia-smi."""
+    """How many processes may use a device, in nvidia-smi's terms."""
 
-    DEFAULT = "DEFAULT"  # any number
-    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # one context; not on newer drivers
-    PROHIBITED = "PROHIBITED"  # none
+    DEFAULT = "DEFAULT"  # any number of processes
+    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # one context; newer drivers no longer offer it
+    PROHIBITED = "PROHIBITED"  # no process
     EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"  # one process, or one MPS server
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSlicingSettings:
-    """Processes take turns. A MIG device has no interval of its own: DEFAULT there."""
+    """Processes take turns. A MIG device has no interval of its own, so its interval is always DEFAULT."""
 
     interval: Interval = Interval.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class MpsSettings:
-    """Processes run at once behind one MPS server.
+    """Processes run at the same time behind one MPS server.
 
     `active_thread_percentage` (0 to 100) and `pinned_memory_limit` (bytes) are what the daemon gives each client unless
-    the client asks for less; None leaves the daemon's own default. `per_device_limits` are bytes by GPU or MIG UUID or
-    by index, and beat `pinned_memory_limit`. `across_namespaces` lets claims of several namespaces share the daemon,
-    its control channel and its shared memory; only the agent's configuration can say so.
+    the client asks for less; None leaves the daemon's own default. `per_device_limits` maps a GPU or MIG UUID, or an
+    index, to bytes, and takes precedence over `pinned_memory_limit`. `across_namespaces` lets claims of several
+    namespaces share the daemon, its control channel and its shared memory; only the agent's configuration can set it.
     """
 
     active_thread_percentage: int | None = None
@@ -82,12 +82,12 @@ SharingSettings = TimeSlicingSettings | MpsSettings
 
 
 def strategy_of(settings: SharingSettings) -> Strategy:
-    """Name the strategy that settings belong to."""
+    """Return the strategy that the settings belong to."""
     return Strategy.MPS if isinstance(settings, MpsSettings) else Strategy.TIME_SLICING
 
 
 def record_of_settings(settings: SharingSettings) -> Wire:
-    """Return settings as JSON, for the ledger."""
+    """Return the settings as a JSON object for the ledger."""
     if isinstance(settings, TimeSlicingSettings):
         return {"strategy": Strategy.TIME_SLICING, "interval": settings.interval}
     return {
@@ -101,7 +101,7 @@ def record_of_settings(settings: SharingSettings) -> Wire:
 
 
 def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
-    """Return the settings that `record_of_settings` wrote. Raises: KeyError, ValueError for what it did not write."""
+    """Return the settings that `record_of_settings` wrote. Raises: KeyError or ValueError for any other record."""
     if record["strategy"] == Strategy.TIME_SLICING:
         return TimeSlicingSettings(Interval(record["interval"]))
     if record["strategy"] != Strategy.MPS:
@@ -117,9 +117,9 @@ def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What one MPS client is to keep to; its environment says so, and nothing makes it.
+    """The limits that one MPS client should keep to. They are set in its environment, and nothing enforces them.
 
-    `active_thread_percentage` 1 to 100, `pinned_memory_limit` in bytes; None leaves what the daemon gives.
+    `active_thread_percentage` is 1 to 100 and `pinned_memory_limit` is in bytes; None leaves what the daemon gives.
     """
 
     active_thread_percentage: int | None = None
@@ -131,7 +131,7 @@ class SharedDevice:
     """The physical device that is shared: a whole GPU, or one MIG device of it.
 
     `name` is the stable published name of the device itself, never that of a replica or a share. `minor` and
-    `pci_address` are the GPU's.
+    `pci_address` are those of the GPU.
     """
 
     name: str
@@ -146,5 +146,5 @@ class SharedDevice:
         return self.mig_uuid or self.gpu_uuid
 
     def __str__(self) -> str:
-        """Name the device for people."""
+        """Return the device's name and UUID, as users read them."""
         return f"{self.name} ({self.uuid})"

@@ -1,8 +1,8 @@
-"""Birth: a control daemon from fork until its program runs, known from its first moment.
+"""Start a control daemon, from the fork until its program runs, so that its identity is known from the first moment.
 
 In: the program, a device's folder and cgroup. Out: a child that waits until its identity is on disk, then becomes the
-program in the foreground (`-f`): what runs is the very process that we forked, and its pid can't go to another while
-we hold it. Never: a process that was looked for.
+program in the foreground (`-f`): the daemon is the very process that was forked here, and its pid can't be reused while
+we hold it. Never: a process that was found by searching.
 Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control -f and its environment variables.
 """
 
@@ -24,20 +24,20 @@ from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Inode, ProcessIdentity
 
-OUTPUT = "output.log"  # what the program says in the foreground; it keeps logs of its own beside
+OUTPUT = "output.log"  # the program's output in the foreground; it also writes its own logs
 _PRELUDE = Path(__file__).with_name("prelude.py")
 _WORDS_BYTES = 2048
 _REPORT_BYTES = 4096
 
 
 class Newborn:
-    """A child that is not the program yet. `identity` is to be written down before `release`."""
+    """A child that is not the program yet. Its `identity` must be recorded before `release`."""
 
     def __init__(self, identity: ProcessIdentity, gate: int, report: int, spec: dict[str, object]) -> None:
         self.identity, self._gate, self._report, self._spec = identity, gate, report, spec
 
     def release(self, seconds: float) -> None:
-        """Let it become the program. Raises: SharingError with the reason why it can't."""
+        """Let the child become the program. Raises: SharingError with the reason why it can't."""
         try:
             os.write(self._gate, json.dumps(self._spec).encode() + b"\n")
         except BrokenPipeError:
@@ -52,13 +52,13 @@ class Newborn:
                 break
             told += part
         else:
-            raise SharingError("mps-not-ready", "the MPS daemon does not start in time", retry=Retry.LATER)
+            raise SharingError("mps-not-ready", "the MPS daemon did not start in time", retry=Retry.LATER)
         if told:
             fault = json.loads(told)
             raise SharingError(fault["code"], fault["message"], hint=fault["hint"], retry=Retry.LATER)
 
     def status(self) -> int | None:
-        """Return the exit status of one that has ended by itself: None while it runs, or where a signal ended it."""
+        """Return the exit status; None while the process runs, or if a signal ended it."""
         try:
             found = os.waitid(os.P_PID, self.identity.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -70,7 +70,7 @@ class Newborn:
 def newborn(
     program: ControlProgram, at: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
 ) -> Iterator[Newborn]:
-    """Fork a daemon's process for a device; what was not released when this ends, ends too. Raises: SharingError."""
+    """Fork a daemon's process for a device; it ends with this context unless it was released. Raises: SharingError."""
     spec: dict[str, object] = {
         "argv": [*program.argv, *words],
         "environment": launch.daemon_environment(program, at, uuid),
@@ -100,7 +100,7 @@ def newborn(
 
 
 def words_of(at: Folder) -> str:
-    """Return the last line that the program said, or wrote into its log."""
+    """Return the last line that the program printed or wrote into its log."""
     for name in (OUTPUT, "control.log"):
         lines = client_files.tail(at.log / name, _WORDS_BYTES).decode(errors="replace").splitlines()
         if lines:
@@ -109,7 +109,7 @@ def words_of(at: Folder) -> str:
 
 
 def executable(program: ControlProgram) -> Inode | None:
-    """Return the file that the kernel will run for a program: its interpreter's, where it is a script of one."""
+    """Return the file that the kernel will run for a program: the interpreter, if the program is a script."""
     path = program.root / program.argv[0].lstrip("/")
     try:
         with path.open("rb") as file:
@@ -136,6 +136,6 @@ def _spawn(inside: int, output: int, outside: int) -> int:
         argv,
         {"LC_ALL": "C"},
         file_actions=duplicates,
-        setsid=True,  # what is meant for this process's group (Ctrl-C) reaches no daemon
+        setsid=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         setsigdef=[signal.SIGPIPE],
     )

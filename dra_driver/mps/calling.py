@@ -1,6 +1,6 @@
-"""Calling: one request to a supervisor and its answer, over a connection that lives no longer.
+"""Send one request to a supervisor and read its answer, over a connection used only for this.
 
-In: the socket's path, a command. Out: the result, or the fault that the supervisor told.
+In: the socket's path, a command. Out: the result, or the fault that the supervisor reported.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from typing import Any
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import wire
 
-_HINT = (
-    "start `dra-driver mps` on the node; in the chart it is a DaemonSet of its own, switched on where MPS is configured"
-)
-_SLACK_S = 1.0  # what the supervisor may take beyond the deadline that it was given, to undo what it began
+_HINT = "start `dra-driver mps` on the node; in the chart it is a separate DaemonSet, enabled when MPS is configured"
+_SLACK_S = 1.0  # how much longer than its deadline the supervisor may take, to undo what it began
 _LEAST_S = 0.05
 _RESTART_S = 5.0
 _POLL_S = 0.1
 
 
 def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-    """Return a command to the supervisor at `path` and return its result.
+    """Send a command to the supervisor at `path` and return its result. `deadline_s` is in seconds.
 
     Raises: SharingError: "sharing.mps-unavailable" (LATER) without a supervisor, "sharing.mps-not-ready" (LATER)
-    without an answer in time, or what the supervisor says.
+    without an answer in time, or the fault that the supervisor reports.
     """
     deadline_s = max(_LEAST_S, deadline_s)
     extra = {} if command == "list" else {"deadlineS": deadline_s}
@@ -49,9 +47,9 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
 
 
 def _exchange_patiently(path: Path, line: bytes, deadline: float) -> bytes:
-    """Exchange lines; where a supervisor has been before, wait a little for the next one: it may be restarting.
+    """Exchange lines. If a supervisor's folder exists, wait a little for one to answer: it may be restarting.
 
-    Every command may be repeated, so one that was cut off is given again.
+    Every command may be repeated, so one that was cut off is sent again.
     """
     gives_up = min(deadline, time.monotonic() + _RESTART_S)
     while True:

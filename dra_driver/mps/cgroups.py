@@ -1,7 +1,7 @@
-"""Cgroups: one for each device's daemon below the configured one, entered before the program begins.
+"""A cgroup for each device's daemon, below the configured one; the process enters it before the program begins.
 
-In: the folder of all daemons' cgroups (v2), a device's key. Out: its cgroup, and who is in it. Only root can put a
-process there, so that membership tells what a daemon has started. Never: a process moved that we have found.
+In: the folder of all daemons' cgroups (v2), a device's key. Out: its cgroup, and the processes in it. Only root can put
+a process there, so membership proves that a daemon has started it. Never: moves a process that was found by searching.
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst.
 """
 
@@ -19,20 +19,31 @@ PROCESSES = "cgroup.procs"
 HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave --mps-cgroup empty"
 
 
+def has_version_2(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Return whether cgroups v2 are mounted here at all, or `path` lies in a cgroup; true where that can't be read."""
+    nearest = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
+    if (nearest / PROCESSES).exists():
+        return True
+    try:
+        return any(line.split()[2:3] == ["cgroup2"] for line in mounts.read_text(errors="replace").splitlines())
+    except OSError:
+        return True
+
+
 def make(path: Path) -> None:
     """Make a device's cgroup. Raises: SharingError("sharing.mps-cgroup")."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / PROCESSES).exists():
             return
-        reason = "it is no cgroup (v2)"
+        reason = "it is not a cgroup (v2)"
     except OSError as exc:
         reason = str(exc.strerror)
     raise SharingError("mps-cgroup", f"cgroup {path} can't be made: {reason}", hint=HINT, retry=Retry.LATER)
 
 
 def enter(path: Path) -> None:
-    """Move the calling process there. Raises: OSError."""
+    """Move the calling process into the cgroup. Raises: OSError."""
     fd = os.open(path / PROCESSES, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, b"0")
@@ -41,14 +52,14 @@ def enter(path: Path) -> None:
 
 
 def members(path: Path) -> list[ProcessIdentity]:
-    """List the running processes of a cgroup; none where there is no cgroup."""
+    """Return the running processes of a cgroup; none if there is no cgroup."""
     seen = [found for pid in _pids(path) if (found := processes.identify(pid))]
-    still = _pids(path)  # what was looked at is a member only if the number is still there
+    still = _pids(path)  # a process identified above is a member only if its pid is still listed
     return [one for one in seen if one.pid in still and one.is_alive()]
 
 
 def remove(path: Path) -> None:
-    """Remove a device's cgroup; one that is busy or gone is left."""
+    """Remove a device's cgroup; leave it if it is busy or gone."""
     with suppress(OSError):
         path.rmdir()
 

@@ -1,7 +1,7 @@
-"""MPS client: the supervisor's socket behind the `MpsSupervisor` protocol, one connection for each call.
+"""The client of the MPS supervisor: its socket behind the `MpsSupervisor` protocol, one connection for each call.
 
-In: devices and settings. Out: channels, and faults as the supervisor told them. Never: a daemon started here; without a
-supervisor every call fails, can be tried again, and says what to run.
+In: devices and settings. Out: channels, and faults as the supervisor reported them. Never: starts a daemon itself;
+without a supervisor every call fails with an error that can be retried and that names the command to run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ def socket_path(data_dir: Path) -> Path:
 
 
 class MpsClient:
-    """Speaks to the supervisor at `path`; any number of threads may use it."""
+    """A client of the supervisor at `path`. Any number of threads may use it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Return the channel of the device's daemon, ready on return; one that runs gets the settings' limits.
+        """Return the channel of the device's daemon, ready on return; a running daemon gets the settings' limits.
 
-        Raises: SharingError.
+        May be repeated. Raises: SharingError, as documented at `MpsSupervisor`.
         """
         asked = {"device": wire.device_wire(device), "settings": wire.settings_wire(settings)}
         result = call(self._path, "start", asked, deadline_s)
         return MpsChannel(_path_of(result, "pipeDir"), _path_of(result, "shmDir"))
 
     def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
-        """End the device's daemon and remove its folders; one that does not run is fine. Raises: SharingError."""
+        """End the device's daemon and remove its folders; do nothing if none runs. Raises: SharingError."""
         call(self._path, "stop", {"device": wire.device_wire(device)}, deadline_s)
 
     def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
@@ -46,14 +46,14 @@ class MpsClient:
         call(self._path, "tidy", {"device": wire.device_wire(device)}, deadline_s)
 
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
-        """List the daemons that the supervisor keeps. Raises: SharingError."""
+        """Return the daemons that the supervisor keeps. Raises: SharingError."""
         return tuple(running for running, _ in self._running(deadline_s))
 
     def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
-        """End the daemons of devices (by UUID) that `named` does not give; gives the names of those devices.
+        """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
-        What is named is asked after the daemons are listed: one whose effect was written meanwhile is spared. Nothing
-        happens where there is no supervisor. Raises: SharingError when one does not end.
+        `named` is called after the daemons are listed, so that a daemon whose effect was recorded meanwhile is spared.
+        Nothing happens if there is no supervisor. Raises: SharingError if a daemon does not end.
         """
         if not self._path.exists():
             return ()

@@ -1,8 +1,8 @@
-"""Client files: what clients may have put into a folder of theirs, and how it is met without following or waiting.
+"""Handle files that clients may have put into a folder, without following links or blocking.
 
 In: folders that a hostile client can write (pipe, shm), and files that may have grown or changed. Out: a few bytes of a
 regular file of our own user; folders emptied, however deep; files removed that no process uses any more. Never: a
-symbolic link followed, a FIFO or device waited for, a whole file in memory.
+symbolic link followed, a wait for a FIFO or device, a whole file in memory.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-DEPTH = 16  # folders in folders that are looked through; what lies deeper is removed unseen
+DEPTH = 16  # how many levels of folders are searched; what lies deeper is removed without a search
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _OPEN
-_SET_SIGNAL = 10  # F_SETSIG: the signal for a broken lease; the default one would end us
+_SET_SIGNAL = 10  # F_SETSIG: the signal for a broken lease; the default signal would end this process
 _TRASH = ".removed-"
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file of our own user. Raises: OSError for anything else that goes by the name."""
+    """Open a regular file of our own user. Raises: OSError for anything else with that name."""
     fd = os.open(path, flags | _OPEN)
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
@@ -32,7 +32,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def tail(path: Path, most_bytes: int) -> bytes:
-    """Read the last bytes of a regular file of ours; nothing where there is none."""
+    """Return the last bytes of a regular file of our own user; b"" if there is none."""
     try:
         fd = open_regular(path)
     except OSError:
@@ -44,9 +44,9 @@ def tail(path: Path, most_bytes: int) -> bytes:
 
 
 def empty(folder: Path) -> None:
-    """Remove all that is in a folder; a folder that is missing is fine. Raises: OSError.
+    """Remove everything in a folder; do nothing if the folder is missing. Raises: OSError.
 
-    Folders in folders are moved up before they are looked into, so that no depth makes us recurse.
+    Nested folders are moved up before they are searched, so that no depth leads to recursion.
     """
     try:
         fd = os.open(folder, _FOLDER)
@@ -61,7 +61,7 @@ def empty(folder: Path) -> None:
 def sweep(folder: Path) -> int:
     """Remove the files below a folder that no process has open or mapped; return how many. Raises: OSError.
 
-    Sockets and FIFOs stay: they keep no data. So does a folder in which nothing was removed.
+    Sockets and FIFOs stay, because they hold no data. So does a folder in which nothing was removed.
     """
     fd = os.open(folder, _FOLDER)
     try:
@@ -74,12 +74,12 @@ def _empty(fd: int) -> None:
     count = 0
     while names := os.listdir(fd):
         for name in names:
-            with suppress(FileNotFoundError, NotADirectoryError):  # it went away or changed: the next round
+            with suppress(FileNotFoundError, NotADirectoryError):  # it vanished or changed; the next round handles it
                 count = _remove(fd, name, count)
 
 
 def _remove(fd: int, name: str, count: int) -> int:
-    """Remove one entry; folders in it are moved up under a new name, by number. Return the next free number."""
+    """Remove one entry; folders in it are moved up and renamed to numbers. Return the next free number."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=fd)
         return count
@@ -93,7 +93,7 @@ def _remove(fd: int, name: str, count: int) -> int:
                 os.rename(below, f"{_TRASH}{os.getpid()}-{count}", src_dir_fd=inner, dst_dir_fd=fd)
     finally:
         os.close(inner)
-    with suppress(OSError):  # somebody wrote into it meanwhile: the next round
+    with suppress(OSError):  # a client wrote into it meanwhile; the next round handles it
         os.rmdir(name, dir_fd=fd)
     return count
 
@@ -101,7 +101,7 @@ def _remove(fd: int, name: str, count: int) -> int:
 def _sweep(fd: int, depth: int) -> int:
     removed = 0
     for name in os.listdir(fd):
-        with suppress(OSError):  # it is gone, or in use in a way that we can't tell
+        with suppress(OSError):  # it is gone, or it can't be found out whether it is in use
             kind = stat.S_IFMT(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
             if kind == stat.S_IFDIR:
                 removed += _sweep_folder(fd, name, depth)
@@ -128,13 +128,13 @@ def _sweep_folder(fd: int, name: str, depth: int) -> int:
 
 
 def _is_used(fd: int, name: str) -> bool:
-    """Whether a process has the file open or mapped: the kernel grants a write lease only where none has.
+    """Return whether a process has the file open or mapped: the kernel grants a write lease only if none has.
 
     Source: fcntl(2), "Leases".
     """
     try:
         file = os.open(name, os.O_RDONLY | _OPEN, dir_fd=fd)
-    except BlockingIOError:  # somebody holds a lease on it
+    except BlockingIOError:  # a process holds a lease on it
         return True
     try:
         fcntl.fcntl(file, _SET_SIGNAL, signal.SIGURG)

@@ -1,7 +1,8 @@
-"""Control: what is said to one running control daemon, command by command, and what its answers mean.
+"""Commands to one running control daemon, and the meaning of its answers.
 
-In: a device's folder and settings. Out: the daemon's words. Every limit is read back. Before each command the kernel is
-asked who listens on the socket. Never: a command whose words come from a claim; only numbers and what is listed here.
+In: a device's folder and settings. Out: the daemon's answers. Every limit is read back. Before each command the kernel
+is asked which process listens on the socket. Never: a command with text from a claim; only numbers and the words listed
+here.
 Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control(1).
 """
 
@@ -17,11 +18,11 @@ from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram, ProgramExit
 from dra_driver.mps.processes import ProcessIdentity
 
-COMMAND_S = 5.0  # one command; the real daemon answers in milliseconds
+COMMAND_S = 5.0  # for one command; the real daemon answers in milliseconds
 _POLL_S = 0.02
-_LEAST_S = 0.05  # for one run of the program, at a deadline that has passed
+_LEAST_S = 0.05  # for one run of the program if the deadline has already passed
 _MIB, _GIB = 1 << 20, 1 << 30
-# The daemon has one device, with index 0. Limits by UUID were seen to be ignored (NVIDIA/k8s-device-plugin#572).
+# The daemon has one device, with index 0. Limits by UUID are known to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
@@ -29,22 +30,22 @@ _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not 
 
 
 class Control:
-    """Speaks to one daemon in its folder, and to nobody else who listens there.
+    """Commands to the daemon of one folder, and to no other process that listens there.
 
-    `deadline` is the monotonic time at which to give up.
+    `deadline` is the time at which to give up, in monotonic seconds.
     """
 
     def __init__(self, program: ControlProgram, folder: Folder, process: ProcessIdentity, deadline: float) -> None:
         self._program, self._folder, self._process, self._deadline = program, folder, process, deadline
 
     def left(self) -> float:
-        """Return the seconds that are left until the deadline, 0 when it has passed."""
+        """Return the seconds left until the deadline; 0 if it has passed."""
         return max(0.0, self._deadline - time.monotonic())
 
     def ask(self, command: str) -> str:
         """Return the daemon's answer to one command.
 
-        Raises: SharingError("sharing.mps-not-ready", LATER) without an answer, ("sharing.mps-refused") for a no.
+        Raises: SharingError("sharing.mps-not-ready", LATER) without an answer, ("sharing.mps-refused") for a refusal.
         """
         outcome = self._try(command)
         if outcome.status is None:
@@ -52,7 +53,7 @@ class Control:
             raise SharingError(
                 "mps-not-ready",
                 f"the MPS control daemon does not answer {command!r}{why}",
-                hint=f"look at {self._folder.log}/control.log on the node",
+                hint=f"see {self._folder.log}/control.log on the node",
                 retry=Retry.LATER,
             )
         if outcome.status != 0 or _COMPLAINT.search(outcome.words):
@@ -64,7 +65,7 @@ class Control:
         return outcome.words
 
     def wait_ready(self) -> None:
-        """Wait until the daemon answers at all. Raises: SharingError("sharing.mps-not-ready", LATER)."""
+        """Wait until the daemon answers. Raises: SharingError("sharing.mps-not-ready", LATER)."""
         while True:
             outcome = self._try("get_default_active_thread_percentage")
             if outcome.status == 0:
@@ -74,15 +75,15 @@ class Control:
                 raise SharingError(
                     "mps-not-ready",
                     f"the MPS control daemon is not ready in time{said}",
-                    hint=f"look at {self._folder.log}/control.log on the node",
+                    hint=f"see {self._folder.log}/control.log on the node",
                     retry=Retry.LATER,
                 )
             time.sleep(_POLL_S)
 
     def set_limits(self, device: SharedDevice, settings: MpsSettings) -> None:
-        """Make limits the ceiling of servers to come, and of clients to come of servers that run. Raises: SharingError.
+        """Set the limits of future servers, and of future clients of running servers. Raises: SharingError.
 
-        Clients that run keep the limits that they began with: the daemon has no command for them.
+        Running clients keep the limits that they started with: the daemon has no command to change those.
         """
         servers = self.servers()
         percentage = settings.active_thread_percentage
@@ -91,15 +92,15 @@ class Control:
             self._set_memory(memory, servers)
 
     def servers(self) -> list[int]:
-        """List the pids of the servers that run, as the daemon counts them. Raises: SharingError."""
+        """Return the pids of the running servers, as the daemon lists them. Raises: SharingError."""
         return [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
 
     def server_status(self, pid: int) -> str:
-        """Return what the daemon says of one of its servers. Raises: SharingError."""
+        """Return the state of one server, as the daemon reports it. Raises: SharingError."""
         return self.ask(f"get_server_status {pid}")
 
     def quit(self, seconds: int) -> bool:
-        """Ask the daemon to end, its servers with it after so many seconds. Says whether it will."""
+        """Ask the daemon to end, and its servers with it after so many seconds. Return whether it accepted."""
         outcome = self._try(f"quit -t {seconds}")
         if outcome.status:
             outcome = self._try("quit")
@@ -123,7 +124,7 @@ class Control:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
     def _try(self, command: str) -> ProgramExit:
-        """Return a command, unless somebody else than our daemon would hear it: then the outcome says who listens."""
+        """Run a command, unless another process than our daemon listens; then the outcome names that process."""
         if fault := peer.fault(self._folder.control, self._process):
             return ProgramExit(None, fault)
         seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
@@ -140,9 +141,9 @@ def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
 
 
 def may_be(limit: int, words: str) -> bool:
-    """Return whether a size that was read back can be the limit, in bytes.
+    """Return whether a size that was read back may stand for the limit in bytes.
 
-    Drivers show it in their own ways, newer ones in whole GiB, rounded down; words without a size say nothing.
+    Drivers format it in different ways, newer ones in whole GiB, rounded down; a text without a size proves nothing.
 
     >>> may_be(6 << 30, "6G"), may_be(4606 << 20, "4G"), may_be(512 << 20, "512M"), may_be(6 << 30, "0M")
     (True, True, True, False)
@@ -158,6 +159,6 @@ def may_be(limit: int, words: str) -> bool:
 def _ignored(what: str, wanted: str, found: str) -> SharingError:
     return SharingError(
         "mps-refused",
-        f"the MPS control daemon took {what} of {wanted} but says {found[:80]!r}",
+        f"the MPS control daemon accepted {what} of {wanted} but reports {found[:80]!r}",
         hint="the GPU may not support limits (Volta and newer do)",
     )

@@ -1,10 +1,10 @@
-"""Daemon: the control daemon of one device, from its first file to its last.
+"""The life of one device's control daemon, from its first file to its last.
 
-Every step can be repeated, and a kill between any two leaves what the next start or stop sets right: the record names
-the process before it becomes the daemon, and is removed after everything else is gone.
+Every step can be repeated, and after a kill between any two steps the next start or stop repairs what is left: the
+record names the process before it becomes the daemon, and is removed after everything else is gone.
 
-Never: a restart of a daemon that runs. Clients are its own affair, and end with it. Never: a process that was found by
-what it carries or by a file that clients can write.
+Never: a restart of a running daemon, because its clients would end with it. Never: a process that was found by its
+environment, its command line or a file that clients can write.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dra_driver.mps.processes import Origin, ProcessIdentity
 log = logging.getLogger(__name__)
 
 MULTI_USER = "-multiuser-server"
-QUIT_S = 1  # what servers get to end after `quit`
-END_S = 1.0  # what a process gets after SIGTERM, and again after SIGKILL
+QUIT_S = 1  # for servers to end after `quit`
+END_S = 1.0  # for a process to end after SIGTERM, and again after SIGKILL
 _LEAST_S = 0.05
 
 
 def start(
     at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float
 ) -> DaemonRecord:
-    """Return the record of a ready daemon: found, or made now. What fails at its first start is undone.
+    """Return the record of a ready daemon, which was running or is started now. A failed first start is undone.
 
-    Raises: SharingError("sharing.mps-other-settings") for what a running daemon can't change, and for all else that
-    goes wrong ("mps-not-ready", "mps-refused", "mps-no-program", "mps-no-permission", "mps-path-too-long").
+    Raises: SharingError("sharing.mps-other-settings") for a setting that a running daemon can't change, and for every
+    other fault ("mps-not-ready", "mps-refused", "mps-no-program", "mps-no-permission", "mps-path-too-long").
     """
     program = around.program
     if program is None:
@@ -56,29 +56,31 @@ def start(
         except SharingError:
             if process is None or process.is_alive():
                 raise
-            state = _make_ready(at, _without(state), before, around, deadline)  # it ended under our words
+            state = _make_ready(
+                at, _without(state), before, around, deadline
+            )  # the daemon ended while it was given commands
     except BaseException:
         if not state.was_ready:
             _undo(at, around)
         raise
     if process is not None:
-        at.sweep_shm()  # who comes now must not find what others left
+        at.sweep_shm()  # new clients must not find the files of earlier ones
     state = replace(state, was_ready=True)
     at.write(state)
     return state
 
 
 def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool = True) -> None:
-    """End a device's daemon and its servers, and remove its folder; what is gone already is fine.
+    """End a device's daemon and its servers, and remove its folder; do nothing if they are already gone.
 
-    A daemon that was never handed out needs no gentleness: it has no clients. On a full disk it works too.
+    A daemon that was never handed out has no clients and is ended without a grace period. A full disk is no obstacle.
 
-    Raises: SharingError("sharing.mps-stuck", LATER) when a process does not even end by SIGKILL; NodeError.
+    Raises: SharingError("sharing.mps-stuck", LATER) if a process does not end even by SIGKILL; NodeError.
     """
     has_record = at.read() is not None
     state = current(at, around)
     if state is not None and state.is_wanted:
-        with suppress(NodeError):  # a full disk: should we be killed now, the agent asks again
+        with suppress(NodeError):  # the disk may be full; if this process is killed now, the agent asks again
             at.write(replace(state, is_wanted=False))
     process = kinship.running(at, state, around) if has_record else kinship.unrecorded(at, around)
     if is_gentle and process is not None and around.program is not None:
@@ -97,13 +99,13 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
 
 
 def current(at: Folder, around: Surroundings) -> DaemonRecord | None:
-    """Return the record, if it is of this boot."""
+    """Return the record if it is from this boot, else None."""
     state = at.read()
     return state if state is not None and state.boot_id == around.boot_id else None
 
 
 def _quit(speaker: Control, process: ProcessIdentity) -> None:
-    with suppress(SharingError):  # the program is gone: there are signals
+    with suppress(SharingError):  # the program is gone; signals end the daemon below
         if speaker.quit(QUIT_S):
             processes.wait_gone([process], QUIT_S + END_S)
 
@@ -115,10 +117,10 @@ def _wanted(
     around: Surroundings,
     process: ProcessIdentity | None,
 ) -> DaemonRecord:
-    """Return the record to begin with: of the daemon that runs, or of none yet."""
+    """Return the record to start from: that of the running daemon, or a new one without a process."""
     if before is None or not before.was_ready:
         state = DaemonRecord(device, settings, around.boot_id, is_mounted=mounts.are_permitted())
-    else:  # what was handed out without file systems (by 0.1.0) has clients who would lose sight of it
+    else:  # a folder handed out without file systems (by 0.1.0) has clients that would lose sight of it
         state = DaemonRecord(device, settings, around.boot_id, was_ready=True, is_mounted=before.is_mounted)
     if before is None:
         return state
@@ -136,10 +138,10 @@ def _without(state: DaemonRecord) -> DaemonRecord:
 def _make_ready(
     at: Folder, state: DaemonRecord, before: DaemonRecord | None, around: Surroundings, deadline: float
 ) -> DaemonRecord:
-    """Have a daemon run at the wanted limits; one that had others keeps those when it refuses the new."""
+    """Make a daemon run with the wanted limits; a running one that refuses them keeps its old limits."""
     if state.process is None:
         return _make_new(at, state, around, deadline)
-    assert around.program is not None  # noqa: S101 - `start` has seen it
+    assert around.program is not None  # noqa: S101 - `start` has checked it
     speaker = Control(around.program, at, state.process, deadline)
     speaker.wait_ready()
     try:
@@ -153,9 +155,9 @@ def _make_ready(
 
 
 def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: float) -> DaemonRecord:
-    """Start a daemon; one that does not take its limits is ended, for without them it would give clients everything."""
+    """Start a daemon; end it if it does not accept its limits, since without them clients could use everything."""
     program, cgroup = around.program, around.cgroup_of(at)
-    assert program is not None  # noqa: S101 - `start` has seen it
+    assert program is not None  # noqa: S101 - `start` has checked it
     at.clear_pipe()
     if cgroup:
         cgroups.make(cgroup)
@@ -177,7 +179,7 @@ def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: f
 
 
 def _await(speaker: Control, new: Newborn, at: Folder, device: SharedDevice) -> None:
-    """Wait until a new daemon answers. Raises: SharingError with what it said when it ended instead."""
+    """Wait until a new daemon answers. Raises: SharingError with its output if it ended instead."""
     try:
         speaker.wait_ready()
     except SharingError as error:
@@ -202,12 +204,12 @@ def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSetti
     if control.memory_limit(device, was) is not None and control.memory_limit(device, settings) is None:
         raise SharingError(
             "mps-other-settings",
-            f"the MPS daemon of {device.name} runs with a memory limit, which can be changed but not taken away",
+            f"the MPS daemon of {device.name} runs with a memory limit, which can be changed but not removed",
             hint="give all claims on the device a pinned memory limit",
             retry=Retry.LATER,
         )
 
 
 def _undo(at: Folder, around: Surroundings) -> None:
-    with suppress(DriverError):  # what could not be undone now is by the next start, stop or recovery
+    with suppress(DriverError):  # the next start, stop or recovery undoes what could not be undone now
         stop(at, around, time.monotonic(), is_gentle=False)

@@ -1,11 +1,11 @@
-"""Folder: what one device's daemon has on disk, and the record by which a restarted supervisor finds it again.
+"""The files of one device's daemon, and the record by which a restarted supervisor finds the daemon again.
 
-    <root>/<key>/state.json     what is wanted, and which process it is; for our user alone
+    <root>/<key>/state.json     the wanted settings and the process's identity; readable for our user alone
                  pipe/  shm/    mounted into clients: the control channel and their /dev/shm
-                 log/           the daemon's logs; clients never see them, but what they say is in them
+                 log/           the daemon's logs; clients never see them, but text from clients is in them
 
-Each of the three is a small tmpfs where we may mount: clients fill their own, never the node's disk. The key is short,
-for the control socket's path has to fit into a socket address, and the same for the same device.
+Each of the three is a small tmpfs if mounting is permitted, so that clients fill only it, never the node's disk. The
+key is short, because the control socket's path has to fit into a socket address, and constant for a device.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from dra_driver.mps.processes import Origin, ProcessIdentity
 
 _STATE = "state.json"
 _STATE_VERSION = 1
-_LONGEST = "pipe/control_privileged"  # the longest socket that the daemon makes
+_LONGEST = "pipe/control_privileged"  # the longest socket path that the daemon makes
 _MIB = 1 << 20
-PIPE_SIZE = Size(_MIB, 256, 0o755)  # sockets, a pid file; only root can make more of them
-LOG_SIZE = Size(32 * _MIB, 64, 0o755)  # two logs of 4 MiB that are cut once a minute
+PIPE_SIZE = Size(_MIB, 256, 0o755)  # for sockets and a pid file; only root can create more files
+LOG_SIZE = Size(32 * _MIB, 64, 0o755)  # for two logs of 4 MiB, which are cut once a minute
 SHM_MIB = 1024
 _SHM_INODES = 16384
-_FORMER = 16  # daemons before this one, whose servers may still have clients
+_FORMER = 16  # the most earlier daemons to remember, whose servers may still have clients
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """The record of one daemon. `process` is None until it was forked; `was_ready` once it has been handed out.
+    """The record of one daemon. `process` is None until it was forked; `was_ready` is set once it has been handed out.
 
-    `is_mounted` where its folders have file systems of their own. `origin` is what else we know of the process; a
+    `is_mounted` is set if its folders have file systems of their own. `origin` holds further facts about the process; a
     record of 0.1.0 has none. `former` are earlier daemons of the device that ended before their servers.
     """
 
@@ -56,12 +56,12 @@ class DaemonRecord:
     former: tuple[ProcessIdentity, ...] = ()
 
     def daemons(self) -> tuple[ProcessIdentity, ...]:
-        """Return the control daemon and those before it."""
+        """Return the control daemon's process and those of the daemons before it."""
         return (*self.former, *([self.process] if self.process else []))[-_FORMER:]
 
 
 def key_of(uuid: str) -> str:
-    """Name a device's folder: FNV-1a of its UUID, for hashlib costs four MiB.
+    """Return the name of a device's folder: FNV-1a of its UUID, because hashlib costs four MiB.
 
     >>> key_of("GPU-00000000-0000-0000-0000-000000000000")
     'd52e6ea59e48'
@@ -86,7 +86,7 @@ class Folder:
         return self.pipe / "control"
 
     def make(self, *, shm_mib: int | None) -> None:
-        """Make what is missing, with file systems of their own unless `shm_mib` is None.
+        """Make the missing folders, with file systems of their own unless `shm_mib` is None.
 
         Raises: NodeError("node.folder"), SharingError.
         """
@@ -105,7 +105,7 @@ class Folder:
                 mounts.ensure_tmpfs(self.pipe, PIPE_SIZE)
                 mounts.ensure_tmpfs(self.log, LOG_SIZE)
                 mounts.ensure_tmpfs(self.shm, Size(shm_mib * _MIB, _SHM_INODES, 0o1777))
-            self.shm.chmod(0o1777)  # as /dev/shm is: clients of any user
+            self.shm.chmod(0o1777)  # the same mode as /dev/shm, for clients of any user
         except OSError as exc:
             raise NodeError("folder", f"folder {self.path} can't be made: {exc.strerror}", retry=Retry.LATER) from exc
 
@@ -123,26 +123,28 @@ class Folder:
             raise NodeError("folder", text, retry=Retry.LATER) from exc
 
     def read(self) -> DaemonRecord | None:
-        """Return the record; None where there is none that can be read."""
+        """Return the record, or None if there is none or it can't be read."""
         try:
             return _state_of(json.loads((self.path / _STATE).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, DriverError):
             return None
 
     def write(self, state: DaemonRecord) -> None:
-        """Replace the record in one step. Raises: NodeError("node.folder")."""
+        """Replace the record atomically. Raises: NodeError("node.folder")."""
         target = self.path / _STATE
         temporary = target.with_suffix(".new")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:
                 file.write(json.dumps(_state_wire(state)).encode())
-            temporary.replace(target)  # a kill leaves the old one or the new one; a power failure ends the daemon too
+            temporary.replace(
+                target
+            )  # without fsync: a kill leaves the old record or the new one, and a power failure ends the daemon too
         except OSError as exc:
             raise NodeError("folder", f"{target} can't be written: {exc.strerror}", retry=Retry.LATER) from exc
 
     def clear_pipe(self) -> None:
-        """Remove what an earlier daemon, and its clients, left in the pipe folder. Raises: NodeError("node.folder")."""
+        """Remove what an earlier daemon and its clients left in the pipe folder. Raises: NodeError("node.folder")."""
         try:
             client_files.empty(self.pipe)
         except OSError as exc:
@@ -150,7 +152,7 @@ class Folder:
             raise NodeError("folder", text, retry=Retry.LATER) from exc
 
     def sweep_shm(self) -> int:
-        """Remove what ended clients left in /dev/shm: files that no process uses. Return how many."""
+        """Remove files in /dev/shm that ended clients left and no process uses. Return how many."""
         try:
             return client_files.sweep(self.shm)
         except OSError:
@@ -158,7 +160,7 @@ class Folder:
 
 
 def found(root: Path) -> list[Folder]:
-    """List the folders below `root`, in order of key."""
+    """Return the folders below `root`, in order of key."""
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink())
     return [Folder(root, name) for name in names]
 

@@ -1,7 +1,7 @@
-"""Keeper: all daemons of this supervisor, what to do when one ends, and what is told of them.
+"""All daemons of this supervisor: what to do when one ends, and what to report about them.
 
-In: commands, and the kernel's word that a process has ended (pidfd, no polling). Out: daemons that run as wanted.
-Commands for one device wait for each other, those for different devices do not.
+In: commands, and the kernel's notice that a process has ended (pidfd, no polling). Out: daemons that run as wanted.
+Commands for the same device wait for each other, those for different devices do not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-REPAIR_S = 10.0  # for one attempt to start a daemon again
-LOOK_S = 1.0  # for one that runs to answer again: a client can keep it from that, and Unprepare waits meanwhile
+REPAIR_S = 10.0  # for one attempt to restart a daemon
+LOOK_S = 1.0  # for a running daemon to answer again: a client can prevent that, and Unprepare waits meanwhile
 DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
-STEADY_S = 60.0  # a daemon that ran for so long begins at the first delay again
-LOG_BYTES = 4 << 20  # of one log file; half of it is kept
+STEADY_S = 60.0  # after a daemon has run for this long, the delays start over
+LOG_BYTES = 4 << 20  # of one log file; a longer one is cut to its second half
 _LOGS_S = 60.0
 _AGAIN_S = 0.2
 _NOT_READY = "sharing.mps-not-ready"
@@ -40,7 +40,7 @@ _NOT_READY = "sharing.mps-not-ready"
 
 @dataclass(slots=True)
 class _Entry:
-    """One device's daemon in memory. `due` is when to try again (monotonic seconds), None: nothing is to be done."""
+    """One device's daemon in memory. `due` is when to try again (monotonic seconds); None if there is nothing to do."""
 
     at: Folder
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,7 +56,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
-    """What is told of one daemon. `error` is why it is not ready, or what went wrong last."""
+    """The report on one daemon. `error` is why it is not ready, or its last fault."""
 
     state: DaemonRecord
     at: Folder
@@ -66,14 +66,14 @@ class DaemonReport:
 
 
 class Daemons:
-    """Keeps daemons below `root`.
+    """The daemons below `root`.
 
     Args:
         root: folder of all daemons; made by the caller.
-        find: looks for the control program. Raises: SharingError.
+        find: returns the control program. Raises: SharingError.
         boot_id: of this boot.
         cgroup, shm_mib: see `kinship.Surroundings`.
-        delays_s: before each attempt to repair a daemon; the last one for all that follow.
+        delays_s: before each attempt to repair a daemon; the last one for all further attempts.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Daemons:
         self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
 
     def begin(self) -> None:
-        """Take up what an earlier supervisor left: daemons that run are kept, others are started or cleared away."""
+        """Take over what an earlier supervisor left: keep daemons that run, and start or remove the others."""
         for at in folder.found(self._root):
             state = daemon.current(at, self._around())
             entry = self._entries[at.key] = _Entry(at)
@@ -117,14 +117,14 @@ class Daemons:
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch. The daemons go on: that is what they are for."""
+        """End the watching thread. The daemons keep running, so that their clients do too."""
         self._is_closed = True
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(REPAIR_S)
 
     def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> Folder:
-        """Return the folder of a device's daemon, ready now. Raises: SharingError, NodeError."""
+        """Return the folder of a device's daemon, which is ready on return. Raises: SharingError, NodeError."""
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             entry.due = None
             try:
@@ -150,11 +150,11 @@ class Daemons:
             return entry.at.sweep_shm() if entry.state is not None else 0
 
     def reports(self) -> tuple[DaemonReport, ...]:
-        """Tell of every daemon, without waiting for any."""
+        """Return a report on every daemon, without waiting for any."""
         return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
 
     def ask(self, device: SharedDevice, deadline: float) -> tuple[DaemonReport, dict[int, str]]:
-        """Tell of one daemon and of its servers (state by pid), as the daemon itself says. Raises: SharingError."""
+        """Return a report on one daemon and the servers that it lists (state by pid). Raises: SharingError."""
         with self._held(folder.key_of(device.uuid), deadline) as entry:
             if entry.state is None:
                 raise SharingError("mps-not-running", f"no MPS daemon is kept for {device.name}", retry=Retry.LATER)
@@ -163,12 +163,12 @@ class Daemons:
             control = Control(self._find(), entry.at, entry.state.process, deadline)
             return _report(entry.state, entry), {pid: control.server_status(pid) for pid in control.servers()}
 
-    # Under the entry's lock
+    # These run under the entry's lock.
 
     def _start(self, entry: _Entry, device: SharedDevice, settings: MpsSettings, deadline: float) -> None:
         began = time.monotonic()
         state = daemon.start(entry.at, device, settings, self._around(must_find=True), deadline)
-        assert state.process is not None  # noqa: S101 - it is ready
+        assert state.process is not None  # noqa: S101 - a ready daemon has a process
         if entry.state is None or entry.state.process != state.process:
             took = round((time.monotonic() - began) * 1000)
             log.info("MPS daemon started", extra=fields(device=device.name, pid=state.process.pid, took_ms=took))
@@ -189,7 +189,7 @@ class Daemons:
         entry.state, entry.error, entry.due, entry.attempts = None, "", None, 0
 
     def _repair(self, key: str) -> None:
-        """Start a daemon that ended, end one that is not wanted. A failure is tried again later."""
+        """Start a daemon that ended, or end one that is not wanted. A failure is tried again later."""
         try:
             with self._held(key, float("inf")) as entry:
                 try:
@@ -211,7 +211,7 @@ class Daemons:
         entry.state = state
         if left := kinship.orphans(entry.at, state, self._around()):
             log.warning(
-                "MPS servers without their daemon go on for their clients",
+                "MPS servers without their daemon keep serving their clients",
                 extra=fields(device=state.device.name, count=len(left)),
             )
         try:
@@ -223,7 +223,7 @@ class Daemons:
         entry.error = ""
 
     def _note_failure(self, entry: _Entry, error: DriverError) -> None:
-        """See what a start that failed has left: nothing, a daemon that goes on as before, or one to look after."""
+        """Check what a failed start has left: nothing, a daemon that goes on as before, or one to repair."""
         entry.state = state = daemon.current(entry.at, self._around())
         if state is None:
             return
@@ -234,7 +234,7 @@ class Daemons:
         self._retry_later(entry)
 
     def _look_after(self, entry: _Entry, process: ProcessIdentity) -> None:
-        """Have the kernel say when a process ends."""
+        """Watch for the end of a process, which the kernel reports through a pidfd."""
         if entry.watched and entry.watched[0] == process and process.is_alive():
             return
         self._drop_watch(entry)
@@ -260,7 +260,7 @@ class Daemons:
         entry.due = time.monotonic() + delay
         os.eventfd_write(self._wake, 1)
 
-    # The watch
+    # These run in the watching thread.
 
     def _watch(self) -> None:
         logs_due = time.monotonic() + _LOGS_S
@@ -273,7 +273,7 @@ class Daemons:
                     logs_due = time.monotonic() + _LOGS_S
                     bound_logs(entry.at for entry in self._kept())
             except Exception:
-                log.exception("MPS daemons not looked after")
+                log.exception("MPS daemons not watched")
                 time.sleep(_AGAIN_S)
 
     def _begin_repairs(self) -> None:
@@ -284,7 +284,7 @@ class Daemons:
                 threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
 
     def _await_ends(self, until: float) -> None:
-        """Sleep until a daemon ends, something is due, or somebody wakes us."""
+        """Sleep until a daemon ends, an attempt is due, or another thread wakes this one."""
         due = min((entry.due for entry in self._kept() if entry.due is not None), default=until)
         ended = {fd for fd, _ in self._epoll.poll(max(0.0, min(due, until) - time.monotonic()))}
         if self._wake in ended:
@@ -295,7 +295,7 @@ class Daemons:
                 self._ended(entry)
 
     def _ended(self, entry: _Entry) -> None:
-        """Note that a daemon ended; what a command has in hand is looked at after it."""
+        """Record that a daemon ended; if a command is working on it, it is checked afterwards."""
         if not entry.lock.acquire(blocking=False):
             entry.due = time.monotonic() + _AGAIN_S
             return
@@ -327,13 +327,13 @@ class Daemons:
 
     @contextmanager
     def _held(self, key: str, deadline: float) -> Iterator[_Entry]:
-        """Have one device's entry for oneself; it is dropped when nothing is kept and nobody waits for it."""
+        """Hold one device's entry exclusively; drop it afterwards if nothing is kept and no command waits for it."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry(Folder(self._root, key)))
             entry.users += 1
         try:
             if not entry.lock.acquire(timeout=min(threading.TIMEOUT_MAX, max(0.0, deadline - time.monotonic()))):
-                raise SharingError("mps-busy", "another command is at work on this MPS daemon", retry=Retry.NOW)
+                raise SharingError("mps-busy", "another command is working on this MPS daemon", retry=Retry.NOW)
             try:
                 yield entry
             finally:
@@ -346,7 +346,7 @@ class Daemons:
 
 
 def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> None:
-    """Cut log files that have grown too long to their second half, in place: daemons keep them open."""
+    """Cut log files that have grown too long to their second half, in place, because daemons keep them open."""
     for at in folders:
         for path in at.log.glob("*.log") if at.log.is_dir() else ():
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Kinship: which running processes are a device's control daemon and its servers.
+"""Find which running processes are a device's control daemon and its servers.
 
-In: the record that was written before the daemon began, its cgroup. Out: processes that are ours by what the kernel
-says. Never: the word of a process, or of a file that clients can write.
+In: the record that was written before the daemon began, and its cgroup. Out: processes that are ours according to the
+kernel. Never: the claim of a process itself, or of a file that clients can write.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class Surroundings:
     """What all daemons of one supervisor have in common.
 
-    `program` is None while the driver has none. Below `cgroup` (v2) each daemon has one of its own, so that the end of
-    this process's container is not theirs. `shm_mib` is the most that clients of a device may have in /dev/shm.
+    `program` is None while the driver has none. Each daemon has its own cgroup (v2) below `cgroup`, so that it survives
+    the end of this process's container. `shm_mib` is the most that clients of a device may have in /dev/shm, in MiB.
     """
 
     program: ControlProgram | None
@@ -38,10 +38,10 @@ class Surroundings:
 
 
 def running(at: Folder, state: DaemonRecord | None, around: Surroundings) -> ProcessIdentity | None:
-    """Return the folder's control daemon, if the recorded process is still that one.
+    """Return the folder's control daemon if the recorded process is still the same one, else None.
 
-    A daemon of 0.1.0 was recorded without its origin, and after a stranger may have been taken for it: it is kept only
-    if it runs the control program that we have, in our PID namespace.
+    A daemon of 0.1.0 was recorded without its origin, and only after another process may have been mistaken for it: it
+    is kept only if it runs our control program in our PID namespace.
     """
     if state is None or state.process is None:
         return None
@@ -50,19 +50,19 @@ def running(at: Folder, state: DaemonRecord | None, around: Surroundings) -> Pro
         return state.process
     if state.process.is_alive():
         log.warning(
-            "recorded process is no MPS daemon of ours, and is left alone",
+            "recorded process is not our MPS daemon, and is left alone",
             extra=fields(device=state.device.name, pid=state.process.pid, file=str(at.path)),
         )
     return None
 
 
 def orphans(at: Folder, state: DaemonRecord, around: Surroundings) -> list[ProcessIdentity]:
-    """List servers whose control daemon is gone: their clients go on, new ones can't join them."""
+    """Return servers whose control daemon is gone: their clients keep working, but new ones can't join."""
     return [one for one in _kin(at, state, around) if one != state.process]
 
 
 def _kin(at: Folder, state: DaemonRecord | None, around: Surroundings) -> list[ProcessIdentity]:
-    """List what the device's daemons have started: by their cgroup, and by whose children they are."""
+    """Return the processes that the device's daemons have started, found by cgroup and by parent."""
     cgroup = around.cgroup_of(at)
     inside = cgroups.members(cgroup) if cgroup else []
     if state is None or (state.origin is not None and state.origin.namespace != processes.namespace_of()):
@@ -73,19 +73,19 @@ def _kin(at: Folder, state: DaemonRecord | None, around: Surroundings) -> list[P
 def all_of(
     at: Folder, state: DaemonRecord | None, process: ProcessIdentity | None, around: Surroundings
 ) -> list[ProcessIdentity]:
-    """List what is to be ended: the control daemon, and what it has started."""
+    """Return all processes to end: the control daemon, and those that it has started."""
     alone = [process] if process is not None and process.is_alive() else []
     kin = [*_kin(at, state, around), *(processes.kin(alone) if state is None else ())]
     return [*alone, *(one for one in kin if one not in alone)]
 
 
 def unrecorded(at: Folder, around: Surroundings) -> ProcessIdentity | None:
-    """Return a daemon whose record was lost: it listens there as our user and runs our program in our namespace."""
+    """Return a daemon whose record was lost: it listens there as our user, and runs our program in our namespace."""
     found, origin = peer.listener(at.control), origin_of(around.program)
     return found if found is not None and origin is not None and processes.is_genuine(found, origin) else None
 
 
 def origin_of(program: ControlProgram | None) -> Origin | None:
-    """Return what a daemon of this program has to be, if it is one that we start."""
+    """Return the origin that a daemon of this program must have to be one of ours."""
     found = birth.executable(program) if program else None
     return Origin(processes.namespace_of(), found) if found else None

@@ -1,7 +1,7 @@
-"""Launch: NVIDIA's control program, found in the driver root and run with a fixed argument list and environment.
+"""NVIDIA's control program, found in the driver root and run with a fixed argument list and environment.
 
-In: a driver root (or the simulated daemon), a device's folder. Out: exit status and words of the program that gives a
-command. Never: a shell, this process's own environment, a name from a claim in an argument.
+In: a driver root (or the simulated daemon), a device's folder. Out: exit status and output of the program when it sends
+a command. Never: a shell, this process's own environment, a name from a claim in an argument.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _WORDS_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ControlProgram:
-    """The control program. `argv` begins its command line, as seen below `root` (/: no other root is entered).
+    """The control program. `argv` begins its command line, as seen below `root` (/ if no other root is entered).
 
-    `is_private` gives it a mount namespace with the device's own /dev/shm. `library_path` and `path` go before what it
-    finds by itself.
+    `is_private` gives it a mount namespace with the device's own /dev/shm. `library_path` and `path` are put before its
+    default search paths.
     """
 
     argv: tuple[str, ...]
@@ -46,19 +46,19 @@ class ControlProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramExit:
-    """How the program ended: its exit status, None when it did not end in time; and what it said."""
+    """How the program ended: its exit status (None if it did not end in time) and its output."""
 
     status: int | None
     words: str
 
 
 def find_program(root: Path, *, is_private: bool) -> ControlProgram:
-    """Find the control program in a driver root.
+    """Return the control program of a driver root.
 
-    A root that is a whole system of its own (the host's /, a driver container's) is entered, as root. One with the
-    driver's files only is not: they are found by search paths.
+    A root that is a complete system (the host's /, a driver container's) is entered with chroot. One that has only the
+    driver's files is not: they are found through search paths.
 
-    Raises: SharingError("sharing.mps-no-program", LATER): the driver may be installed later.
+    Raises: SharingError("sharing.mps-no-program", LATER), because the driver may be installed later.
     """
     for folder in _PROGRAM_FOLDERS:
         path = inside(root, root / folder / PROGRAM)
@@ -87,7 +87,7 @@ def daemon_environment(program: ControlProgram, folder: Folder, uuid: str) -> di
 
 
 def ask(program: ControlProgram, folder: Folder, command: str, *, seconds: float) -> ProgramExit:
-    """Run the program once more, to give a device's daemon one command. Raises: SharingError."""
+    """Run the program once to send one command to a device's daemon. Raises: SharingError."""
     return _run(_Call(program, folder, program.argv, _environment(program, folder), command + "\n", seconds))
 
 
@@ -103,7 +103,10 @@ class _Call:
     seconds: float
 
     def run(self) -> ProgramExit:
-        """Run it in the view of the calling thread. What it says is read within bounds: others may have a say in it."""
+        """Run the program in the calling thread's view of the file system.
+
+        Its output is read within bounds, because other processes may influence it.
+        """
         ends = time.monotonic() + self.seconds
         try:
             with processes.child(self._start) as process:
@@ -132,12 +135,12 @@ class _Call:
             env=self.environment,
             cwd="/",
             bufsize=0,
-            start_new_session=True,  # what is meant for this process's group (Ctrl-C) reaches no daemon
+            start_new_session=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         )
 
 
 def _words(fd: int, ends: float) -> bytes | None:
-    """Read until the end of what is said; None where that does not come in time, or within the bound."""
+    """Read the output to its end; return None if it does not end in time, or within the bound."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     words = b""
@@ -161,7 +164,7 @@ def _run(call: _Call) -> ProgramExit:
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             results.append(error)
 
-    # A thread of its own, for its view of the file system ends with it.
+    # In a separate thread, because the changed view of the file system ends with the thread.
     thread = threading.Thread(target=apart, name=f"launch-{call.folder.key}", daemon=True)
     thread.start()
     thread.join()
@@ -177,7 +180,7 @@ def _environment(program: ControlProgram, folder: Folder) -> dict[str, str]:
 
 
 def inside(root: Path, path: Path) -> Path:
-    """Follow the links of a file in a driver root as if `root` were /."""
+    """Return a file in a driver root after following its links as if `root` were /."""
     for _ in range(_LINKS_MAX):
         if not path.is_symlink():
             break

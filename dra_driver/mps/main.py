@@ -1,6 +1,6 @@
-"""`dra-driver mps`: flags, signals, the lock that makes it the only supervisor of this node.
+"""`dra-driver mps`: flags, signals, and the lock that makes it the only supervisor of this node.
 
-SIGTERM ends the supervisor and leaves its daemons, and so their clients, alone: the next one finds them.
+SIGTERM ends the supervisor but not its daemons and their clients; the next supervisor finds them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
 from dra_driver.model.flags import FLAGS, Flag, resolve
 from dra_driver.model.names import check_driver_name
-from dra_driver.mps import wire
+from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call
 from dra_driver.mps.folder import SHM_MIB
 from dra_driver.mps.keeper import Daemons
@@ -49,13 +50,13 @@ _FLAGS = (
     Flag(
         "--mps-cgroup",
         "",
-        "cgroup (v2) below which daemons begin, so that they outlive this process's container; empty: in its own",
+        "cgroup (v2) for the daemons, so that they outlive this process's container; empty: this process's own",
         "DIR",
     ),
     Flag("--mps-shared-memory-mib", str(SHM_MIB), "the most that clients of one device may have in /dev/shm", "MIB"),
 )
-_EPILOG = """Each flag has an environment twin (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends the
-supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
+_EPILOG = """Each flag has an environment variable (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends
+the supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
 5 environment, 70 bug."""
 
 
@@ -69,17 +70,17 @@ def main(argv: Sequence[str]) -> int:
         logs.set_up(values["log_format"])
         return _run(values, root)
     except DriverError as error:
-        print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - before there is a log
+        print(f"dra-driver mps: {error} [{error.code}]", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return error.exit_code
     except Exception:
-        log.exception("bug: an error that nobody foresaw")
+        log.exception("bug: unexpected error")
         return ExitCode.BUG
 
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
     parser = argparse.ArgumentParser(
         prog="dra-driver mps",
-        description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device that is shared so.",
+        description="The MPS supervisor: keeps an MPS control daemon for each GPU or MIG device shared with MPS.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
@@ -88,7 +89,9 @@ def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
         parser.add_argument(
             flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
         )
-    parser.add_argument("--show", action="store_true", help="tell what the running supervisor keeps, as JSON, and end")
+    parser.add_argument(
+        "--show", action="store_true", help="print what the running supervisor keeps, as JSON, and exit"
+    )
     given = vars(parser.parse_args(argv))
     return resolve(given, os.environ, _FLAGS), bool(given["show"])
 
@@ -99,15 +102,23 @@ def _root(values: dict[str, str]) -> Path:
 
 
 def _show(path: Path) -> int:
-    """Print what a supervisor keeps, each daemon with its servers as the daemon tells of them. Raises: SharingError."""
+    """Print what a supervisor keeps: each daemon, with its servers as the daemon lists them. Raises: SharingError."""
     told = call(path, "list", {}, _SHOW_S)
     for daemon in told.get("daemons", ()):
         try:
             daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
         except SharingError as error:
             daemon["error"] = daemon["error"] or str(error)
-    print(json.dumps(told, indent=2))  # noqa: T201 - what was asked for
+    print(json.dumps(told, indent=2))  # noqa: T201 - the requested output
     return ExitCode.OK
+
+
+def _cgroup(folder: str) -> Path | None:
+    """Return the folder for the daemons' cgroups; None where it is not wanted, or the node has cgroups v1 alone."""
+    if folder and not cgroups.has_version_2(Path(folder)):
+        log.warning("no cgroup v2 on this node: MPS daemons end with this container", extra=fields(file=folder))
+        return None
+    return Path(folder) if folder else None
 
 
 def _run(values: dict[str, str], root: Path) -> int:
@@ -116,7 +127,7 @@ def _run(values: dict[str, str], root: Path) -> int:
         _daemons(root),
         _finder(values),
         boot_id=_boot_id(values["proc_root"]),
-        cgroup=Path(values["mps_cgroup"]) if values["mps_cgroup"] else None,
+        cgroup=_cgroup(values["mps_cgroup"]),
         shm_mib=_shm_mib(values["mps_shared_memory_mib"]),
     )
     server = SupervisorServer(root / wire.SOCKET_NAME, keeper)
@@ -140,7 +151,7 @@ def _run(values: dict[str, str], root: Path) -> int:
 
 
 def _lock(root: Path) -> int:
-    """Be the only supervisor of this folder. Raises: NodeError("node.folder"), ("node.mps-running")."""
+    """Lock this folder as its only supervisor. Raises: NodeError("node.folder"), ("node.mps-running")."""
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -152,8 +163,8 @@ def _lock(root: Path) -> int:
         os.close(fd)
         raise NodeError(
             "mps-running",
-            f"another MPS supervisor works in {root}",
-            hint="there is one for each node and driver name; end the other one first",
+            f"another MPS supervisor runs in {root}",
+            hint="there can be only one for each node and driver name; end the other one first",
         ) from exc
     return fd
 
@@ -165,8 +176,8 @@ def _daemons(root: Path) -> Path:
 
 
 def _leave(root: Path) -> None:
-    """Take the folder along when no daemon is kept, and the driver's own when nothing else is in it."""
-    with suppress(OSError):  # a daemon's folder, or the agent's files
+    """Remove the folder if no daemon is kept, and the driver's own folder if nothing else is in it."""
+    with suppress(OSError):  # not empty: it holds a daemon's folder, or the agent's files
         (root / "d").rmdir()
         (root / "supervisor.lock").unlink()
         root.rmdir()
@@ -181,17 +192,17 @@ def _finder(values: dict[str, str]) -> Callable[[], ControlProgram]:
 
 
 def _shm_mib(text: str) -> int:
-    """Check a size. Raises: UsageError("usage.flags")."""
+    """Return a checked size in MiB. Raises: UsageError("usage.flags")."""
     if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _SHM_MIB_MAX):
         raise UsageError(
-            "flags", f"--mps-shared-memory-mib={text[:20]!r} is no whole number of MiB up to {_SHM_MIB_MAX}"
+            "flags", f"--mps-shared-memory-mib={text[:20]!r} is not a whole number of MiB up to {_SHM_MIB_MAX}"
         )
     return int(text)
 
 
 def _boot_id(proc_root: str) -> str:
     try:
-        return Path(proc_root, "sys/kernel/random/boot_id").read_text().strip()
+        return read_boot_id(proc_root)
     except OSError as exc:
         log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=proc_root, err=str(exc)))
         return ""

@@ -1,8 +1,8 @@
-"""Mounts: small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own /dev/shm.
+"""A small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own /dev/shm.
 
-An MPS server and its clients talk through files in /dev/shm, so both must see one folder there, and clients of another
-device must not. What clients write is bounded, and is never on the node's disk. Nothing is mounted where the supervisor
-may not.
+An MPS server and its clients talk through files in /dev/shm, so both must see the same folder there, and clients of
+another device must not. What clients write is bounded, and is never on the node's disk. If the supervisor lacks the
+permission, nothing is mounted.
 Source: mount(2), unshare(2), mount_namespaces(7), tmpfs(5).
 """
 
@@ -35,7 +35,7 @@ class Size:
 
 
 def are_permitted() -> bool:
-    """Whether this process may mount at all (CAP_SYS_ADMIN)."""
+    """Return whether this process may mount at all (CAP_SYS_ADMIN)."""
     try:
         words = Path("/proc/self/status").read_text().split()
         return bool(int(words[words.index("CapEff:") + 1], 16) >> _CAP_SYS_ADMIN & 1)
@@ -44,9 +44,10 @@ def are_permitted() -> bool:
 
 
 def ensure_tmpfs(folder: Path, size: Size) -> None:
-    """Mount a tmpfs on a folder, once. Raises: SharingError("sharing.mps-no-permission").
+    """Mount a tmpfs on a folder unless one is mounted. Raises: SharingError("sharing.mps-no-permission").
 
-    Clients write there and we are root: symbolic links are not followed on it (Linux 5.10), in containers as usual.
+    Clients write there and this process is root, so the mount forbids following symbolic links (Linux 5.10); inside
+    containers they work as usual.
     """
     if not folder.is_mount():
         options = f"mode={size.mode:o},size={size.bytes},nr_inodes={size.inodes}"
@@ -54,17 +55,17 @@ def ensure_tmpfs(folder: Path, size: Size) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Unmount whatever is mounted on a folder, also more than once. Raises: SharingError."""
+    """Unmount everything that is mounted on a folder, even several layers. Raises: SharingError."""
     while folder.is_mount():
         if _libc.umount2(os.fsencode(folder), _MNT_DETACH) != 0:
             raise _refused(f"unmount {folder}")
 
 
 def enter_private(root: Path, folder: Path, shm: Path) -> None:
-    """Give the calling thread, and what it starts, a view of its own: `shm` at /dev/shm, `root` as /.
+    """Enter a separate view in the calling thread and its children: `shm` at /dev/shm, `root` as /.
 
-    `folder` is to be seen under its own path also below `root`. What the host mounts and unmounts later is followed,
-    so that no volume of a pod is kept busy. Only for a thread that ends afterwards.
+    `folder` appears under its own path below `root` too. Later mounts and unmounts of the host still take effect, so
+    that no pod's volume is kept busy. Use this only in a thread that ends afterwards.
 
     Raises: SharingError("sharing.mps-no-permission").
     """

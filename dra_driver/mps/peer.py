@@ -1,7 +1,7 @@
-"""Peer: who listens on a daemon's control socket, as the kernel tells.
+"""Ask the kernel which process listens on a daemon's control socket.
 
-In: the socket's path, the process that ought to listen. Out: nothing, or why it is not that one. A client that is root
-in its container can put another socket, a link or a FIFO there: none of them is followed, waited for, or believed.
+In: the socket's path, the process that ought to listen. Out: nothing, or why it is not that process. A client that is
+root in its container can put another socket, a link or a FIFO there: none of them is followed, waited for, or trusted.
 Source: unix(7), SO_PEERCRED; socket(7), SO_PEERPIDFD (Linux 6.5).
 """
 
@@ -23,18 +23,18 @@ _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fault(path: Path, process: ProcessIdentity) -> str:
-    """Return why nothing should be said to who listens at `path`; nothing where it is `process`."""
+    """Return why the listener at `path` must not be sent anything; "" if it is `process`."""
     try:
         pid, uid = _listener(path)
     except OSError as exc:
-        return f"nobody answers at {path}: {exc.strerror}"
+        return f"no process answers at {path}: {exc.strerror}"
     if (pid, uid) == (process.pid, os.geteuid()) and process.is_alive():
         return ""
     return f"process {pid} of user {uid} listens at {path}, not the MPS control daemon {process.pid}"
 
 
 def listener(path: Path) -> ProcessIdentity | None:
-    """Return the process of our user that listens at `path`; None where there is none."""
+    """Return the process of our user that listens at `path`, or None if there is none."""
     try:
         pid, uid = _listener(path)
     except OSError:
@@ -43,7 +43,7 @@ def listener(path: Path) -> ProcessIdentity | None:
 
 
 def _listener(path: Path) -> tuple[int, int]:
-    """Return the pid and user of who listens; the pid is 0 where that process has ended. Raises: OSError."""
+    """Return the listener's pid and user; the pid is 0 if that process has ended. Raises: OSError."""
     fd = os.open(path, _PATH)
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -57,7 +57,7 @@ def _listener(path: Path) -> tuple[int, int]:
 
 
 def _lives(asking: socket.socket) -> bool:
-    """Whether the process that began to listen still runs, so that its number is no later one's; a guess before 6.5."""
+    """Return whether the listener still runs, so that its pid is not reused; before Linux 6.5 this is a guess."""
     try:
         (fd,) = struct.unpack("i", asking.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
     except OSError as exc:

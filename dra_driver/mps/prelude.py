@@ -1,9 +1,8 @@
-"""Prelude: the step between fork and the control program, a small program of its own.
+"""The step between fork and the control program, as a small separate program.
 
-It waits until its parent has written down which process it is, enters the device's cgroup and the daemon's view of the
-file system, and becomes the program. If the parent dies first, it ends: no daemon runs that no record names. On
-descriptor 0 comes one line of JSON, on descriptor 3 goes the fault, if there is one; that is closed when the program
-begins.
+It waits until its parent has recorded its identity, enters the device's cgroup and the daemon's view of the file
+system, and becomes the program. If the parent dies first, it ends, so no daemon ever runs without a record. One line of
+JSON comes in on descriptor 0; a fault goes out on descriptor 3, which is closed when the program begins.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def main() -> None:
     os.set_inheritable(_REPORT, False)
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        os._exit(_STATUS)  # the parent is gone: nobody knows of us
+        os._exit(_STATUS)  # the parent is gone and may not have recorded this process
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package is not known before
+    from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package's path is set only above
 
     try:
         _become(json.loads(line))
@@ -40,7 +39,7 @@ def _become(spec: dict[str, Any]) -> None:
     from dra_driver.model.errors import SharingError  # noqa: PLC0415
     from dra_driver.mps import cgroups, mounts  # noqa: PLC0415
 
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a driver root may have no such node
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # opened now, because a driver root may lack this node
     if spec["cgroup"]:
         try:
             cgroups.enter(Path(spec["cgroup"]))

@@ -1,8 +1,8 @@
-"""Processes of ours: told by what the kernel says of them, never by what they carry or write.
+"""Identify our own processes by what the kernel reports, never by what a process carries or writes.
 
-In: identities that were taken down at birth (pid and start time, with executable and PID namespace). Out: which of
-them still run, whom they have started, their end. No file is read that waits for another process's memory (environ,
-cmdline, maps): a stranger could make such a read hang. Needs Linux 5.3.
+In: identities recorded at birth (pid and start time, with executable and PID namespace). Out: which of them still run,
+which processes they have started, and their end. No file is read that waits for another process's memory (environ,
+cmdline, maps), because a hostile process could make such a read hang. Needs Linux 5.3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 _PROC = "/proc"
 _ENDED = (b"Z", b"X")
-_ROUNDS = 5  # of looking for what was started while we ended the rest
+_ROUNDS = 5  # of searching for processes that were started while the others were ended
 
 Inode = tuple[int, int]
 """A file: its device and its number there."""
@@ -28,19 +28,19 @@ Inode = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process. `start_ticks` is when it began, in clock ticks since boot: pids are used again, pairs are not."""
+    """One process. `start_ticks` is its start, in clock ticks since boot: pids are reused, pairs of both are not."""
 
     pid: int
     start_ticks: int
 
     def is_alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Return whether the process still runs; a zombie does not."""
         return identify(self.pid) == self
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What else was known of a daemon at its birth: PID namespace, and the program that it runs."""
+    """Further facts about a daemon at its birth: its PID namespace and the program that it runs."""
 
     namespace: int
     executable: Inode
@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
-    """What /proc/pid/stat says of one process."""
+    """The contents of /proc/pid/stat for one process."""
 
     state: bytes
     parent: int
@@ -57,13 +57,13 @@ class _Stat:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Return the running process that has this pid; None where there is none, or a zombie."""
+    """Return the running process with this pid; None if there is none or it is a zombie."""
     found = _stat(pid)
     return ProcessIdentity(pid, found.start_ticks) if found and found.state not in _ENDED else None
 
 
 def is_genuine(identity: ProcessIdentity, origin: Origin) -> bool:
-    """Whether a recorded process still runs, is of our user and PID namespace, and runs the recorded program."""
+    """Return whether a recorded process still runs, with our user and PID namespace and the recorded program."""
     return (
         identity.is_alive()
         and origin.namespace == namespace_of()
@@ -75,7 +75,7 @@ def is_genuine(identity: ProcessIdentity, origin: Origin) -> bool:
 
 
 def namespace_of(pid: int | str = "self") -> int:
-    """Return the PID namespace of a process, by its inode; 0 where that can't be seen."""
+    """Return the inode of a process's PID namespace; 0 if it can't be read."""
     try:
         return os.stat(f"{_PROC}/{pid}/ns/pid").st_ino  # noqa: PTH116 - a hot path of the kill tests
     except OSError:
@@ -83,7 +83,7 @@ def namespace_of(pid: int | str = "self") -> int:
 
 
 def executable_of(pid: int | str) -> Inode | None:
-    """Return the program that a process runs; None where that can't be seen."""
+    """Return the program that a process runs; None if it can't be read."""
     try:
         found = os.stat(f"{_PROC}/{pid}/exe")  # noqa: PTH116
     except OSError:
@@ -92,11 +92,11 @@ def executable_of(pid: int | str) -> Inode | None:
 
 
 def kin(daemons: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
-    """List the running processes that these daemons have started, also those of a daemon that has ended.
+    """Return the running processes that these daemons have started, even if the daemon has ended.
 
-    They are in the session that the daemon began, or its children's children. Nobody can enter another's session, and
-    its number is not used again while anybody is in it; where it is, its first process is another one, or all in it
-    are of another PID namespace than ours.
+    They are in the session that the daemon began, or are descendants of its children. No process can enter another's
+    session, and a session's number is not reused while it has members. If the number was reused, the first process of
+    the session is another one, or all of its members are in a PID namespace other than ours.
     """
     known = {daemon.pid: daemon for daemon in daemons}
     if not known:
@@ -117,21 +117,21 @@ def kin(daemons: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
 
 
 def open_pidfd(identity: ProcessIdentity) -> int | None:
-    """Return a descriptor that becomes readable when the process ends; None when it has ended already."""
+    """Return a descriptor that becomes readable when the process ends; None if it has already ended."""
     try:
         fd = os.pidfd_open(identity.pid)
     except OSError as exc:
         if exc.errno == errno.ESRCH:
             return None
         raise
-    if not identity.is_alive():  # the number went to somebody else between the two looks
+    if not identity.is_alive():  # the pid was reused between the two checks
         os.close(fd)
         return None
     return fd
 
 
 def wait_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
-    """Wait until all have ended; return those that have not in time."""
+    """Wait until all have ended; return those that have not ended in time."""
     ends = time.monotonic() + seconds
     left = []
     for identity in identities:
@@ -150,7 +150,7 @@ def wait_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[Pro
 
 
 def send(identity: ProcessIdentity, number: signal.Signals) -> None:
-    """Signal a process; one that has ended is fine."""
+    """Signal a process; do nothing if it has ended."""
     fd = open_pidfd(identity)
     if fd is None:
         return
@@ -163,7 +163,7 @@ def send(identity: ProcessIdentity, number: signal.Signals) -> None:
 
 
 def end(identities: Iterable[ProcessIdentity], grace_s: float) -> list[ProcessIdentity]:
-    """End processes: SIGTERM, after the grace SIGKILL. Return those that stay (stuck in the kernel)."""
+    """End processes by SIGTERM, after the grace period by SIGKILL. Return those that are stuck in the kernel."""
     alive = [identity for identity in identities if identity.is_alive()]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for identity in alive:
@@ -173,7 +173,7 @@ def end(identities: Iterable[ProcessIdentity], grace_s: float) -> list[ProcessId
 
 
 def end_all(look: Callable[[], list[ProcessIdentity]], grace_s: float) -> list[ProcessIdentity]:
-    """End all that `look` finds, and what was started meanwhile. Return those that do not end."""
+    """End all processes that `look` finds, and those started meanwhile. Return those that do not end."""
     left: list[ProcessIdentity] = []
     for _ in range(_ROUNDS):
         found = look()
@@ -184,9 +184,9 @@ def end_all(look: Callable[[], list[ProcessIdentity]], grace_s: float) -> list[P
 
 
 def reap() -> None:
-    """Take the exit statuses of daemons that became our children: we may be the first process of a PID namespace.
+    """Collect the exit statuses of daemons that became our children, as this may be a PID namespace's first process.
 
-    A child that somebody waits for is left to its waiter, and what stands behind it to the next call.
+    A child that another caller waits for is left to that caller, and the children queued behind it to the next call.
     """
     with _waiting:
         try:
@@ -200,7 +200,7 @@ def reap() -> None:
 
 @contextmanager
 def child(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a child that this caller waits for; `reap` leaves it alone meanwhile."""
+    """Start a child that the caller waits for; `reap` leaves it alone meanwhile."""
     with _waiting:
         process = start()
         _waited_for.add(process.pid)
@@ -216,7 +216,7 @@ def child(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.P
 
 @contextmanager
 def held(spawn: Callable[[], int]) -> Iterator[int]:
-    """Spawn a child whose pid can't go to another process until this ends; afterwards `reap` takes its status."""
+    """Spawn a child whose pid can't be reused until this context ends; afterwards `reap` collects its status."""
     with _waiting:
         pid = spawn()
         _waited_for.add(pid)
@@ -236,7 +236,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Read what the kernel says of a process.
+    """Return what the kernel reports about a process.
 
     Source: proc_pid_stat(5): after the name in parentheses come state, ppid, pgrp, session; starttime is the twentieth.
     """
@@ -249,7 +249,7 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _user_of(pid: int) -> int | None:
-    """Return the user of a process, where its real, effective, saved and file system user are one."""
+    """Return the user of a process if its real, effective, saved and file system users are the same."""
     with suppress(OSError, ValueError), open(f"{_PROC}/{pid}/status", "rb") as file:  # noqa: PTH123
         for line in file:
             if line.startswith(b"Uid:"):

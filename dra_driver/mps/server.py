@@ -1,7 +1,7 @@
-"""Server: the supervisor's unix socket, open to this user alone; one request and one answer a connection.
+"""The supervisor's unix socket, open to this user alone, with one request and one answer per connection.
 
-In: lines (`wire`). Out: what the keeper did. A message that is no request gets an error and costs nothing else; a
-client that sends nothing is let go after a few seconds.
+In: lines (`wire`). Out: the results of the keeper. An invalid message gets an error and has no other effect; a client
+that sends nothing is disconnected after a few seconds.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-REQUEST_S = 5.0  # for a whole request to arrive
-CONNECTIONS = 32  # at a time; more are told to come again
+REQUEST_S = 5.0  # for a complete request to arrive
+CONNECTIONS = 32  # at a time; further clients get an error and may try again
 _BACKLOG = 64
 
 
 class SupervisorServer:
-    """Answers at `path`. Raises: NodeError("node.socket"), ("node.socket-in-use")."""
+    """The server at `path`. Raises: NodeError("node.socket"), ("node.socket-in-use")."""
 
     def __init__(self, path: Path, keeper: Daemons) -> None:
         self._path, self._keeper = path, keeper
@@ -41,7 +41,7 @@ class SupervisorServer:
         self._stopped = False
 
     def run(self) -> None:
-        """Answer until `stop`."""
+        """Answer requests until `stop` is called."""
         while not self._stopped:
             try:
                 connection, _ = self._socket.accept()
@@ -57,7 +57,7 @@ class SupervisorServer:
                 connection.close()
 
     def stop(self) -> None:
-        """Close the socket, and take its file away if it is still ours."""
+        """Close the socket, and remove its file if it is still this server's."""
         self._stopped = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -77,7 +77,7 @@ class SupervisorServer:
                     log.info("MPS request refused", extra=fields(code=error.code, err=str(error)))
                     answer = _failed(error)
                 except OSError:
-                    return  # it went away
+                    return  # the client is gone
                 except Exception:
                     log.exception("MPS request failed")
                     answer = _failed(SharingError("mps-refused", "a bug in the MPS supervisor; its log says more"))
@@ -107,7 +107,7 @@ def _listen(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
-            path.unlink()  # a dead supervisor's: the caller holds the lock of the living one
+            path.unlink()  # left by a dead supervisor, since this process holds the supervisors' lock
         before = os.umask(0o177)
         try:
             listening.bind(os.fspath(path))
@@ -121,14 +121,14 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _check_peer(connection: socket.socket) -> None:
-    """Refuse another user, should the socket's mode ever be loosened."""
+    """Refuse another user, in case the socket's mode is ever loosened."""
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid not in {0, os.geteuid()}:
         raise SharingError("mps-bad-request", f"user {uid} may not command the MPS supervisor")
 
 
 def _line(connection: socket.socket) -> bytes:
-    """Read one line. Raises: SharingError("sharing.mps-bad-request") for one that is too long or too slow."""
+    """Return one line. Raises: SharingError("sharing.mps-bad-request") if it is too long or too slow."""
     ends = time.monotonic() + REQUEST_S
     data = b""
     while not data.endswith(b"\n"):
@@ -136,7 +136,7 @@ def _line(connection: socket.socket) -> bytes:
             connection.settimeout(max(0.01, ends - time.monotonic()))
             part = connection.recv(min(65536, wire.LINE_BYTES + 1 - len(data)))
         except TimeoutError as exc:
-            raise SharingError("mps-bad-request", f"no whole request within {REQUEST_S:g} s") from exc
+            raise SharingError("mps-bad-request", f"no complete request within {REQUEST_S:g} s") from exc
         if not part:
             break
         data += part

@@ -1,6 +1,6 @@
-"""What the plugin asks of the MPS supervisor: a device and settings go in, a channel for its clients comes out.
+"""The protocol of the MPS supervisor as the plugin uses it: a device and settings in, a channel for its clients out.
 
-`mps` speaks to the supervisor's socket behind this protocol. The settings themselves are `model/sharing`.
+`mps` implements this protocol over the supervisor's socket. The settings themselves are in `model/sharing`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MpsChannel:
-    """Folders of one daemon, as the container runtime sees them on the host; both are bind-mounted into clients."""
+    """The folders of one daemon, as the container runtime sees them on the host; both are bind-mounted into clients."""
 
     pipe_dir: str
     shm_dir: str
@@ -32,7 +32,7 @@ class MpsChannel:
 
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """One daemon that the supervisor keeps: by the device's name and UUID, with what it was started with."""
+    """One daemon that the supervisor keeps, with the device's name and UUID and the settings it was started with."""
 
     device: str
     uuid: str
@@ -41,32 +41,32 @@ class RunningDaemon:
 
 
 class MpsSupervisor(Protocol):
-    """The supervisor process, from the agent's side. Calls may come from any thread.
+    """The supervisor process, as seen by the agent. Calls may come from any thread.
 
-    Faults are SharingErrors: "sharing.mps-unavailable" (no supervisor: retry LATER, the hint says how to run it),
+    Faults are SharingErrors: "sharing.mps-unavailable" (no supervisor: retry LATER; the hint names the command to run),
     "sharing.mps-not-ready" (the daemon was not ready in time: retry LATER), "sharing.mps-refused" (the daemon or the
-    driver said no, with its words).
+    driver refused, with its own words).
     """
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Return the channel of the device's daemon, which is ready on return; started now unless it runs already.
+        """Return the channel of the device's daemon, which is ready on return; start the daemon unless it runs.
 
-        One that runs is never restarted under its clients: new limits hold for clients to come, and what can't be
-        changed so ("sharing.mps-other-settings": multi-user mode, no memory limit any more) is refused.
-        Raises: SharingError.
+        A running daemon is never restarted, as its clients would end: new limits hold for future clients, and
+        settings that can't be changed that way ("sharing.mps-other-settings": multi-user mode, removing a memory
+        limit) are refused. May be repeated. `deadline_s` is in seconds. Raises: SharingError.
         """
 
     def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
-        """End the device's daemon and remove its folders; one that does not run is fine. Raises: SharingError."""
+        """End the device's daemon and remove its folders; do nothing if none runs. Raises: SharingError."""
 
     def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
         """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
 
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
-        """List the daemons. Raises: SharingError."""
+        """Return all daemons. Raises: SharingError."""
 
     def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
-        """End the daemons of devices (by UUID) that `named`, asked after the listing, does not give; names those.
+        """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
-        Nothing happens where there is no supervisor. Raises: SharingError.
+        `named` is called after the daemons are listed. Nothing happens if there is no supervisor. Raises: SharingError.
         """

@@ -1,8 +1,8 @@
-"""Wire: one JSON object on one line each way, between the agent (`sharing.mps`) and the supervisor.
+"""The messages between the agent (`mps.client`) and the supervisor: one JSON object on one line each way.
 
-A request is {"version", "command", …}, an answer {"version", "result"} or {"version", "error"}. Strict: a field or a
-version that this build does not know is refused, for what can't be honoured must not be dropped in silence (the
-supervisor may be older than the agent: it is upgraded by hand).
+A request is {"version", "command", …}, an answer {"version", "result"} or {"version", "error"}. A field or version that
+this build does not know is refused, because a setting that can't be honoured must not be ignored silently (the
+supervisor may be older than the agent, since it is upgraded by hand).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 
 VERSION = 1
-LINE_BYTES = 64 * 1024  # longest message, its newline included
+LINE_BYTES = 64 * 1024  # the longest message, including its newline
 SOCKET_NAME = "supervisor.sock"
 FOLDER_NAME = "mps"  # below the plugin's data folder
 
@@ -28,7 +28,7 @@ _COMMANDS = {
     "list": frozenset(),
 }
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z]{8}(-[0-9A-Za-z]{4}){3}-[0-9A-Za-z]{12}")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # as the API server takes names of devices
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # the names of devices that the API server accepts
 _PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 _DEADLINE_MAX_S = 60.0
 _MEMORY_MAX = 1 << 50
@@ -45,20 +45,20 @@ def object_of(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as exc:
-        raise _bad("no JSON object on one line") from exc
+        raise _bad("not a JSON object on one line") from exc
     if not isinstance(message, dict):
-        raise _bad("no JSON object on one line")
+        raise _bad("not a JSON object on one line")
     if message.get("version") != VERSION or isinstance(message["version"], bool):
         raise SharingError(
             "mps-bad-request",
-            f"MPS messages of version {message.get('version')!r} are not understood, only {VERSION}",
+            f"MPS messages of version {message.get('version')!r} are not supported, only {VERSION}",
             hint="agent and MPS supervisor are of different releases: upgrade the older one",
         )
     return message
 
 
 class MpsCommand:
-    """One checked request. `device` and `settings` are None where the command has none."""
+    """One checked request. `device` and `settings` are None if the command has none."""
 
     __slots__ = ("command", "deadline_s", "device", "settings")
 
@@ -75,7 +75,7 @@ def request_of(line: bytes) -> MpsCommand:
     message.pop("version")
     wanted = _COMMANDS.get(command) if isinstance(command, str) else None
     if wanted is None:
-        raise _bad(f"command {_short(command)} is none of {', '.join(_COMMANDS)}")
+        raise _bad(f"command {_short(command)} is not one of {', '.join(_COMMANDS)}")
     _check_fields(str(command), message, wanted)
     return MpsCommand(
         str(command),
@@ -86,7 +86,7 @@ def request_of(line: bytes) -> MpsCommand:
 
 
 def device_wire(device: SharedDevice) -> dict[str, Any]:
-    """Return a device for a message."""
+    """Return the wire form of a device."""
     return {
         "name": device.name,
         "gpuUUID": device.gpu_uuid,
@@ -110,7 +110,7 @@ def device_of(value: Any) -> SharedDevice:
 
 
 def settings_wire(settings: MpsSettings) -> dict[str, Any]:
-    """Return settings for a message."""
+    """Return the wire form of settings."""
     return {
         "activeThreadPercentage": settings.active_thread_percentage,
         "pinnedMemoryLimit": settings.pinned_memory_limit,
@@ -127,7 +127,7 @@ def settings_of(value: Any) -> MpsSettings:
     percentage, memory = fields["activeThreadPercentage"], fields["pinnedMemoryLimit"]
     limits = fields["perDeviceLimits"]
     if not isinstance(limits, dict) or len(limits) > _LIMITS_MAX:
-        raise _bad("perDeviceLimits is no object of bytes by device")
+        raise _bad("perDeviceLimits is not an object of bytes by device")
     for name in ("multiUser", "acrossNamespaces"):
         if not isinstance(fields[name], bool):
             raise _bad(f"{name} is neither true nor false")
@@ -141,7 +141,7 @@ def settings_of(value: Any) -> MpsSettings:
 
 
 def error_wire(error: DriverError) -> dict[str, Any]:
-    """Return a fault for an answer."""
+    """Return the wire form of a fault."""
     return {
         "code": error.code.partition(".")[2],
         "message": error.message,
@@ -151,7 +151,7 @@ def error_wire(error: DriverError) -> dict[str, Any]:
 
 
 def error_of(value: Any) -> SharingError:
-    """Read a fault; what is missing is said in general words."""
+    """Read a fault; missing parts are replaced by general words."""
     fields = value if isinstance(value, dict) else {}
     retry = fields.get("retry")
     return SharingError(
@@ -172,7 +172,7 @@ def _short(value: object) -> str:
 
 def _object(what: str, value: Any, names: frozenset[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _bad(f"{what} is no object")
+        raise _bad(f"{what} is not an object")
     _check_fields(what, value, names)
     return value
 
@@ -187,18 +187,18 @@ def _check_fields(what: str, value: Mapping[str, Any], names: frozenset[str]) ->
 def _text(fields: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
     value = fields[name]
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise _bad(f"{name} {_short(value)} is not what it should be")
+        raise _bad(f"{name} {_short(value)} has the wrong form")
     return value
 
 
 def _whole(value: Any, name: str, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise _bad(f"{name} {_short(value)} is no whole number from 0 to {most}")
+        raise _bad(f"{name} {_short(value)} is not a whole number from 0 to {most}")
     return value
 
 
 def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
     value = fields[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
-        raise _bad(f"{name} {_short(value)} is no number of seconds up to {most:g}")
+        raise _bad(f"{name} {_short(value)} is not a number of seconds up to {most:g}")
     return float(value)

@@ -1,6 +1,6 @@
-"""The kubelet's calls in, prepared devices out.
+"""The kubelet's calls come in; prepared devices go out.
 
-`server` and `registration` own the sockets, `prepare` the two calls, `ledger` what this node has promised, `sharer`
-what claims share, `reaper` what nobody owns any more. Importing this package is free: an idle node asks the ledger
-without paying for gRPC.
+`kubelet` owns the sockets, `prepare` the two calls, `ledger` the record of what this node has promised, `effects` what
+is changed on the node, and `reaper` the removal of what no claim owns any more. Importing this package costs nothing:
+an idle node can read the ledger without loading gRPC.
 """

@@ -1,8 +1,9 @@
-"""Allocations: which devices of this node's pool stand in the allocation of a claim that the ledger does not know.
+"""Allocations: which devices of this node's pool are allocated to claims that the ledger does not know.
 
-In: those claims. Out: names of devices, admin access included, and which of them in shares. Asked only where devices
-are about to be withdrawn or changed. A claim that was given a device a moment ago, and that the kubelet has not begun
-to prepare, is not seen: no agent lists the cluster's claims (docs/decisions/0013).
+In: those claims. Out: names of devices, including those with admin access, and whether each is allocated in shares.
+This is asked only when devices are about to be withdrawn or changed. A claim that was given a device a moment ago and
+that the kubelet has not begun to prepare is not seen, because no agent lists the cluster's claims
+(docs/decisions/0013).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ class UnknownClaims(Protocol):
     """The claims of this node that the ledger does not know."""
 
     def unknown(self, *, is_patient: bool = True) -> tuple[ClaimWire, ...]:
-        """Return them. Raises: DriverError when they can't be told."""
+        """Return these claims. Raises: DriverError when they can't be determined."""
 
 
 def allocated_names(claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True) -> frozenset[str]:
-    """Return their names. Raises: DriverError."""
+    """Return the names of the devices that these claims were allocated. Raises: DriverError."""
     return frozenset(name for name, _ in allocated_forms(claims, node, is_patient=is_patient))
 
 
 def allocated_forms(
     claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True
 ) -> frozenset[tuple[str, bool]]:
-    """Return their names, each with whether it is (also) allocated in shares. Raises: DriverError."""
+    """Return the names of these devices, each with whether it is (also) allocated in shares. Raises: DriverError."""
     found = (result for claim in claims.unknown(is_patient=is_patient) for result in results(claim))
     ours = (r for r in found if (r["driver"], r["pool"]) == (node.driver, node.pool))
     return frozenset((r["device"], bool(r.get("shareID"))) for r in ours)

@@ -1,7 +1,7 @@
 """Deadline: a point in monotonic time by which a call has to be answered.
 
-The kubelet gives 45 s to each call. A failed Prepare costs the pod 60 to 90 s, so that transient trouble is waited out
-inside the call; but the answer must still reach the kubelet in time.
+The kubelet allows 45 s for each call. A failed Prepare costs the pod 60 to 90 s, so transient trouble is waited out
+inside the call, but the answer must still reach the kubelet in time.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-KUBELET_SECONDS = 45.0  # deadline of each NodePrepareResources and NodeUnprepareResources
+KUBELET_SECONDS = 45.0  # the deadline of each NodePrepareResources and NodeUnprepareResources
 BUDGET_SECONDS = 40.0  # how much of it a call may use
-HOLDER_SECONDS = 35.0  # how long a device held by another claim is waited for
+HOLDER_SECONDS = 35.0  # how long a Prepare waits for a device that another claim holds
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in monotonic time, in seconds. A call that `goes_first` frees what others wait for."""
+    """A point in monotonic time, in seconds. A call that `goes_first` frees what other calls wait for."""
 
     at: float
     goes_first: bool = False
@@ -28,14 +28,14 @@ class Deadline:
 
     @classmethod
     def of_call(cls, time_remaining_s: float | None, *, goes_first: bool = False) -> Deadline:
-        """Return the deadline of a gRPC call: its budget, less a margin for the way back."""
+        """Return the deadline of a gRPC call: its budget, less a margin for the answer to travel back."""
         if time_remaining_s is None or time_remaining_s > KUBELET_SECONDS:
             time_remaining_s = KUBELET_SECONDS
         margin = min(2.0, time_remaining_s / 5)
         return cls(time.monotonic() + min(BUDGET_SECONDS, time_remaining_s - margin), goes_first)
 
     def remaining(self) -> float:
-        """Return the seconds left, 0 when passed."""
+        """Return the seconds that are left, 0 once the deadline has passed."""
         return max(0.0, self.at - time.monotonic())
 
     def has_passed(self) -> bool:

@@ -1,8 +1,8 @@
-"""Tenancy: which agents use the plugin's folder; the last one to leave takes the folder with it when no claim is in it.
+"""Folder use: which agents use the plugin's folder. The last one to leave removes it unless a claim still needs it.
 
-So an uninstalled driver leaves nothing on a node. Each agent holds a shared lock on one file for as long as it lives;
-whoever gets that lock alone is the last. Never: a file that is not the plugin's own, or one that a claim, a MIG mode
-that we switched on, or a report of a damaged ledger needs.
+An uninstalled driver therefore leaves nothing on a node. Each agent holds a shared lock on one file for as long as it
+lives; an agent that gets that lock exclusively is the last. A file that is not the plugin's own is never removed, nor
+is one that a claim, a MIG mode that this driver switched on, or a report of a damaged ledger needs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _OWN = (
 
 
 class FolderUse:
-    """One agent's stay in `folder`."""
+    """One agent's use of `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._fd: int | None = None
 
     def enter(self) -> None:
-        """Make the folder where there is none, and stay. Raises: NodeError."""
+        """Make the folder if it is missing, and hold the shared lock. Raises: NodeError."""
         while self._fd is None:
             try:
                 make_folder(self._folder)
                 fd = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:  # the last tenant has just taken the folder away
+            except FileNotFoundError:  # the last agent has just removed the folder
                 continue
-            except NodeError as error:  # or took it while we looked whether it is there
+            except NodeError as error:  # or removed it between the check and the use
                 if isinstance(error.__cause__, FileExistsError) and not self._folder.is_file():
                     continue
                 raise
@@ -55,7 +55,7 @@ class FolderUse:
                 os.close(fd)
 
     def leave(self, *, is_needed: bool) -> None:
-        """Leave; take the folder away unless something in it is needed or somebody else is there."""
+        """Release the lock; remove the folder unless something in it is needed or another agent uses it."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
@@ -63,10 +63,10 @@ class FolderUse:
             if not is_needed and self._is_last(fd):
                 for name in (*_OWN, LOCK):
                     (self._folder / name).unlink(missing_ok=True)
-                with suppress(OSError):  # something else lies there
+                with suppress(OSError):  # the folder has other files in it
                     self._folder.rmdir()
         except OSError as exc:
-            log.warning("folder not tidied", extra=fields(err=str(exc)))
+            log.warning("folder not removed", extra=fields(err=str(exc)))
         finally:
             os.close(fd)
 
@@ -75,7 +75,7 @@ class FolderUse:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # An agent of before this file existed holds no lock, but serves.
+        # An agent from before this lock file existed holds no lock, but its socket answers.
         return self._is_current(fd) and all(is_refused(path) for path in self._folder.glob("*.sock"))
 
     def _is_current(self, fd: int) -> bool:

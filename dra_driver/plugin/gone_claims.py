@@ -1,8 +1,8 @@
-"""Abandoned claims: who holds a device although its claim has long been gone.
+"""Gone claims: whether a claim that holds a device has been deleted for good.
 
 A device changes hands only through Unprepare, or when its claim has been missing in the API for five minutes and no
-process is on any device that the claim owns. Hardware that can't list processes never gives a device away. The five
-minutes are boot time, kept in the ledger: they outlive the agent, not the node.
+process is on any device that the claim owns. Where the hardware can't list processes, the device is never taken away.
+The five minutes are boot time, kept in the ledger, so they survive a restart of the agent but not of the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
-API_SECONDS = 2.0  # for one request: a call may be waiting for the answer
+API_SECONDS = 2.0  # for one request, because a kubelet's call may be waiting for the answer
 
 
 class ClaimApi(Protocol):
@@ -38,16 +38,16 @@ class ClaimApi(Protocol):
 
 
 Find = Callable[[str], ClaimWire | None]
-"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that can't be told."""
+"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that is unknown."""
 
 
 def nobody_tells(uid: str) -> ClaimWire | None:
-    """Refuse to tell whether a claim is still there, where nobody is there to be asked. Raises: NodeError."""
-    raise NodeError("claims-unknown", f"it can't be told whether claim {uid} is still there", retry=Retry.LATER)
+    """Raise NodeError, where nothing can be asked whether a claim still exists."""
+    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
 
 
 class GoneClaims:
-    """Judges whether claims are abandoned, and keeps in the ledger since when they are gone."""
+    """Judges whether claims are abandoned, and keeps in the ledger since when they have been gone."""
 
     def __init__(
         self,
@@ -61,18 +61,20 @@ class GoneClaims:
         now: Callable[[], float] = boot_seconds,
     ) -> None:
         self._node, self._api, self._ledger, self._find = node, api, ledger, find
-        self._missing: dict[str, float] = {}  # claims of which the ledger does not know: since when nobody has them
+        self._missing: dict[str, float] = {}  # claims that the ledger does not know: since when no pod has them
         self._hardware, self._inventory, self._now = hardware, inventory, now
 
     def is_abandoned(self, record: Record) -> bool:
-        """Ask about a claim, note in the ledger what was said, and judge.
+        """Return whether a claim is abandoned, after asking for it and recording in the ledger whether it was found.
 
-        An API server or a kubelet that does not answer leaves everything as it was. Raises: LedgerError.
+        When the API server or the kubelet does not answer, everything is left as it was. Raises: LedgerError.
         """
         try:
             is_gone = self._is_gone(record)
         except (ApiError, NodeError) as error:
-            log.info("can't tell whether a claim still exists", extra=fields(claim=record.full_name, err=str(error)))
+            log.info(
+                "cannot determine whether a claim still exists", extra=fields(claim=record.full_name, err=str(error))
+            )
             return False
         since = record.gone_since if record.gone_boot == self._node.boot_id else None
         if not is_gone:
@@ -80,15 +82,15 @@ class GoneClaims:
                 self._ledger.set_gone(record.uid, None, "")
             return False
         if since is None:
-            log.info("claim is gone", extra=fields(claim=record.full_name, claim_uid=record.uid))
+            log.info("claim no longer exists", extra=fields(claim=record.full_name, claim_uid=record.uid))
             self._ledger.set_gone(record.uid, self._now(), self._node.boot_id)
             return False
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
 
     def exists(self, uid: str) -> bool:
-        """Whether a claim of which only the UID is known may be in use: until no pod has had it for five minutes.
+        """Return whether a claim known only by its UID may be in use: until no pod has had it for five minutes.
 
-        A kubelet that has just begun does not know its pods yet. Raises: DriverError when it can't be told.
+        A kubelet that has just started does not know its pods yet. Raises: DriverError when it can't be determined.
         """
         if self._find(uid) is not None:
             self._missing.pop(uid, None)
@@ -110,17 +112,20 @@ class GoneClaims:
         return _uid(wire) not in {record.uid, ""}
 
     def _complete(self, record: Record) -> bool:
-        """Find a recovered claim, whose name was lost, among those of this node's pods; False when none has it."""
+        """Look for a recovered claim, whose name was lost, among those of this node's pods.
+
+        Return False when no pod has it.
+        """
         found = self._find(record.uid)
         if found is None:
             return False
         try:
             claim = decode_claim(found, driver=self._node.driver, uid=record.uid)
-        except ClaimError as error:  # deallocated: it holds its devices until it is unprepared
+        except ClaimError as error:  # deallocated, but it holds its devices until it is unprepared
             log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
             return True
         if record.owned_names() and not record.claim().is_of_same_devices(claim):
-            # Allocated anew since it was prepared: its containers may still use what the CDI file names.
+            # It was allocated again after it was prepared; its containers may still use what the CDI file names.
             log.info("recovered claim is allocated to other devices now", extra=fields(claim_uid=record.uid))
             return True
         self._ledger.complete(
@@ -133,7 +138,7 @@ class GoneClaims:
         return True
 
     def _is_idle(self, record: Record) -> bool:
-        """Return whether no process is on any device that the claim owns; when in doubt, no."""
+        """Return whether certainly no process is on any device that the claim owns."""
         if not isinstance(self._hardware, ProcessLister):
             return False
         by_name = self._inventory().by_name
@@ -147,7 +152,10 @@ class GoneClaims:
                 log.warning("can't list processes", extra=fields(device=device.name, err=str(error)))
                 return False
             if processes:
-                log.info("claim is gone but in use", extra=fields(claim=record.full_name, device=device.name))
+                log.info(
+                    "claim no longer exists but its device is in use",
+                    extra=fields(claim=record.full_name, device=device.name),
+                )
                 return False
         return True
 

@@ -1,11 +1,12 @@
-"""Guard: watches over devices that are kept back, until the containers that may use them have ended.
+"""Guard: keeps devices back until the containers that may use them have ended.
 
-The kubelet unprepares the claims of pods that it no longer knows once a minute, whether their containers still run or
-not: a pod that was deleted by force may hold its device for as long as the runtime takes to kill it.
+Once a minute the kubelet unprepares the claims of pods that it no longer knows, whether or not their containers still
+run: a pod that was deleted by force may hold its device for as long as the runtime takes to kill it.
 
-In: claims that are unprepared, what the ledger keeps back. Out: the pods that may still be at work; rows that go once
-they are not. That is looked for beside the calls, at once and then four times a second; after two minutes the device is
-given on, with a warning. Any agent on the node may look, also one that was not there when the claim was unprepared.
+In: claims that are unprepared, and what the ledger keeps back. Out: the pods that may still be running; rows are
+removed once they are not. This is checked in a thread of its own, at once and then four times a second. After two
+minutes the device is released with a warning. Any agent on the node may check, even one that was not running when the
+claim was unprepared.
 Source: Kubernetes kubelet, DRA manager's reconcile loop.
 """
 
@@ -26,11 +27,14 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-FAULT_SECONDS = 2.0  # until the next look after one that failed: the ledger may be on a full disk for long
+FAULT_SECONDS = 2.0  # until the next check after a failed one: the ledger may be on a full disk for long
 
 
 class Guard:
-    """Watches in a thread, from `watch` on, for as long as something is kept back; then calls `freed`."""
+    """Checks in a thread, from the call of `watch` on, for as long as something is kept back.
+
+    `freed` is called after each release.
+    """
 
     def __init__(
         self, ledger: Ledger, boot_id: str, pods: Path, *, freed: Callable[[], None], proc: Path = PROC
@@ -39,16 +43,16 @@ class Guard:
         self._mutex = threading.Lock()
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._told: set[str] = set()  # claims of which somebody was found alive
+        self._told: set[str] = set()  # claims whose pods were reported as still running
 
     def pods_left(self, record: Record) -> tuple[str, ...]:
-        """Return the pods of a claim that may still use what it has for itself."""
+        """Return the pods of a claim that may still use the devices which the claim has to itself."""
         if not record.exclusive_names():
             return ()
         return tuple(pods_with_folders(record.allocation.get("pods") or (), self._pods))
 
     def watch(self) -> None:
-        """Look at once, and go on."""
+        """Check at once, and go on checking in the thread."""
         self._wake.set()
         with self._mutex:
             if self._thread is None and not self._over.is_set():
@@ -67,9 +71,9 @@ class Guard:
             try:
                 has_work, pause = self._look(), LOOK_SECONDS
             except DriverError as error:
-                log.warning("can't tell what is kept back", extra=fields(code=error.code, err=str(error)))
+                log.warning("cannot read which devices are kept back", extra=fields(code=error.code, err=str(error)))
             except Exception:
-                log.exception("looking after devices that are kept back failed")
+                log.exception("check of devices that are kept back failed")
             if has_work:
                 self._wake.wait(pause)
                 continue
@@ -79,14 +83,14 @@ class Guard:
                     return
 
     def _look(self) -> bool:
-        """Let go of what nobody uses any more; whether something is left."""
+        """Release what no pod uses any more; return whether something is still kept back."""
         kept = () if self._ledger.is_read_only else self._ledger.kept_back.of_boot(self._boot_id)
         if not kept:
             return False
         try:
             living = pods_with_processes({uid for each in kept for uid in each.pods}, self._proc)
         except OSError as error:
-            log.warning("can't tell whose containers still run", extra=fields(err=str(error)))
+            log.warning("cannot determine which pods still run", extra=fields(err=str(error)))
             living = frozenset()
         if over := [each for each in kept if self._is_over(each, living)]:
             self._ledger.kept_back.forget(over)
@@ -102,7 +106,9 @@ class Guard:
                 log.warning("claim unprepared while its pod still runs", extra=fields(holder=min(alive), **record))
             return False
         if alive:
-            log.warning("device given on although a pod still runs", extra=fields(holder=min(alive), **record))
+            log.warning(
+                "device released although a pod that may use it still runs", extra=fields(holder=min(alive), **record)
+            )
         elif kept.uid in self._told:
             log.info("the pod of an unprepared claim has ended", extra=fields(**record))
         self._told.discard(kept.uid)

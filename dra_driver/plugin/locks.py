@@ -1,9 +1,10 @@
 """NodeLocks: locks by name, for claims and for devices, that hold between threads and between two agents on a node.
 
-Never one lock for the node: calls that share no name run at the same time. The kernel drops a dead process's locks.
-An Unprepare goes before all Prepares that wait for the same lock in this process: it frees what they are after.
-Each name is one byte of one file, locked for the open file description (F_OFD_SETLK): nothing is written, and no file
-per claim stays behind. Two names that fall on the same byte only wait for each other.
+There is never one lock for the whole node: calls that share no name run at the same time. The kernel releases a dead
+process's locks. An Unprepare goes before all Prepares that wait for the same lock in this process, because it frees
+what they are waiting for. Each name is one byte of one file, locked for the open file description (F_OFD_SETLK):
+nothing is written, and no file per claim is left behind. Two names that map to the same byte merely wait for each
+other.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from pathlib import Path
 from dra_driver.model.errors import NodeError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 
-_POLL_SECONDS = 0.005  # the kernel can't wake us at a deadline
+_POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 
 
 @dataclass(slots=True)
 class _LocalLock:
-    """This process's half of a lock; dropped when nobody uses the name."""
+    """This process's half of a lock; discarded when no call uses the name."""
 
     offset: int  # of the name's byte
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
-    first: int = 0  # of those that wait, calls that go first
+    first: int = 0  # waiting calls that go first
 
 
 class NodeLocks:
-    """Locks in the file `path`, which every agent on the node opens."""
+    """The locks in the file `path`, which every agent on the node opens."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -50,9 +51,9 @@ class NodeLocks:
 
     @contextmanager
     def hold(self, names: Iterable[str], deadline: Deadline) -> Iterator[None]:
-        """Hold the locks of all names; they are taken in order, so that two callers can't block each other.
+        """Hold the locks of all names. They are taken in sorted order, so that two callers can't block each other.
 
-        Raises: PrepareError("prepare.locked", LATER) naming the lock that was not free in time.
+        Raises: PrepareError("prepare.locked", LATER) naming the lock that was not free by the deadline.
         """
         taken: list[str] = []
         try:
@@ -65,7 +66,7 @@ class NodeLocks:
                 self._release(name)
 
     def close(self) -> None:
-        """Let go of the file, and with it of every lock."""
+        """Close the file, which releases every lock."""
         os.close(self._fd)
 
     def _take(self, name: str, deadline: Deadline) -> None:
@@ -85,7 +86,7 @@ class NodeLocks:
             raise
 
     def _is_taken(self, local: _LocalLock, deadline: Deadline) -> bool:
-        """Wait for this process's half of a lock. A thread that got it lets those go first that should."""
+        """Wait for this process's half of a lock. A thread that gets it yields to waiting calls that go first."""
         if deadline.goes_first:
             with self._mutex:
                 local.first += 1
@@ -120,7 +121,7 @@ class NodeLocks:
                 del self._locals[name]
 
     def _set(self, offset: int, kind: int) -> bool:
-        """Lock or unlock a byte. False when another process has it."""
+        """Lock or unlock a byte; return False when another process has it locked."""
         # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
         request = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
         try:

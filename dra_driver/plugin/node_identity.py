@@ -1,4 +1,4 @@
-"""Node: who we are on this machine, and in which boot."""
+"""Node identity: the driver and pool that this process serves, and the boot in which it runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.model.boot import boot_id_file, read_boot_id
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields
 
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The driver's name, the pool of this node, the boot that we run in."""
+    """The driver's name, the pool of this node, and the id of the current boot."""
 
     driver: str
     pool: str
@@ -23,10 +24,10 @@ class NodeIdentity:
 
 def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
     """Describe this node; the boot id says whether effects of prepared claims can still be there."""
-    path = Path(proc_root) / "sys/kernel/random/boot_id"
     try:
-        boot_id = path.read_text().strip()
+        boot_id = read_boot_id(proc_root)
     except OSError as exc:
         boot_id = ""
-        log.warning("boot id can't be read: a reboot won't be noticed", extra=fields(file=str(path), err=str(exc)))
+        keys = fields(file=str(boot_id_file(proc_root)), err=str(exc))
+        log.warning("boot id can't be read: a reboot won't be noticed", extra=keys)
     return NodeIdentity(driver, pool_name(node, driver), boot_id)

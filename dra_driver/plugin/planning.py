@@ -1,7 +1,7 @@
-"""Planner: from a claim's name to its plan, waiting out what is only late.
+"""Planner: gets from a claim's name to its plan, and waits for what is only late.
 
-A failed Prepare costs the pod 60 to 90 s, so that an API server that does not answer, a driver that is not loaded yet
-and a GPU that appears late are waited for inside the call. Nothing here has an effect.
+A failed Prepare costs the pod 60 to 90 s, so the call itself waits for an API server that does not answer, a driver
+that is not loaded yet, and a GPU that appears late. Nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dra_driver.plugin.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.waiting import InterruptiblePause
 
-POLL_SECONDS = 0.1  # how often the inventory is looked at again
-LATE_SECONDS = 6.0  # a device that appears is in the inventory within 5 s, a permission reaches the API server sooner
+POLL_SECONDS = 0.1  # how often to look at the inventory again
+LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s; a permission reaches the API server sooner
 API_SECONDS = 10.0  # for one request
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -45,7 +45,7 @@ class Planner:
         self._mig_on = mig_on
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
-        """Read the claim and plan it, trying again while that can help and time is left.
+        """Read the claim and plan it, trying again while that can help and there is time.
 
         Raises: ApiError, ClaimError, HardwareError: the last one seen.
         """
@@ -67,17 +67,18 @@ class Planner:
             self._waiting.pause(pause)
 
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
-        """Plan from the inventory and the device nodes as they are now; no call into the vendor's library.
+        """Return a plan from the current inventory and device nodes, without a call into the vendor's library.
 
-        Raises: ClaimError ("claim.partition-missing" for admin access to one that nobody has made), HardwareError.
+        Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist),
+        HardwareError.
         """
         foreign = sorted({device.pool for device in claim.devices} - {self._node.pool})
         if foreign:
             raise ClaimError(
                 "other-pool",
                 f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
-                f"the pool of this node is {self._node.pool}",
-                hint="another driver's slices were used: delete the pod and this claim, and the scheduler chooses anew",
+                f"but this node's pool is {self._node.pool}",
+                hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
             )
         devices = devices_of(claim, self._inventory())
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
@@ -94,7 +95,7 @@ class Planner:
             raise ClaimError(
                 "partition-missing",
                 f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
-                hint="admin access never makes a partition: it is there while a claim that owns it is prepared",
+                hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
                 retry=Retry.LATER,
             )
         return self._hardware.device_edits(device.gpu, partition)
@@ -111,7 +112,7 @@ class Planner:
 
 
 def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
-    """Say until when trying again makes sense; None when it does not."""
+    """Return until when trying again makes sense; None when it does not."""
     if isinstance(error, ApiError):
         if error.retry is Retry.NOW:
             return deadline

@@ -1,8 +1,8 @@
-"""Preparer: intent, effect, commit; and the way back.
+"""Preparer: intent, effect, commit, and the way back.
 
-Prepare reads the claim, plans without effects, takes hold of the devices in the ledger (the intent), carries out the
-steps, commits. Unprepare works from the ledger alone. Every step is idempotent, so that both may be repeated, and a
-crash between any two lines is repaired at the next start or the next call. Locks are per claim and per device.
+Prepare reads the claim, plans without effects, records the intent and the claim's holds in the ledger, carries out the
+steps, and commits. Unprepare works from the ledger alone. Every step is idempotent, so both calls may be repeated, and
+a crash between any two lines is repaired at the next start or by the next call. Locks are per claim and per device.
 Source: Kubernetes DRA plugin contract (KEP-4381): per-claim errors, idempotency, no ordering between calls.
 """
 
@@ -51,13 +51,13 @@ log = logging.getLogger(__name__)
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")
-HOLDER_LOOK_SECONDS = 1.0  # how often calls that wait for a device ask whether its holder is still there
-UNDO_SECONDS = 4.0  # for undoing beside, or at the end of, a call that had its time
-EVICT_SECONDS = 2.0  # nobody should be at work on a claim that is gone for good, and somebody waits
+HOLDER_LOOK_SECONDS = 1.0  # how often waiting calls check whether the holder of a device still exists
+UNDO_SECONDS = 4.0  # for undoing outside a call, or at the end of a call whose time is used up
+EVICT_SECONDS = 2.0  # short, because no call should be at work on a deleted claim and others wait
 
 
 class Preparer:
-    """Prepares and unprepares claims; any number of threads, two agents on one node."""
+    """Prepares and unprepares claims. Any number of threads may call it, in each of two agents on one node."""
 
     def __init__(
         self,
@@ -108,9 +108,12 @@ class Preparer:
     # The kubelet's two calls
 
     def prepare(self, namespace: str, name: str, uid: str, deadline: Deadline) -> tuple[PreparedDevice, ...]:
-        """Make a claim's devices usable, and say what the kubelet is to pass on.
+        """Make a claim's devices usable, and return the devices that the kubelet is to pass on.
 
-        Raises: DriverError of every branch; the claim is then as if never asked for, or what it was before.
+        Idempotent: a repeated call restores what is missing and returns the same devices. Devices that another claim
+        holds are waited for, at most until the deadline.
+
+        Raises: DriverError of any branch; the claim is then as if it had never been asked for, or as it was before.
         """
         check_claim_uid(uid)
         self.ledger.require_writable()
@@ -124,7 +127,10 @@ class Preparer:
         return plan.devices
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
-        """Undo everything that was done for a claim; an unknown claim is a success. Raises: DriverError."""
+        """Undo everything that was done for a claim. Idempotent; an unknown claim is a success.
+
+        Raises: DriverError; the claim's devices then stay held until a later call succeeds.
+        """
         check_claim_uid(uid)
         with self.ledger.until(deadline), self._locks.hold([_claim_lock(uid)], deadline):
             record = self.ledger.get(uid)
@@ -134,12 +140,15 @@ class Preparer:
             with self._locks.hold(_device_locks(record), deadline):
                 self._undo(record, deadline)
 
-    # At the start, and beside the calls
+    # At the start, and besides the calls
 
     def repair(self) -> int:
-        """Undo what a crash left half-done, and what crashed writers left in the CDI folder. Gives the count."""
+        """Undo what a crash left half-done, and remove its temporary CDI files.
+
+        Return the number of claims repaired.
+        """
         repaired = self.ledger.settle()
-        with suppress(PrepareError):  # a read-only folder is told by the calls that need it
+        with suppress(PrepareError):  # the calls that need the folder report that it is read-only
             self._store.sweep(self._names.file("").removesuffix(".json"))
         for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
             try:
@@ -151,7 +160,10 @@ class Preparer:
         return repaired
 
     def refresh_cdi(self) -> int:
-        """Write the CDI files of this boot's prepared claims again where nodes or files changed. Gives the count."""
+        """Rewrite the CDI files of this boot's prepared claims where nodes or files changed.
+
+        Return how many changed.
+        """
         if self.ledger.is_read_only:
             return 0
         changed = 0
@@ -174,16 +186,18 @@ class Preparer:
         return changed
 
     def evict(self, uid: str) -> bool:
-        """Unprepare a claim if it is abandoned. Says whether it was. Raises: DriverError."""
+        """Unprepare a claim if it is abandoned, and return whether it was. Raises: DriverError."""
         record = self.ledger.get(uid)
         if record is None or not self._abandonment.is_abandoned(record):
             return False
-        log.warning("claim is gone for good, undoing it", extra=fields(claim=record.full_name, claim_uid=uid))
+        log.warning(
+            "claim was deleted but not unprepared, undoing it", extra=fields(claim=record.full_name, claim_uid=uid)
+        )
         self.unprepare(uid, Deadline.after(EVICT_SECONDS))
         return True
 
     def _mend(self, uid: str) -> bool:
-        """Undo a claim if it is half-done and nobody is at work on it. Says whether it was. Raises: DriverError."""
+        """Undo a claim if it is half-done and no call is at work on it. Return whether it was. Raises: DriverError."""
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
             record = self.ledger.get(uid)
             if record is None or record.state not in UNFINISHED:
@@ -193,9 +207,10 @@ class Preparer:
         return True
 
     def remove_orphan(self, uid: str) -> bool:
-        """Remove the CDI file of a claim that the ledger does not know, and the partitions that it says we made for it.
+        """Remove the CDI file of a claim that the ledger does not know, and the partitions that the file lists.
 
-        Raises: DriverError; the file then stays, for it alone knows of them.
+        Return whether a file was removed. Raises: DriverError; the file then stays, because only it records the
+        partitions.
         """
         with self._locks.hold([_claim_lock(uid)], Deadline.after(0)):
             if self.ledger.get(uid) is not None:
@@ -203,25 +218,28 @@ class Preparer:
             file = self._names.file(uid)
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._abandonment.exists(uid):
-                return False  # somebody may be using them
+                return False  # a container may be using them
             self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
             return self._store.remove(file)
 
     def settle_modes(self) -> None:
-        """Switch MIG mode off where it is on for partitions of ours that are all gone."""
+        """Switch MIG mode off where it is on only for partitions of ours that are all gone."""
         noted = self.ledger.modes(self._node.boot_id)
         for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in noted}.values():
             try:
                 self._partitioner.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:
-                log.warning("MIG mode not settled", extra=fields(device=gpu.pci_address, err=str(error)))
+                log.warning("MIG mode not switched off", extra=fields(device=gpu.pci_address, err=str(error)))
 
     def settle_sharing(self) -> int:
-        """Undo sharing that no claim holds any more, and end MPS daemons that nobody asked for. Gives the count."""
+        """Undo sharing that no claim holds any more, and end MPS daemons that belong to no effect.
+
+        Return their number.
+        """
         return self._sharer.tidy()
 
     def close(self) -> None:
-        """Let calls that wait give up now."""
+        """Make waiting calls give up now, and end the threads."""
         self._waiting.close()
         self._guard.close()
         self._joiners.close()
@@ -229,7 +247,7 @@ class Preparer:
     # Effects
 
     def _try(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Prepare, unless other claims hold a device: those are given back, and nothing is changed."""
+        """Prepare the claim, unless other claims hold a device: then return those and change nothing."""
         claim = plan.claim
         with self._locks.hold([_claim_lock(claim.uid)], deadline):
             record = self.ledger.get(claim.uid)
@@ -243,7 +261,7 @@ class Preparer:
                 return self._begin(plan, deadline)
 
     def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:
-        """Make good a claim that was prepared before; False when it has to be undone and prepared anew."""
+        """Restore a claim that was prepared before; return False when it has to be undone and prepared again."""
         claim = plan.claim
         if record.state in UNFINISHED:
             return False
@@ -277,7 +295,7 @@ class Preparer:
         return rivals
 
     def _finish(self, intent: Record, plan: PreparePlan, steps: list[Wire], deadline: Deadline) -> None:
-        """Carry out the steps and commit; on a fault leave nothing behind."""
+        """Carry out the steps and commit; after an error, undo them."""
         try:
             self._effects.apply(intent.uid, plan.steps, steps, deadline)
             self.ledger.commit(intent.uid, steps)
@@ -285,13 +303,13 @@ class Preparer:
                 self._joiners.watch()
         except Exception:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
-            # What can't be undone now is undone by the next call, or the next start.
+            # What can't be undone now is undone by the next call or at the next start.
             with suppress(DriverError), self.ledger.until(undo_by):
                 self._undo(replace(intent, steps=tuple(steps)), undo_by)
             raise
 
     def _limit_more(self, uid: str, pods: tuple[str, ...]) -> None:
-        """Keep pods that came to a prepared claim to its memory limits, too. Raises: DriverError."""
+        """Apply a prepared claim's memory limits to pods that joined it. Raises: DriverError."""
         deadline = Deadline.after(UNDO_SECONDS)
         with self._locks.hold([_claim_lock(uid)], deadline):
             self._limiter.join(uid, pods, deadline)
@@ -299,8 +317,8 @@ class Preparer:
     def _undo(self, record: Record, deadline: Deadline) -> None:
         """Undo a recorded claim and forget it. A read-only ledger keeps the row: undoing again does no harm.
 
-        What is only a file needs no mark: killed before it is forgotten, the claim is prepared with its file missing,
-        which `refresh_cdi` makes good; the kubelet has no answer and asks again.
+        A claim that only wrote a file is not marked as being undone: after a crash before it is forgotten it counts as
+        prepared with its file missing, which `refresh_cdi` restores; the kubelet has no answer and asks again.
         """
         if self.ledger.is_read_only:
             self._effects.undo(record.uid, record.steps, deadline)
@@ -321,9 +339,9 @@ class Preparer:
     def _await_release(
         self, plan: PreparePlan, rivals: tuple[Conflict, ...], patience: Deadline, started: float
     ) -> None:
-        """Wait until no other claim holds the devices, evicting holders that are gone for good.
+        """Wait until no other claim holds the devices, evicting holders that were deleted for good.
 
-        Raises: ClaimError("claim.device-in-use") naming device and holder when patience ends.
+        Raises: ClaimError("claim.device-in-use") with the device and its holder when the patience ends.
         """
         for device, rival in by_holder(rivals):
             log.info(
@@ -339,13 +357,13 @@ class Preparer:
             rivals = self.ledger.rivals(plan.claim, plan.occupied, boot_id=self._node.boot_id)
 
     def _look_at_holders(self, rivals: tuple[Conflict, ...]) -> None:
-        """Undo holders that are half-done with nobody at work on them, or gone for good."""
+        """Undo holders that are half-done with no call at work on them, or that were deleted for good."""
         if any(rival.pods for rival in rivals):
             self._guard.watch()  # the agent that kept the device back may be gone
         for record in {rival.record.uid: rival.record for rival in rivals if not rival.pods}.values():
             if not self._looks.is_due(record.uid):
                 continue
-            with suppress(PrepareError):  # locked: somebody is at work on it; not undone: it keeps the device
+            with suppress(PrepareError):  # another call is at work on it, or it can't be undone: it keeps the device
                 if record.state in UNFINISHED:
                     self._mend(record.uid)
                 else:
@@ -369,7 +387,7 @@ def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
 def _holder(device: str, rival: Conflict) -> str:
     claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
     if rival.pods:
-        return f"{device} by containers of pod {', '.join(rival.pods)}, which had it by {claim}, now unprepared"
+        return f"{device} by containers of pod {', '.join(rival.pods)}, which used it through {claim}, now unprepared"
     return f"{device} by {claim}"
 
 

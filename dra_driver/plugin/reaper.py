@@ -1,11 +1,11 @@
 """Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
 
-Orphan CDI files of ours, half-done claims of an agent that died, claims that are gone for good (rule: `abandoned`), MIG
-mode that was switched on for partitions which are no more, sharing that no claim holds. Never what somebody else made.
-`tidy` is whatever else the instance with the role has to keep right.
+It removes orphan CDI files of ours, half-done claims of an agent that died, claims that were deleted for good (the rule
+is in `gone_claims`), MIG mode that was switched on for partitions that no longer exist, and sharing that no claim
+holds. It never removes what someone else made. `tidy` is whatever else the instance with the role has to keep right.
 
-Whether a claim is gone is asked of the API server a few claims at a time: not while the kubelet tells that a pod has
-it, soon after it no longer does, and otherwise every quarter of an hour.
+The API server is asked about a few claims at a time: not while the kubelet reports that a pod has the claim, soon after
+it no longer does, and otherwise every quarter of an hour.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
-ASKED_AT_ONCE = 3  # claims asked about in one look
-EXISTS_SECONDS = 900.0  # before a claim that was there is asked about again
+ASKED_AT_ONCE = 3  # claims asked about in one run
+EXISTS_SECONDS = 900.0  # until a claim that existed is asked about again
 
 
 class Reaper:
@@ -46,13 +46,13 @@ class Reaper:
     ) -> None:
         self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
         self._tidy, self._is_here, self._clock = tidy, is_here, clock
-        self._due: dict[str, float] = {}  # by claim UID: when to ask about it again
+        self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, in a thread of its own. May be called again after `stop`."""
+        """Start a thread. May be called again after `stop`."""
         self._stop.clear()
         self._wake.clear()
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
@@ -67,7 +67,7 @@ class Reaper:
             self._thread = None
 
     def reap(self) -> int:
-        """Look once; gives the number of leftovers removed."""
+        """Run once, and return the number of leftovers removed."""
         if self._preparer.ledger.is_read_only:
             return 0
         count = self._preparer.repair() + self._reap_files() + self._reap_claims()
@@ -75,7 +75,7 @@ class Reaper:
         return count + self._preparer.settle_sharing() + self._tidy()
 
     def look_now(self) -> None:
-        """Look again soon: something changed."""
+        """Run again soon, because something changed."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -83,7 +83,7 @@ class Reaper:
             try:
                 self.reap()
             except DriverError as error:
-                log.warning("reaper could not look", extra=fields(code=error.code, err=str(error)))
+                log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
             except Exception:
                 log.exception("reaper failed")
             self._wake.wait(self._interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
@@ -102,7 +102,7 @@ class Reaper:
                     count += 1
                     log.warning("orphan CDI file removed", extra=fields(file=file, claim_uid=uid))
             except DriverError as error:
-                log.info("CDI file not looked at", extra=fields(file=file, code=error.code, err=str(error)))
+                log.info("CDI file not checked", extra=fields(file=file, code=error.code, err=str(error)))
         return count
 
     def _reap_claims(self) -> int:
@@ -118,11 +118,11 @@ class Reaper:
         return count
 
     def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Return an iterator over the claims to ask about now: those gone already first, then those longest due."""
+        """Return an iterator over the claims to ask about now: those already missing first, then those longest due."""
         absent = [record for record in records if not self._is_here(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
         now = self._clock()
-        # A claim without a name is asked for on this node, of the kubelet: that costs the API server nothing.
+        # A claim without a name is looked up through this node's kubelet, which costs the API server nothing.
         yield from (record for record in absent if not record.name)
         due = [r for r in absent if r.name and (r.gone_since is not None or self._due[r.uid] <= now)]
         due.sort(key=lambda record: (record.gone_since is None, self._due[record.uid]))

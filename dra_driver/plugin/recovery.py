@@ -1,10 +1,10 @@
 """Recovery: records for a lost ledger, read back from the CDI files of prepared claims.
 
-A file's name holds the claim's UID, its device names hold the devices (and share ids). The claim's own name, its
-requests and whether it had admin access are not in there: such a record holds every device of its file until the API
-tells more (`abandoned`), the claim is prepared again, or it is unprepared. A partition that was made for the claim is
-told by a variable with its UUID and the boot; where it is, only the hardware can say, and is asked when it is undone.
-How its devices are shared stands in another one.
+A file's name holds the claim's UID, and its device names hold the devices (and share ids). The claim's own name, its
+requests and whether it had admin access are not in the file: such a record holds every device of its file until the API
+has more of it (`gone_claims`), the claim is prepared again, or it is unprepared. A partition that was made for the
+claim is recorded in a variable with its UUID and the boot; its place is known only to the hardware, which is asked when
+the partition is undone. How the claim's devices are shared is recorded in another variable.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...
 
 
 def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
-    """Whether the claim's CDI file is there."""
+    """Return whether the claim's CDI file exists."""
     return (store.root / ids.claim_file(driver, uid)).exists()
 
 
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
-    """Yield the steps that made partitions, as a claim's CDI file tells them: UUID and boot, but not on which GPU."""
+    """Yield the steps that made partitions, as recorded in a claim's CDI file: UUID and boot, but not the GPU."""
     for entry in (store.read(file) or {}).get("devices") or ():
         env = (entry.get("containerEdits") or {}).get("env") or ()
         for value in (v.partition("=")[2] for v in env if v.startswith(OWNER_ENV)):
-            partition_uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 have slashes
+            partition_uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 contain slashes
             device = str(entry.get("name", "")).removeprefix(f"{uid}-")
             made = {"bootId": boot_id, "owner": US, "uuid": partition_uuid}
             yield {"kind": MigPartitionStep.kind, "key": device, "gpu": None, **made}
@@ -58,7 +58,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
             continue
         claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
         if not claim.devices:
-            log.warning("CDI file names no device: the claim will hold none", extra=fields(file=file, claim_uid=uid))
+            log.warning("CDI file names no device, so the claim will hold none", extra=fields(file=file, claim_uid=uid))
         yield Record(
             uid=uid,
             namespace="",
@@ -75,14 +75,16 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
 
 
 def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
-    """Yield the steps that shared devices: one for each device, whatever number of its shares the claim has."""
+    """Yield the steps that shared devices: one for each device, however many shares of it the claim has."""
     steps: dict[str, Wire] = {}
     for entry in (store.read(file) or {}).get("devices") or ():
         for value in _values(entry, EFFECT_ENV):
             try:
                 step = step_of_env(value)
             except (KeyError, TypeError, ValueError) as exc:
-                log.warning("CDI file tells of sharing that can't be read", extra=fields(file=file, err=str(exc)))
+                log.warning(
+                    "CDI file has a record of sharing that can't be read", extra=fields(file=file, err=str(exc))
+                )
             else:
                 steps[step["key"]] = step
     yield from steps.values()

@@ -1,6 +1,6 @@
 """NodeRole: publisher and reaper are roles of exactly one of two live instances on a node.
 
-The instance that holds the lock file has the role; the other takes it when that one lets go or dies.
+The instance that holds the lock file has the role; the other takes it over when that one releases the lock or dies.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class NodeRole:
         self.is_held = False
 
     def start(self) -> None:
-        """Begin to ask for the role. Raises: NodeError("node.role-file")."""
+        """Start trying to get the role. Raises: NodeError("node.role-file")."""
         self._thread = threading.Thread(target=self._run, args=(self._open(),), name="role", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Give the role up: `lost` runs first, then the other instance may take it."""
+        """Release the role: `lost` runs first, then the other instance may take it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)

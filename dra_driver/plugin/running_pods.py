@@ -1,7 +1,8 @@
-"""Survivors: pods whose containers outlive the Unprepare of their claim, so that its devices wait for them.
+"""Running pods: pods whose containers outlive the Unprepare of their claim, so that its devices must wait for them.
 
-In: UIDs of pods. Out: those that may live, by the kubelet's folders, and those that do: a pod lives while a process
-sees a mount that comes from the kubelet's folder of that pod; /etc/hosts and the termination log of each container do.
+In: UIDs of pods. Out: those that may run, judged by the kubelet's folders, and those that do. A pod runs while a
+process sees a mount that comes from the kubelet's folder of that pod; every container has such mounts for /etc/hosts
+and its termination log.
 Source: proc(5), /proc/pid/mountinfo.
 """
 
@@ -14,18 +15,18 @@ from pathlib import Path
 
 _MOUNTS_BYTES = 1 << 20
 _POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
-PROC = Path("/proc")  # processes are the kernel's own, whatever stands in for the rest of /proc
+PROC = Path("/proc")  # the kernel's own, even where another folder stands in for the rest of /proc
 
 
 def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:
-    """Return the pods that the kubelet still has a folder of; all of them where its folders can't be seen."""
+    """Yield the pods of which the kubelet still has a folder; all of them where its folders can't be seen."""
     for uid in map(str, uids):
         if uid and "/" not in uid and ((pods / uid).exists() or not pods.is_dir()):
             yield uid
 
 
 def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[str]:
-    """Name the pods of which a process lives. One process of each mount namespace is looked at. Raises: OSError."""
+    """Return the pods that have a live process. One process of each mount namespace is examined. Raises: OSError."""
     found: set[str] = set()
     seen: set[str] = set()
     for process in proc.iterdir():
@@ -33,7 +34,7 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
             continue
         try:
             namespace, mounts = _view(process, seen)
-        except OSError:  # it has ended; a zombie has no mounts either
+        except OSError:  # the process has ended; a zombie has no mounts either
             continue
         if namespace in seen:
             continue
@@ -45,9 +46,10 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
 
 
 def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
-    """Read the mount namespace of one process and the first of its mounts: a container may have made many more.
+    """Return the mount namespace of one process, and the first of its mounts, of which a container may have many more.
 
-    Both are read through one descriptor, so that no other process under the same number comes between. Raises: OSError.
+    Both are read through one descriptor, so that another process with a reused number can't come between. Raises:
+    OSError.
     """
     fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -64,11 +66,11 @@ def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
 
 
 def _sources(mounts: bytes, uids: Collection[str]) -> Iterator[str]:
-    """Return the pods from whose folder a mount comes.
+    """Yield the pods from whose folder a mount comes.
 
-    Where the mount point names the pod too, it is the kubelet's own view of its volumes, or that of somebody who has
-    mounted the kubelet's folder. Only the first pod that the source names counts: what follows is a pod's own choice,
-    in a volume of its own.
+    Where the mount point contains the pod's UID too, the mount is the kubelet's own view of its volumes, or that of a
+    process that has mounted the kubelet's folder. Only the first pod in the source counts: a pod chooses what follows
+    it, inside a volume of its own.
     """
     for line in mounts.decode(errors="replace").splitlines():
         columns = line.split(" ", 5)

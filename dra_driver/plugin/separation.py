@@ -1,9 +1,9 @@
-"""Separation: the last line that keeps the MPS clients of two namespaces apart.
+"""Separation: the last check that keeps the MPS clients of two namespaces apart.
 
 In: a plan, and what the ledger knows of its devices. Out: nothing, or a refusal before the first effect. The scheduler
-has been told before (shares are offered by namespace, device classes and admission policies go by it), so that a claim
-refused here was allocated before the separation was configured, or past it. A failed Prepare never moves a pod: the
-refusal says what to delete so that the scheduler chooses anew.
+already knows the rule (shares are offered by namespace; device classes and admission policies follow it), so a claim
+that is refused here was allocated before the separation was configured, or in a way that circumvented it. A failed
+Prepare never moves a pod, so the refusal says what to delete to make the scheduler choose again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
         if step.tenant and step.tenant != claim.namespace:
             raise ClaimError(
                 "sharing-tenant",
-                f"{step.device.name} is shared by MPS in namespace {step.tenant} alone, claim {claim.namespace}/"
-                f"{claim.name} is of {claim.namespace}",
+                f"{step.device.name} is shared by MPS only in namespace {step.tenant}, but claim {claim.namespace}/"
+                f"{claim.name} is in namespace {claim.namespace}",
                 hint=_what_to_delete(claim.namespace, claim.name),
                 retry=Retry.LATER,
             )
@@ -38,23 +38,24 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
 
 
 def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[Holder]) -> None:
-    """Refuse a claim of another namespace than the claims that hold a device. Raises: ClaimError."""
+    """Refuse a claim of a namespace other than that of the claims that hold a device. Raises: ClaimError."""
     foreign = [holder for holder in others if holder.name and holder.namespace != namespace]
     if not foreign:
         return
     theirs, listed = ", ".join(sorted({h.namespace for h in foreign})), ", ".join(h.full_name for h in foreign)
     raise ClaimError(
         "sharing-namespaces",
-        f"the MPS daemon of {device} serves namespace {theirs} (claim {listed}), this claim is of {namespace}",
+        f"the MPS daemon of {device} serves namespace {theirs} (claim {listed}), but this claim is in {namespace}",
         hint=f"clients of one MPS daemon can reach each other; {_what_to_delete(namespace, name)}; "
-        "mps.tenants=namespace offers each device to one namespace from the start, acrossNamespaces lets them meet",
+        "mps.tenants=namespace offers each device to a single namespace from the start, "
+        "acrossNamespaces allows sharing between namespaces",
         retry=Retry.LATER,
     )
 
 
 def _what_to_delete(namespace: str, name: str) -> str:
-    """Return how a pod gets another device: an allocation stands for as long as a pod uses it."""
+    """Return what to delete so that a pod gets another device: an allocation lasts for as long as a pod uses it."""
     return (
         f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
-        "what takes their place is scheduled anew"
+        "their replacements are scheduled again"
     )

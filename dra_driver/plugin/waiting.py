@@ -1,7 +1,7 @@
 """Waiting: calls sleep here until a device may be free, their time is up, or the agent ends.
 
-Any number of calls may sleep: one thread looks for all of them whether the ledger has changed, for the other agent on
-the node can't wake us; and one of them asks after a holder for all that wait for it.
+Any number of calls may sleep. One thread checks for all of them whether the ledger has changed, because the other agent
+on the node can't wake us; and one call asks about a holder for all that wait for it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from dra_driver.model.errors import DriverError
 
 log = logging.getLogger(__name__)
 
-APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # between two that wake; for all of them together
-POLL_SECONDS = 0.1  # how often the ledger is looked at while somebody sleeps
+APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # between two calls that wake; at most for all of them together
+POLL_SECONDS = 0.1  # how often the ledger is checked while a call sleeps
 
 
 class InterruptiblePause:
-    """One per agent. `version` is another one after each change of the ledger. `is_over` once the agent ends."""
+    """Sleeping calls of one agent. `version` returns another value after each change of the ledger.
+
+    `is_over` is set once the agent ends.
+    """
 
     def __init__(self, version: Callable[[], object]) -> None:
         self._version = version
         self._condition = threading.Condition()
         self._sleepers = 0
         self._is_watched = False
-        self.seen = 0  # how often something has changed
+        self.seen = 0  # number of changes so far
         self.is_over = False
 
     def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`."""
+        """Sleep for `seconds`, or until the agent ends."""
         with self._condition:
             self._condition.wait_for(lambda: self.is_over, seconds)
 
     def await_change(self, seconds: float, seen: int) -> None:
-        """Sleep, at most for `seconds`, until something changes, or not at all where it has since `seen`.
+        """Sleep for at most `seconds` until something changes; not at all if something has changed since `seen`.
 
-        A crowd wakes one after the other: the first takes what was freed, and the others see that when they look.
+        Many calls wake one after the other: the first takes what was freed, and the others see that when they look.
         """
         with self._condition:
             self._sleepers += 1
@@ -52,19 +55,19 @@ class InterruptiblePause:
         time.sleep(random.uniform(0, min(crowd * APART_SECONDS, APART_MOST_SECONDS)))  # noqa: S311 - no secret
 
     def wake(self) -> None:
-        """Wake every call: a device may be free."""
+        """Wake every call, because a device may be free."""
         with self._condition:
             self.seen += 1
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Wake every call for good."""
+        """Wake every call, and let none sleep again."""
         with self._condition:
             self.is_over = True
             self._condition.notify_all()
 
     def _watch(self) -> None:
-        """Wake everybody when the ledger changes, until nobody sleeps any more."""
+        """Wake every call when the ledger changes, until no call sleeps any more."""
         known = self._look()
         while True:
             time.sleep(POLL_SECONDS)
@@ -80,12 +83,12 @@ class InterruptiblePause:
     def _look(self) -> object:
         try:
             return self._version()
-        except DriverError:  # a call meets the fault, and tells of it
+        except DriverError:  # a call meets the same error and reports it
             return None
 
 
 class Looks:
-    """Whose turn it is to look at something that many wait for: once in `interval_s` for each key."""
+    """Whose turn it is to check something that many calls wait for: once per `interval_s` seconds for each key."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -93,7 +96,7 @@ class Looks:
         self._at: dict[str, float] = {}
 
     def is_due(self, key: str) -> bool:
-        """Whether nobody has looked for a while; whoever asks is the one to look now."""
+        """Return whether no call has checked within the interval; the call that asks is then the one to check."""
         now = time.monotonic()
         with self._mutex:
             self._at = {known: at for known, at in self._at.items() if now - at < self._interval_s}

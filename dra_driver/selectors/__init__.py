@@ -45,13 +45,18 @@ def compile_selector(
     gates: Mapping[str, bool] | None = None,
     environment: Environment = "stored",
 ) -> KubernetesSelector:
-    """Compile a selector as one Kubernetes version does.
+    """Compile a selector by the rules of one Kubernetes version.
 
-    `gates` override that version's defaults. `environment` is "stored" for what the scheduler evaluates and "new" for
-    what the API server accepts in a new or changed object; `admissible` of the result is always the server's verdict.
+    Args:
+        expression: the CEL text.
+        kubernetes: the minor version, such as "1.35".
+        gates: feature gates that override the defaults of that version.
+        environment: "stored" compiles what the scheduler evaluates, "new" what the API server accepts in a new or
+            changed object. `admissible` of the result is the API server's verdict in either case.
 
     Raises:
         SelectorCompileError: The expression does not compile.
+        InputError: The version is not known.
     """
     from dra_driver.selectors.kubernetes_engine import KubernetesEngine  # noqa: PLC0415  (tables are loaded on first use)
 

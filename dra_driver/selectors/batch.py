@@ -1,7 +1,7 @@
-"""The batch check for machines: one JSON object in, one out.
+"""The batch check for programs: one JSON object comes in, one goes out.
 
-In: a line of `dra-driver cel check --batch` as a dict, and the defaults that a first line without `expression` gave.
-Out: the verdict as a dict. Reading and writing lines is the command's business.
+In: a line of `dra-driver cel check --batch` as a dict, and the defaults from a first line that has no `expression`.
+Out: the verdict as a dict. The command itself reads and writes the lines.
 
 The rule: the fields of the batch format (`docs/selectors.md`).
 """
@@ -26,7 +26,7 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], Any]] = {
 
 
 class BatchChecker:
-    """Checks lines that share defaults. Devices of the defaults are converted once."""
+    """Checks lines that share defaults. The devices of the defaults are converted only once."""
 
     def __init__(self, defaults: Mapping[str, Any]) -> None:
         self._defaults = defaults
@@ -37,7 +37,7 @@ class BatchChecker:
         """Check one line.
 
         Raises:
-            InputError: The line is not what the format says.
+            InputError: The line does not follow the format.
         """
         expression = line.get("expression")
         if not isinstance(expression, str):
@@ -89,10 +89,10 @@ class BatchChecker:
 
 
 def check_batch_line(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Check one line with its defaults; `BatchChecker` saves work over many lines.
+    """Check one line with its defaults. Use one `BatchChecker` for many lines: it does shared work only once.
 
     Raises:
-        InputError: The line is not what the format says.
+        InputError: The line does not follow the format.
     """
     return BatchChecker(defaults).check(line)
 

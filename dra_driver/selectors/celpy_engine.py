@@ -1,10 +1,10 @@
-"""The second opinion: cel-python behind the same seam.
+"""The second opinion: cel-python behind the same interface.
 
 In: expressions and devices, as for the engine that decides. Out: matches and errors of portable CEL. It has no type
-checker, no cost estimate and no optional syntax, so what it says is never the scheduler's verdict; it is an
-independent reading of the language core, with the Kubernetes functions carried over from our own libraries.
+checker, no cost estimate and no optional syntax, so its answer is never the scheduler's verdict. It is an independent
+reading of the language core, with the Kubernetes functions taken from our own libraries.
 
-This module is the only importer of celpy, and imports it on first use (0.2 s).
+This module alone imports celpy, and only on first use (the import takes 0.2 s).
 
 The rule: docs/decisions/0005.
 """
@@ -24,7 +24,7 @@ from dra_driver.selectors.library.lists import is_list
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal, is_map, map_items
 from dra_driver.selectors.values.values import CelAbort, CelError, Uint, unfold
 
-# What cel-python brings itself; carrying ours over would make the opinion less independent.
+# Functions that cel-python implements itself. Replacing them by ours would make its opinion less independent.
 _OWN = frozenset(
     "bool bytes double duration int string timestamp uint size contains startsWith endsWith matches type dyn "
     "getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds getMinutes getMonth "
@@ -33,7 +33,7 @@ _OWN = frozenset(
 
 
 class Carried:
-    """A value of a type that cel-python does not know, passed through it untouched."""
+    """A value whose type cel-python does not know; it passes through cel-python unchanged."""
 
     __slots__ = ("value",)
 
@@ -51,7 +51,7 @@ class Carried:
 
 
 class CelPythonSelector:
-    """An expression compiled by cel-python. It can't tell type, cost or admission."""
+    """An expression compiled by cel-python. It knows no result type, cost or admission verdict."""
 
     output_type = None
     max_cost = None
@@ -64,18 +64,18 @@ class CelPythonSelector:
         self._program = program
 
     def matches(self, device: Mapping[str, Any], driver: str) -> bool:
-        """Evaluate on one device.
+        """Return whether a device matches.
 
         Raises:
-            SelectorRuntimeError: cel-python reports an error, or a result that is no bool.
+            SelectorRuntimeError: cel-python reports an error, or the result is not a bool.
         """
         return self.matches_view(prepare_device(device, driver))
 
     def matches_view(self, view: DeviceView) -> bool:
-        """Evaluate on a device that was converted before.
+        """Return whether a device that was converted before matches.
 
         Raises:
-            SelectorRuntimeError: cel-python reports an error, or a result that is no bool.
+            SelectorRuntimeError: cel-python reports an error, or the result is not a bool.
         """
         import celpy  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ class CelPythonSelector:
         except (celpy.CELEvalError, CelError, CelAbort) as error:
             raise SelectorRuntimeError(str(error.args[0] if error.args else error)) from error
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-            # cel-python lets some faults of its operands escape as Python's own.
+            # cel-python lets some errors of its operands escape as plain Python exceptions.
             raise SelectorRuntimeError(f"{type(error).__name__}: {error}") from error
         value = _from_celpy(result)
         if value is True or value is False:
@@ -101,10 +101,10 @@ class CelPythonEngine:
     caveat = "portable CEL, not the scheduler's verdict"
 
     def compile(self, expression: str, *, environment: Environment = "stored") -> CelPythonSelector:
-        """Compile one expression; the environment makes no difference here.
+        """Compile one expression; `environment` makes no difference here.
 
         Raises:
-            SelectorCompileError: cel-python can't parse it.
+            SelectorCompileError: cel-python can't parse the expression.
         """
         import celpy  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def _celtypes() -> Any:
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Return the functions carried over: all that are called by a plain name."""
+    """Return our functions that cel-python lacks: all those that are called by a plain name."""
     return {name: _carry(name) for name in TABLES if name.isidentifier() and name not in _OWN}
 
 
@@ -154,7 +154,7 @@ def _domains() -> type:
     celtypes = _celtypes()
 
     class Domains(celtypes.MapType):  # type: ignore[misc, name-defined]
-        """A map that answers an unknown domain with an empty map."""
+        """A map that returns an empty map for an unknown domain."""
 
         def __getitem__(self, key: Any) -> Any:
             try:

@@ -1,7 +1,7 @@
-"""Completion: what can stand at the end of an unfinished expression.
+"""Completion: what may follow at the end of an unfinished expression.
 
-In: the text before the cursor, the devices at hand, declarations. Out: candidates with what they are. It looks at the
-last few characters only; it is a help for typing, not a parser.
+In: the text before the cursor, the devices at hand, declarations. Out: candidates, each with its meaning. Only the
+last few characters are looked at: this helps with typing and is not a parser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_VALUES = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One candidate: the text, how many characters before the cursor it replaces, what it is."""
+    """One candidate: its text, the number of characters before the cursor that it replaces, and its meaning."""
 
     text: str
     replaces: int

@@ -1,7 +1,7 @@
-"""The seam between those who ask for a verdict and the two engines that can give one.
+"""The interface between callers that need a verdict and the two engines that can produce one.
 
 In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine`
-is the portable second opinion. Nothing outside this room should need more than these names.
+is the portable second opinion. Code outside this room should need no more than these names.
 
 The rule: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
 """
@@ -30,7 +30,8 @@ class CompileErrorKind(StrEnum):
 class SelectorCompileError(SelectorError):
     """The expression does not compile.
 
-    `text` is Kubernetes' message, whole; `position` is (line, column) of the first fault, where there is one.
+    `text` is Kubernetes' whole message; `position` is the (line, column), both from 1, of the first fault, or None if
+    the message names no position.
     """
 
     def __init__(self, kind: CompileErrorKind, text: str, *, position: tuple[int, int] | None = None) -> None:
@@ -41,7 +42,7 @@ class SelectorCompileError(SelectorError):
 
 
 class SelectorRuntimeError(SelectorError):
-    """The expression failed on this device, which aborts scheduling of the pod. `text` is Kubernetes' message."""
+    """The evaluation failed on this device, which aborts the scheduling of the pod. `text` is Kubernetes' message."""
 
     def __init__(self, text: str) -> None:
         super().__init__("runtime", text)
@@ -49,7 +50,7 @@ class SelectorRuntimeError(SelectorError):
 
 
 class Selector(Protocol):
-    """A compiled expression, ready for any number of devices."""
+    """A compiled expression. It can be evaluated on any number of devices and never changes."""
 
     @property
     def expression(self) -> str:
@@ -61,14 +62,18 @@ class Selector(Protocol):
 
     @property
     def max_cost(self) -> int | None:
-        """The worst-case cost estimate; None where the engine has no estimator."""
+        """The worst-case cost in CEL cost units; None where the engine makes no estimate."""
 
     @property
     def admissible(self) -> bool | None:
         """Whether the API server accepts the expression in a new object; None where the engine can't tell."""
 
     def matches(self, device: Mapping[str, Any], driver: str) -> bool:
-        """Evaluate on one device, a resource.k8s.io/v1 Device as a plain dict.
+        """Return whether a device matches.
+
+        Args:
+            device: a resource.k8s.io/v1 Device as a plain dict.
+            driver: the name of the driver that publishes it, the default domain of its attributes.
 
         Raises:
             SelectorRuntimeError: The evaluation failed.
@@ -80,7 +85,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--engine` calls it."""
+        """The engine's name on the command line (`--engine`)."""
 
     @property
     def caveat(self) -> str | None:
@@ -89,6 +94,10 @@ class Engine(Protocol):
     def compile(self, expression: str, *, environment: Environment = "stored") -> Selector:
         """Compile one expression.
 
+        Args:
+            expression: the CEL text.
+            environment: "stored" for what the scheduler evaluates, "new" for what a new or changed object may contain.
+
         Raises:
-            SelectorCompileError: The expression is not accepted.
+            SelectorCompileError: The expression does not compile in that environment.
         """

@@ -1,8 +1,8 @@
 """Why a device matches, does not match, or fails.
 
 In: a compiled selector and devices. Out: the expression as a tree with the value of every part, the part that
-decides, and over many devices the nearest misses. Every part is evaluated, also those that the verdict does not need;
-the verdict itself is the engine's.
+decides, and, for many devices, the nearest misses. Every part is evaluated, even where the verdict does not need it;
+the verdict itself comes from the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the expression on one device. `value` is None where it failed or was never reached."""
+    """One part of the expression on one device. `value` is None where the part failed or was never reached."""
 
     text: str
     start: int
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdict on one device: `match` is None where the evaluation failed with `error`."""
+    """The verdict on one device. `match` is None if the evaluation failed; `error` then says why."""
 
     match: bool | None
     error: str | None
@@ -48,7 +48,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """Devices that fail one clause only. `reason` is short: "memory: 79Gi < 80Gi"."""
+    """Devices that fail one clause only. `reason` is short, such as "memory: 79Gi < 80Gi"."""
 
     clause: str
     reason: str
@@ -68,7 +68,7 @@ def explain(selector: KubernetesSelector, view: DeviceView) -> Explanation:
 
 
 def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[NearMiss]:
-    """Find the clauses that keep devices out which meet all others; most devices first."""
+    """Find each clause that alone keeps devices out; the clause with the most devices comes first."""
     clauses = _clauses(selector.program.root)
     found: dict[tuple[str, str], list[int]] = {}
     for position, view in enumerate(views):
@@ -92,7 +92,7 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> tuple[bool | Non
 
 
 def _is_readable(selector: KubernetesSelector, view: DeviceView) -> bool:
-    """Return whether the server could convert the device at all."""
+    """Return whether the server could convert the device."""
     try:
         selector.check_view(view)
     except SelectorRuntimeError:
@@ -105,7 +105,7 @@ def _has_text(node: Node) -> bool:
 
 
 class _Tree:
-    """Builds the parts, leaving out nodes that a macro made."""
+    """Builds the tree of parts, without the nodes that macros made."""
 
     def __init__(self, expression: str, trace: dict[Node, Any], deciding: Node | None) -> None:
         self._expression = expression
@@ -133,11 +133,11 @@ class _Tree:
 
 
 class _Missing:
-    """Stands for a part that was never reached."""
+    """Marks a part that was never reached."""
 
 
 def _written(node: Node) -> list[Node]:
-    """List the nearest parts below that stand in the text and are worth a line: literals explain themselves."""
+    """List the nearest parts below a node that have text of their own, except literals, which explain themselves."""
     if _is_path(node):
         return []
     found: list[Node] = []
@@ -153,7 +153,7 @@ def _written(node: Node) -> list[Node]:
 
 
 def _is_path(node: Node) -> bool:
-    """Return whether a node is a chain of plain accesses, which one line explains."""
+    """Return whether a node is a chain of plain accesses; one line explains such a chain."""
     while True:
         if type(node) is Select:
             node = node.operand
@@ -164,7 +164,7 @@ def _is_path(node: Node) -> bool:
 
 
 def _deciding(node: Node, trace: dict[Node, Any]) -> Node | None:
-    """Find the first clause that decides the value of a node: descend while one operand alone does."""
+    """Find the clause that decides the value of a node: descend as long as a single operand decides."""
     while True:
         value = trace.get(node)
         if type(node) is Comprehension and node.is_bind:
@@ -206,7 +206,7 @@ def _clauses(root: Node) -> list[Node]:
 
 
 def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
-    """Say in few words why a clause does not hold."""
+    """Describe in a few words why a clause does not hold."""
     value = trace.get(clause)
     if isinstance(value, CelError):
         missing = value.text.removeprefix("no such key: ")
@@ -254,7 +254,7 @@ def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any
 
 
 def _name(node: Node) -> str | None:
-    """Find the last name of an access chain, through methods and fallbacks."""
+    """Find the last name of an access chain, looking through methods and fallbacks."""
     while True:
         if type(node) is Select:
             return node.field

@@ -1,10 +1,10 @@
 """Many devices, few verdicts: devices grouped by what an expression reads.
 
-In: devices as wire dicts with their drivers, and a read-set. Out: groups with one converted representative each; a
-selector is evaluated once per group. Only representatives are converted; memory grows with the groups, plus one
-number per device that says which group it is in.
+In: devices as wire dicts with their drivers, and a read-set. Out: groups, each with one converted representative. A
+selector is evaluated once per group. Only representatives are converted, so memory grows with the number of groups,
+plus one number per device that names its group.
 
-Never group by all attributes: UUIDs and bus addresses make each device its own group.
+Never group by all attributes: UUIDs and bus addresses would put each device into a group of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class DeviceGroups:
-    """Devices, grouped. `index[i]` is the group of device i, `views[g]` the representative of group g."""
+    """Grouped devices. `index[i]` is the group of device i, `views[g]` the representative of group g."""
 
     __slots__ = ("index", "read_set", "views")
 
@@ -55,17 +55,17 @@ class DeviceGroups:
             append(group)
 
     def verdicts(self, selector: KubernetesSelector) -> list[Verdict]:
-        """Evaluate a selector once per group; an error stands for itself.
+        """Evaluate a selector once per group. Where the evaluation fails, the error stands in place of the verdict.
 
         Raises:
-            ValueError: The selector reads something that the groups were not made by.
+            ValueError: The selector reads something by which the devices were not grouped.
         """
         if not self.read_set.covers(selector.read_set):
             raise ValueError("the selector reads attributes that the devices were not grouped by")
         return [_verdict(selector, view) for view in self.views]
 
     def matches(self, selector: KubernetesSelector) -> list[Verdict]:
-        """Return the verdict of each device, in the order they were given."""
+        """Return the verdict on each device, in the order in which the devices were given."""
         verdicts = self.verdicts(selector)
         return [verdicts[group] for group in self.index]
 
@@ -85,7 +85,7 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> Verdict:
 
 
 def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Make the function that gives the key of a device of one driver."""
+    """Make the function that returns the group key of a device of one driver."""
     single: dict[str, list[tuple[str, str | None]]] = {"attributes": [], "capacity": []}
     parts: list[_KeyPart] = []
     for read in sorted(read_set.reads, key=repr):
@@ -125,7 +125,7 @@ def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], A
 
 
 def _whole(read: Read) -> _KeyPart:
-    """Make the key part for a whole map or a whole domain."""
+    """Make the part of the key that covers a whole map or a whole domain."""
     field, domain = read.field, read.domain
 
     def part(device: Mapping[str, Any], driver: str) -> Any:
@@ -152,14 +152,14 @@ def _frozen(value: Any) -> Any:
 
 
 class _Known:
-    """Texts that are known to be good versions and quantities: bounded memos of pure functions."""
+    """Texts that were found to be valid versions and quantities, in memos of bounded size."""
 
     versions: set[str] = set()  # noqa: RUF012
     quantities: set[str] = set()  # noqa: RUF012
 
 
 def _is_sound(attributes: Mapping[str, Any]) -> bool:
-    """Tell quickly whether all attributes are plain and valid; odd ones get a closer look."""
+    """Return whether all attributes are plain and valid. A device that fails this quick check is converted instead."""
     good = _Known.versions
     for attribute in attributes.values():
         if type(attribute) is not dict or len(attribute) != 1:
@@ -187,7 +187,7 @@ def _is_version(text: Any) -> bool:
 
 
 def _is_measured(amounts: Mapping[str, Any]) -> bool:
-    """Tell quickly whether all capacities are good quantities."""
+    """Return whether all capacities are valid quantities. A device that fails this quick check is converted instead."""
     good = _Known.quantities
     for amount in amounts.values():
         value = amount.get("value") if type(amount) is dict else None

@@ -1,7 +1,7 @@
-"""The engine that decides: Kubernetes' DRA selectors, compiled and evaluated as one version does it.
+"""The engine that decides: it compiles and evaluates DRA selectors as one Kubernetes version does.
 
 In: expressions; devices as wire dicts or prepared views. Out: `KubernetesSelector`s with type, cost and admission
-verdict; matches; compile and run-time errors with the server's texts. No I/O beyond its own tables.
+verdict; matches; compile and run-time errors with the server's texts. It reads no files but its own tables.
 
 The rule: Kubernetes, package dynamic-resource-allocation/cel; API validation of selectors (length, cost).
 """
@@ -32,7 +32,7 @@ from dra_driver.selectors.verdict import to_match
 
 MAX_EXPRESSION_BYTES = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
 MAX_COST = 1_000_000  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxCost
-_SHALLOW = 200  # characters; expressions up to here can't nest deep enough to need room on the stack
+_SHALLOW = 200  # characters; a shorter expression can't nest so deeply that it needs more stack
 _FRAMES_PER_CHARACTER = 8
 _MOST_FRAMES = 40_000
 _FRAMES_PER_LEVEL = 4
@@ -70,17 +70,17 @@ class KubernetesSelector:
 
     @property
     def output_type(self) -> str:
-        """The type of the result, protobuf names for well-known types."""
+        """The type of the result, with protobuf names for the well-known types."""
         return self._program.root.type.long()
 
     @property
     def kubernetes(self) -> str:
-        """The version whose rules apply."""
+        """The Kubernetes version whose rules apply."""
         return self._declarations.kubernetes
 
     @property
     def exact(self) -> bool:
-        """Whether recorded verdicts of that version exist; otherwise its rules are derived."""
+        """Whether recorded verdicts of that version exist; without them its rules are derived."""
         return self._declarations.verdicts == "exact"
 
     @property
@@ -90,12 +90,12 @@ class KubernetesSelector:
 
     @property
     def declarations(self) -> Declarations:
-        """What the expression could refer to."""
+        """The names, functions and types that the expression could refer to."""
         return self._declarations
 
     @property
     def read_set(self) -> ReadSet:
-        """What of a device the expression reads."""
+        """The parts of a device that the expression reads."""
         if self._read_set is None:
             with room_for(self._room()):
                 self._read_set = read_set(self._program.root)
@@ -103,13 +103,17 @@ class KubernetesSelector:
 
     @property
     def admissible(self) -> bool:
-        """Whether the API server accepts the expression in a new object: environment, length, worst-case cost."""
+        """Whether the API server accepts the expression in a new object, by environment, length and cost."""
         if self._admissible is None:
             self._admissible = self._engine.is_admissible(self.expression)
         return self._admissible
 
     def matches(self, device: Mapping[str, Any], driver: str) -> bool:
-        """Evaluate on one device, a resource.k8s.io/v1 Device as a plain dict.
+        """Return whether a device matches.
+
+        Args:
+            device: a resource.k8s.io/v1 Device as a plain dict.
+            driver: the name of the driver that publishes it, the default domain of its attributes.
 
         Raises:
             SelectorRuntimeError: The evaluation failed, which aborts scheduling.
@@ -117,7 +121,7 @@ class KubernetesSelector:
         return self.matches_view(prepare_device(device, driver))
 
     def matches_view(self, view: DeviceView) -> bool:
-        """Evaluate on a device that was converted before.
+        """Return whether a device that was converted before matches.
 
         Raises:
             SelectorRuntimeError: The evaluation failed, which aborts scheduling.
@@ -136,10 +140,10 @@ class KubernetesSelector:
         return value if value is True or value is False else to_match(value)
 
     def check_view(self, view: DeviceView) -> None:
-        """Refuse a device that the server can't convert.
+        """Raise if the server can't convert the device.
 
         Raises:
-            SelectorRuntimeError: It is such a device.
+            SelectorRuntimeError: The server can't convert it.
         """
         if view.problem is not None:
             raise SelectorRuntimeError(view.problem)
@@ -153,7 +157,7 @@ class KubernetesSelector:
         return Interpreter(self._program, self._root(view))
 
     def trace(self, view: DeviceView) -> dict[Node, Any]:
-        """Evaluate every part on one device; give values and errors by node."""
+        """Evaluate every part on one device and return the values and errors by node."""
         recorder = Interpreter(self._program, self._root(view), record=True)
         Work.done = 0
         with room_for(self._room()):
@@ -168,13 +172,15 @@ class KubernetesSelector:
         return view.root(shows_sharing=shows, is_changed=self._program.changes_quantities)
 
     def _room(self) -> int:
-        """Count the frames that an evaluation can need."""
+        """Return the most stack frames that an evaluation can need."""
         if self._frames is None:
             self._frames = _FRAMES_PER_LEVEL * height(self._program.root)
         return self._frames
 
     def evaluate_carefully(self, view: DeviceView) -> Any:
-        """Evaluate with the budget counted; the quick way is equal wherever the estimate bounds the cost.
+        """Evaluate while counting the cost.
+
+        The quick evaluator gives the same value wherever the estimate bounds the cost.
 
         Raises:
             CelError: The evaluation failed.
@@ -203,7 +209,7 @@ class KubernetesSelector:
 
 
 class KubernetesEngine:
-    """Compiles selectors for one version and one set of gates."""
+    """Compiles selectors for one version and one set of feature gates."""
 
     name = "kubernetes"
     caveat = None
@@ -212,10 +218,14 @@ class KubernetesEngine:
         self._declarations = {environment: declare(kubernetes, gates, environment) for environment in ("stored", "new")}
 
     def compile(self, expression: str, *, environment: Environment = "stored") -> KubernetesSelector:
-        """Compile one expression.
+        """Compile one expression; equal arguments give equal selectors.
+
+        Args:
+            expression: the CEL text.
+            environment: "stored" for what the scheduler evaluates, "new" for what a new or changed object may contain.
 
         Raises:
-            SelectorCompileError: The expression is not accepted.
+            SelectorCompileError: The expression does not compile; the text is Kubernetes' own.
         """
         ask()
         declarations = self._declarations[environment]
@@ -239,7 +249,7 @@ class KubernetesEngine:
 
 
 def _checked(expression: str, declarations: Declarations) -> Node:
-    """Parse, check and validate."""
+    """Parse an expression, check its types and validate its literals."""
     root, faults = parse(expression, declarations.macros)
     if root is not None:
         ask()

@@ -1,8 +1,8 @@
-"""What of a device an expression reads, found without evaluating it.
+"""The parts of a device that an expression reads, found without evaluating it.
 
-In: a checked tree. Out: a `ReadSet`: single attributes and capacities, whole domains, whole maps. Devices that agree
-on the read-set get the same verdict, so it is the key to group them by; and it names the attributes that a selector
-expects.
+In: a checked tree. Out: a `ReadSet` of single attributes and capacities, whole domains, and whole maps. Devices that
+agree on the read-set get the same verdict, so devices can be grouped by it. It also names the attributes that a
+selector expects.
 
 An access whose name is not a literal counts as reading the whole map.
 """
@@ -20,7 +20,7 @@ _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One thing that is read: a field of the device; with `domain` and `name` only a part of that map."""
+    """One thing that is read: a field of the device or, with `domain` and `name`, only a part of that map."""
 
     field: str
     domain: str | None = None
@@ -29,13 +29,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """All that an expression reads. `guarded` are the names that it also tests for, or reads with a fallback."""
+    """Everything that an expression reads. `guarded` are the names that it also tests for, or reads with a fallback."""
 
     reads: frozenset[Read]
     guarded: frozenset[Read]
 
     def covers(self, other: ReadSet) -> bool:
-        """Return whether everything that `other` reads is read here too."""
+        """Return whether this set includes everything that `other` reads."""
         mine = {(read.field, read.domain, read.name) for read in self.reads}
         for read in other.reads:
             wider = {(read.field, None, None), (read.field, read.domain, None), (read.field, read.domain, read.name)}
@@ -45,7 +45,7 @@ class ReadSet:
 
 
 def read_set(root: Node) -> ReadSet:
-    """Find what a checked tree reads."""
+    """Return what a checked tree reads."""
     reader = _Reader()
     reader.visit(root)
     return ReadSet(frozenset(reader.reads), frozenset(reader.guarded))
@@ -79,7 +79,7 @@ class _Reader:
             self.visit(child)
 
     def _visit_keys(self, node: Node) -> None:
-        """Visit what stands in the brackets of a chain."""
+        """Visit the expressions in the brackets of a chain."""
         while True:
             if type(node) is Select:
                 node = node.operand
@@ -112,7 +112,7 @@ class _Reader:
         self._aliases[name].pop()
 
     def _path(self, node: Node) -> _Path | None:
-        """Return the way from `device` to what a chain denotes; None if the node is no such chain."""
+        """Return the path from `device` to the value of a chain, or None if the node is not such a chain."""
         steps: list[str | None] = []
         while True:
             if type(node) is Select and not node.declared:
@@ -130,7 +130,7 @@ class _Reader:
         path = list(root)
         for step in reversed(steps):
             if step is None:
-                break  # an unknown key: the whole map is read
+                break  # the key is unknown, so the whole map counts as read
             path.append(step)
         return tuple(path)
 
@@ -152,7 +152,7 @@ class _Reader:
             return
         domain = path[2] if len(path) > 2 else None
         name = path[3] if len(path) > 3 else None
-        # A domain that is only asked for is read whole: its emptiness and its absence differ.
+        # A test for a domain reads the whole domain, because an empty domain and an absent one differ.
         read = Read(field, domain, name)
         self.reads.add(read)
         if guarded and name is not None:
@@ -160,7 +160,7 @@ class _Reader:
 
 
 def _is_guard(node: Node) -> bool:
-    """Return whether an access can't fail for a missing name."""
+    """Return whether an access can't fail because of a missing name."""
     if type(node) is Select:
         return node.test
     return type(node) is Call and node.function in {"_[?_]", "_?._"}

@@ -1,7 +1,7 @@
-"""Names that don't exist, and what was probably meant.
+"""Names that do not exist, and what was probably meant.
 
-In: a selector or a compile error, and the devices at hand. Out: each unknown name with close existing ones. It
-guesses from spelling alone.
+In: a selector or a compile error, and the devices at hand. Out: each unknown name with existing names that are close
+to it. The guess uses spelling alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A name that nothing at hand has. `kind` is attribute, capacity, domain, field, function or variable."""
+    """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Unknown:
 
 
 def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
-    """List attributes, capacities and domains that an expression reads and no device has."""
+    """List the attributes, capacities and domains that an expression reads but no device has."""
     held: dict[str, dict[str, set[str]]] = {"attributes": {}, "capacity": {}}
     for view in views:
         for field, domains in (("attributes", view.attributes), ("capacity", view.capacity)):
@@ -54,7 +54,7 @@ def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
 
 
 def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> tuple[str, ...]:
-    """Look for a name in its own domain first, then for the same name anywhere."""
+    """Suggest close names in the same domain first, then the same name in other domains."""
     near = {one for domains in held.values() for one in domains.get(domain, ())}
     close = [f"{domain}/{one}" for one in _close(name, near)]
     same = [f"{other}/{name}" for domains in held.values() for other, names in domains.items() if name in names]
@@ -62,7 +62,7 @@ def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> 
 
 
 def suggest(error: SelectorCompileError, declarations: Declarations) -> list[Unknown]:
-    """List what a compile error calls undeclared or undefined, with close names that exist."""
+    """List the names that a compile error calls undeclared or undefined, with close names that exist."""
     found: list[Unknown] = []
     for name in dict.fromkeys(_UNDECLARED.findall(error.text)):
         functions = {*declarations.function_names, *(macro[0] for macro in declarations.macros)}

@@ -1,6 +1,6 @@
-"""From the value of an expression to match or error.
+"""From the value of an expression to a match or an error.
 
-In: a value. Out: whether the device matches, or the server's text for a value that is no bool.
+In: a value. Out: whether the device matches, or an error with the server's text for a value that is not a bool.
 
 The rule: Kubernetes' DeviceMatches, which converts the CEL result to a Go bool.
 """
@@ -31,7 +31,7 @@ def to_match(value: Any) -> bool:
     """Return whether the value means a match.
 
     Raises:
-        SelectorRuntimeError: The value is no bool.
+        SelectorRuntimeError: The value is not a bool.
     """
     if value is True or value is False:
         return bool(value)

@@ -1,1 +1,1 @@
-"""What the agent says of itself: logs and metrics, under closed sets of keys and names."""
+"""What the agent reports about itself: logs and metrics, with closed sets of keys and names."""

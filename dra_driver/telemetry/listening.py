@@ -1,7 +1,7 @@
-"""Listening: an HTTP server at HOST:PORT, of whichever IP version the cluster has.
+"""An HTTP server at HOST:PORT, for whichever IP version the cluster has.
 
-In: an address as it was written, already taken apart. Out: a bound server. Without a host it listens on both IP
-versions: on a cluster of IPv6 alone the kubelet's probes come to a pod by no other. It decides nothing about requests.
+In: a parsed address. Out: a bound server. Without a host it listens on both IP versions, because on a cluster with
+IPv6 alone the kubelet's probes reach a pod only by IPv6. It decides nothing about requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class HttpServer(ThreadingHTTPServer):
-    """A server with a thread for each connection."""
+    """A server with one thread per connection."""
 
     daemon_threads = True
 
@@ -23,7 +23,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind; the kernel's default for IPv6 sockets is a setting of the node's, so it is not relied on."""
+        """Bind for both IP versions explicitly, since the kernel's default depends on a setting of the node."""
         if self._is_for_both:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()

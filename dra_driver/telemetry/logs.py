@@ -1,8 +1,9 @@
-"""Logs: a constant message and key-values, as text for people or JSON for machines.
+"""Logs: a constant message with key-values, as text for people or JSON for machines.
 
     log.info("slices published", extra=fields(pool=pool, devices=8, took_ms=41))
 
-The key set is closed, so that a log query written today holds tomorrow. Tokens and environments are never logged.
+The set of keys is closed, so that a log query written today still works tomorrow. Tokens and environments are never
+logged.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _ATTRIBUTE = "dra_fields"
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """Return key-values as `extra` of a log call. Raises: KeyError for a key outside the closed set (a bug)."""
+    """Return key-values as `extra` of a log call. Raises: KeyError for a key outside the closed set, which is a bug."""
     unknown = values.keys() - KEYS
     if unknown:
         raise KeyError(f"log keys outside the closed set: {sorted(unknown)}")
@@ -64,10 +65,10 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """One line: time, level, logger's last name, message, key=value."""
+    """One line per record: time, level, last part of the logger's name, message, key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record; a traceback follows on its own lines."""
+        """Render one record; a traceback follows on separate lines."""
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         pairs = " ".join(f"{k}={_plain(v)}" for k, v in getattr(record, _ATTRIBUTE, {}).items())
         name = record.name.removeprefix("dra_driver.")
@@ -80,10 +81,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts (RFC 3339, UTC), level, logger, msg, then the key-values."""
+    """One JSON object per line: ts (RFC 3339, UTC), level, logger, msg, then the key-values."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record; a traceback stands under `exc`."""
+        """Render one record; a traceback is under the key `exc`."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
             "ts": f"{stamp}.{int(record.msecs):03d}Z",
@@ -103,7 +104,7 @@ def _plain(value: object) -> str:
 
 
 def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send the logs of the process to `stream` (standard error) as "text" or "json"."""
+    """Send the logs of the process to `stream` (default: standard error) as "text" or "json"."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()

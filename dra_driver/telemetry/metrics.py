@@ -1,6 +1,6 @@
-"""Metrics: the closed set of what the agent counts, in a registry of its own.
+"""The closed set of the agent's metrics, in their own registry.
 
-Most values are read from their owner at the moment of a scrape; only what would be lost otherwise (durations, outcomes)
+Most values are read from their owner at the moment of a scrape; only what could not be read later (durations, outcomes)
 is counted as it happens.
 """
 
@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 PREFIX = "dra_driver"
-# Seconds. A whole-GPU prepare takes 1 to 3 ms; the kubelet gives up after 45 s.
+# In seconds. Preparing a whole GPU takes 1 to 3 ms; the kubelet gives up after 45 s.
 BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0, 5.0, 15.0, 45.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read at a scrape. Mappings are label value → number."""
+    """The values that are read at a scrape. Mappings are from label values to numbers."""
 
     version: str = ""
     vendor: str = ""
@@ -48,7 +48,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "claim_seconds",
-            "Time in seconds to answer for one claim.",
+            "Time in seconds to answer one claim of a call.",
             ("rpc",),
             namespace=PREFIX,
             registry=self._registry,
@@ -67,13 +67,13 @@ class Metrics:
 
 
 class _Scrape:
-    """Turns a snapshot into metric families."""
+    """A collector that turns a snapshot into metric families."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing in advance: registering must not take a snapshot."""
+        """Return nothing, because registering must not take a snapshot."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -92,10 +92,10 @@ class _Scrape:
             ("registered", "1 while the kubelet has accepted the registration.", int(now.is_registered)),
             ("role_held", "1 in the instance that publishes and reaps on this node.", int(now.holds_role)),
             ("pool_generation", "Generation of the pool as published.", now.pool_generation),
-            ("last_scan_seconds", "Duration of the last full look at the hardware.", now.scan_seconds),
+            ("last_scan_seconds", "Duration of the last full scan of the hardware.", now.scan_seconds),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", meaning, value=value)
-        yield CounterMetricFamily(f"{PREFIX}_scans", "Full looks at the hardware.", value=now.scans)
+        yield CounterMetricFamily(f"{PREFIX}_scans", "Full scans of the hardware.", value=now.scans)
 
 
 def _labelled(

@@ -1,9 +1,9 @@
-"""Port: a few small pages over HTTP for probes and scrapes, whoever else knocks.
+"""A few small HTTP pages for probes and scrapes, which stay available whoever else connects.
 
-In: an address, and a callable for each page. Out: answers, one a connection. One thread serves all connections and
-never waits for any: there are at most `MOST_VISITS`, the newest takes the place of the oldest, and each has an end. So
-ten thousand visitors that say nothing, or a word a minute, keep no probe from its answer. A page that takes a while is
-rendered in a thread of its own, at most a few times a second, once for all who wait.
+In: an address, and a callable for each page. Out: answers, one per connection. One thread serves all connections and
+never waits for any of them: there are at most `MOST_VISITS`, the newest takes the place of the oldest, and each has a
+deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A page that
+is slow to render is rendered in its own thread, at most a few times a second, once for all who wait.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 MOST_VISITS = 256
 VISIT_SECONDS = 5.0  # for the whole request, and again for the answer
-_BACKLOG = 4096  # more than the kernel allows is cut: who is not let in at once would come again only a second later
-_ACCEPTED_AT_ONCE = 32  # then those who are in are heard again
-_FAULT_SECONDS = 0.05  # after a connection that could not be taken: short of something
-_RENDER_SECONDS = 0.05  # between two beginnings of the same page
+_BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
+_ACCEPTED_AT_ONCE = 32  # before the open connections are served again
+_FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, because a resource ran out
+_RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
 Page = Callable[[], Answer]
 
 
 class Port:
-    """Serves `pages` by path. Those of `quick` must never wait for anything."""
+    """A server of `pages` by path. Those in `quick` must never wait for anything."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Port:
         self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
 
     def start(self) -> None:
-        """Begin answering."""
+        """Start answering."""
         for one in (self._listener, self._ear):
             one.setblocking(False)
             self._selector.register(one, selectors.EVENT_READ)
@@ -77,7 +77,7 @@ class Port:
             one.close()
         self._selector.close()
 
-    # -- the one thread ----------------------------------------------------------------------------------------------
+    # -- the serving thread ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._is_stopping:
@@ -121,7 +121,7 @@ class Port:
             self._go_on(visit)
 
     def _go_on(self, visit: Visit) -> None:
-        if visit not in self._visits:  # ended since the selector named it
+        if visit not in self._visits:  # it has ended since the selector returned it
             return
         try:
             if visit.is_asked:
@@ -178,7 +178,7 @@ class Port:
             return None
         return max(0.0, min(visit.until for visit in self._visits) - time.monotonic())
 
-    # -- the threads that render -------------------------------------------------------------------------------------
+    # -- the rendering threads ---------------------------------------------------------------------------------------
 
     def _rendered(self, visits: list[Visit], answer: Answer) -> None:
         self._done.extend((visit, answer) for visit in visits)
@@ -190,7 +190,7 @@ class Port:
 
 
 class _Renderer:
-    """Makes one page for all who wait for it; whoever comes while it is made waits for the next."""
+    """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
 
     def __init__(self, page: Page, done: Callable[[list[Visit], Answer], None]) -> None:
         self._page, self._done = page, done
@@ -200,17 +200,17 @@ class _Renderer:
         self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
 
     def start(self) -> None:
-        """Begin; nothing runs before somebody asks."""
+        """Start the thread, which does nothing until a page is requested."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a page under way is left behind."""
+        """End the thread without waiting for a rendering in progress."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
 
     def ask(self, visit: Visit) -> None:
-        """Have the page made for this visit."""
+        """Request the page for this visit."""
         with self._changed:
             self._waiting.append(visit)
             del self._waiting[:-MOST_VISITS]
@@ -234,7 +234,7 @@ class _Renderer:
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
-    """Listen; without a host on both IP versions: the kubelet's probes come by whichever the cluster has."""
+    """Return a listening socket, without a host on both IP versions, so that the kubelet's probes reach it."""
     is_for_both = not address[0] and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_for_both or ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_for_both)

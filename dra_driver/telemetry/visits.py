@@ -1,7 +1,7 @@
-"""Visits: connections to the status port, each with one request, a limit and an end.
+"""Connections to the status port, each with one request, a size limit and a deadline.
 
-In: a socket that was accepted. Out: the path that is asked for, and later the answer on its way, piece by piece.
-Nothing here waits: its owner calls when the socket is ready.
+In: an accepted socket. Out: the requested path, and later the answer, sent piece by piece. Nothing here blocks: the
+owner calls when the socket is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDS = (b"\r\n\r\n", b"\n\n")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page says."""
+    """The answer of a page."""
 
     status: int
     body: bytes
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One connection. `until` is the moment at which it is over, finished or not."""
+    """One connection. `until` is the time at which it ends, finished or not."""
 
     sock: socket.socket
     until: float
@@ -35,9 +35,9 @@ class Visit:
     _left: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def read(self) -> str | Answer | None:
-        """Read on. Return the path once it is there, an answer to what is none, or None: call again.
+        """Return the path once it is complete, an answer to an invalid request, or None to be called again.
 
-        Raises: OSError when the visitor is gone.
+        Raises: OSError if the client is gone.
         """
         try:
             piece = self.sock.recv(MOST_HEAD)
@@ -52,7 +52,7 @@ class Visit:
         return _path(bytes(self._head))
 
     def answer(self, answer: Answer) -> bool:
-        """Begin to send. Return whether all of it is gone. Raises: OSError."""
+        """Start to send an answer. Return whether all of it is sent. Raises: OSError."""
         phrase = HTTPStatus(answer.status).phrase
         head = (
             f"HTTP/1.1 {answer.status} {phrase}\r\nContent-Type: {answer.content_type}\r\n"
@@ -63,7 +63,7 @@ class Visit:
         return self.send()
 
     def send(self) -> bool:
-        """Send on. Return whether all of it is gone. Raises: OSError."""
+        """Send more of the answer. Return whether all of it is sent. Raises: OSError."""
         with contextlib.suppress(BlockingIOError):
             while self._left:
                 self._left = self._left[self.sock.send(self._left) :]

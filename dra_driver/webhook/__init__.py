@@ -1,4 +1,4 @@
-"""Webhook: judges opaque configs of this driver at admission, and warns of selectors that will hurt.
+"""The webhook validates opaque configs of this driver at admission, and warns of selectors that cause trouble.
 
-`review` and what it uses are pure; `server` speaks HTTPS to the API server; `certificates` keep its identity.
+`review` and what it uses are pure; `server` speaks HTTPS to the API server; `certificates` makes the server's identity.
 """

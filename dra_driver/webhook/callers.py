@@ -1,8 +1,8 @@
-"""Callers: who may ask for reviews, where the cluster's API servers can prove who they are.
+"""Callers: who may ask for reviews, in clusters whose API servers can prove who they are.
 
-In: a file with the authorities of client certificates, and the names that are let in. Out: a TLS context that asks for
-such certificates, and why a caller is refused. Without a file everybody may ask: most API servers send no certificate.
-Probes and metrics need none: kubelets and Prometheus have none.
+In: a file with the authorities of client certificates, and the names that are admitted. Out: a TLS context that asks
+for such certificates, and why a caller is refused. Without a file everyone may ask: most API servers send no
+certificate. Probes and metrics need none, because kubelets and Prometheus have none.
 Source: Kubernetes, "Authenticate apiservers" (AdmissionConfiguration, kubeConfigFile).
 """
 
@@ -17,13 +17,13 @@ from dra_driver.model.errors import NodeError
 
 
 class Callers:
-    """Whom reviews are answered."""
+    """The callers whose reviews are answered."""
 
     def __init__(self, authorities: Path | None = None, names: tuple[str, ...] = ()) -> None:
         self._authorities, self._names = authorities, names
 
     def prepare(self, context: ssl.SSLContext) -> None:
-        """Ask for certificates. Raises: NodeError("node.client-authorities")."""
+        """Make a TLS context ask for client certificates. Raises: NodeError("node.client-authorities")."""
         if self._authorities is None:
             return
         try:
@@ -31,12 +31,12 @@ class Callers:
         except (OSError, ssl.SSLError) as error:
             raise NodeError(
                 "client-authorities", f"the authorities in {self._authorities} can't be used: {error}",
-                hint="PEM certificates of those that sign client certificates for API servers are expected",
+                hint="expected PEM certificates of the authorities that sign client certificates for API servers",
             ) from error  # fmt: skip
         context.verify_mode = ssl.CERT_OPTIONAL
 
     def refusal(self, connection: ssl.SSLSocket) -> str:
-        """Return why a caller is refused; empty for one that may ask. The handshake has verified its certificate."""
+        """Return why a caller is refused; "" if it may ask. The handshake has already verified its certificate."""
         if self._authorities is None:
             return ""
         certificate = connection.getpeercert()
@@ -44,7 +44,7 @@ class Callers:
             return "a client certificate is needed"
         if not self._names or _names_of(certificate) & set(self._names):
             return ""
-        return "the client certificate is of nobody who may ask"
+        return "the client certificate names no caller that may ask"
 
 
 def _names_of(certificate: Mapping[str, Any]) -> set[str]:

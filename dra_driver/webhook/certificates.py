@@ -1,7 +1,8 @@
-"""Certificates of the webhook: made, judged and renewed. Pure but for randomness and the time that it is given.
+"""Make, check and renew the webhook's certificates. Pure except for randomness; the time is an argument.
 
-A pair is a server certificate with its key, signed by an authority of its own whose key is thrown away at once: nobody
-can sign a second one. Authorities of earlier pairs stay trusted until they expire, so that a renewal drops no request.
+A pair is a server certificate with its key. It is signed by an authority of its own, whose key is thrown away at once,
+so that no second certificate can be signed with it. Authorities of earlier pairs stay trusted until they expire, so
+that a renewal fails no request.
 Source: Kubernetes admission webhooks (serverName `<service>.<namespace>.svc`, caBundle of several certificates).
 """
 
@@ -19,13 +20,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFE = timedelta(days=90)
 RENEW_BEFORE = LIFE / 3
-_SKEW = timedelta(minutes=5)  # clocks of API servers
+_SKEW = timedelta(minutes=5)  # tolerated difference between the clocks of API servers
 _MOST_AUTHORITIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """PEM texts: the server's certificate, its key, and the authorities by which it is trusted."""
+    """PEM texts: the server's certificate, its key, and the authorities that sign for it."""
 
     certificate: str
     key: str
@@ -35,7 +36,7 @@ class Pair:
 def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
     """Make a pair for some DNS names. `trusted` are authorities of earlier pairs."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    # A name of its own: authorities are looked up by name, and a bundle holds several.
+    # Each authority has a unique name: TLS looks authorities up by name, and a bundle holds several.
     name = f"dra-driver webhook {secrets.token_hex(8)}"
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     authority = (
@@ -63,7 +64,7 @@ def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
 
 
 def why_renew(pair: Pair, names: Sequence[str], now: datetime) -> str:
-    """Return why a pair has to be renewed; empty when it is good."""
+    """Return why a pair has to be renewed; "" if it is good."""
     found = _read(pair.certificate)
     if not found or not pair.key or not _read(pair.authorities):
         return "there is none"

@@ -1,8 +1,8 @@
-"""Connections: who is connected, until when each may take its time, and who must go when there is no more room.
+"""The open connections: how long each may take, and which one is closed when there is no more room.
 
-In: TLS sockets, and what each is about. Out: sockets that are shut down when their time is over, whatever the other
-side sends meanwhile. A newcomer takes the place of the one that has been waited for longest; one whose review is being
-worked on stays. It reads and writes nothing.
+In: TLS sockets, and the state of each. Out: sockets that are shut down when their time is over, whatever the other side
+sends meanwhile. A new connection takes the place of the one that has kept the server waiting longest; a connection
+whose review is being worked on stays. It reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 
-MOST_CONNECTIONS = 512  # three API servers with 150 changes each under way; each costs some 60 KiB
+MOST_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
 _SWEEP_SECONDS = 0.25
 
 
 class Connection:
-    """One connection, to be told what it is about. Its methods belong to its own thread."""
+    """One connection, whose own thread reports what it is doing. The methods may be called only by that thread."""
 
     __slots__ = ("_clock", "_lock", "since", "sock", "until")
 
@@ -30,29 +30,29 @@ class Connection:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the other side has to do something next."""
+        """Whether the server is waiting for the other side."""
         return self.until < math.inf
 
     def wait(self, seconds: float) -> None:
-        """Let the other side take so long for what comes next."""
+        """Start to wait for the other side, for at most `seconds`."""
         with self._lock:
             self.since = self._clock()
             self.until = self.since + seconds
 
     def work(self) -> None:
-        """It is our turn now, and nobody is to end this."""
+        """Mark that the server is working on a review, so the connection must not be closed."""
         with self._lock:
             self.until = math.inf
 
     def cut(self) -> None:
-        """Wake whoever reads or writes. The lock is held."""
+        """Shut the socket down, which wakes a thread that reads or writes. The caller holds the lock."""
         with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would drop its TLS state under its thread's feet: go to the socket below it.
+            # SSLSocket.shutdown would drop the TLS state while another thread uses it: shut the plain socket down.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 class Connections:
-    """All connections. Any thread may call."""
+    """All connections. Any thread may call the methods."""
 
     def __init__(self, most: int = MOST_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
@@ -62,18 +62,18 @@ class Connections:
         self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
 
     def start(self) -> None:
-        """Begin to look at the time."""
+        """Start the thread that enforces the time limits."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End all."""
+        """End the thread and all connections."""
         self._stop.set()
         with self._lock:
             for one in self._open:
                 one.cut()
 
     def enter(self, sock: socket.socket, seconds: float) -> Connection | None:
-        """Let a connection in, with so much time for what comes first; None when all others are worked on."""
+        """Admit a connection, with the given time for its first step; return None if all others are being worked on."""
         with self._lock:
             if len(self._open) >= self._most:
                 waiting = min((one for one in self._open if one.is_waited_for), key=_since, default=None)
@@ -87,13 +87,13 @@ class Connections:
             return made
 
     def leave(self, connection: Connection) -> None:
-        """Take note that a connection is about to be closed."""
+        """Forget a connection that is about to be closed."""
         with self._lock:
             self._open.discard(connection)
             connection.until = math.inf
 
     def sweep(self) -> None:
-        """End the connections whose time is over."""
+        """Shut down the connections whose time is over."""
         now = self._clock()
         with self._lock:
             for one in self._open:

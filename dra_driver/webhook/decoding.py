@@ -1,8 +1,8 @@
-"""Decoding: the bytes of a review as plain values, within bounds of depth and number.
+"""Decode the bytes of a review into plain values, with limits on depth and number.
 
-Pure. In: a body that is not too long. Out: what json makes of it; where that would go too deep, with a text in place of
-what is too deep (no config nests like that: what stands there is refused for being a text). Nothing that an API server
-passes on is refused for how it is written: numbers of any length, halves of surrogate pairs, names given twice, NaN.
+Pure. In: a body of bounded length. Out: what json makes of it; a part that is nested too deeply is replaced by a text
+(no valid config nests like that, so the text is refused in its place). Nothing that an API server passes on is refused
+for how it is written: numbers of any length, halves of surrogate pairs, duplicate names, NaN.
 Source: Kubernetes, sigs.k8s.io/json (10,000 levels; the last of equal names counts); RawExtension keeps bytes as they
 are.
 """
@@ -15,18 +15,18 @@ from typing import Any
 
 from dra_driver.model.errors import InputError
 
-MOST_VALUES = 200_000  # a valid claim has some ten thousands
+MOST_VALUES = 200_000  # a valid claim has some tens of thousands
 MOST_LEVELS = 100
 TOO_DEEP = "(nested too deeply)"
-_MOST_DIGITS = 4096  # more are no integer to Python; quantities end there too
+_MOST_DIGITS = 4096  # Python refuses to convert longer integers; quantities end there too
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 _UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,256})"')
-_UID_WITHIN = 2048  # bytes: API servers begin with it
+_UID_WITHIN = 2048  # in bytes; API servers write the UID at the beginning
 _OPENING, _CLOSING = b"[{", b"]}"
 
 
 class TooManyValuesError(InputError):
-    """The review holds more values than any object that is valid. `uid` is its own, as far as it can be told."""
+    """The review holds more values than any valid object. `uid` is the review's own, if it could be found."""
 
     def __init__(self, uid: str) -> None:
         super().__init__("review", f"the review holds more than {MOST_VALUES} values")
@@ -44,15 +44,15 @@ def decode(body: bytes) -> Any:
 
 
 def _marks(body: bytes, *marks: bytes) -> int:
-    """Count some characters wherever they stand, in texts too: never too few, and quick."""
+    """Count some characters wherever they occur, in texts too: fast, and never an underestimate."""
     return sum(map(body.count, marks))
 
 
 def _flattened(body: bytes) -> bytes:
-    """Count what really are values, and cut out what is too deep."""
+    """Count the actual values, and cut out what is nested too deeply."""
     pieces: list[bytes] = []
     depth = values = 0
-    kept_to, cut_at = 0, -1  # up to where the body is kept; where the deep part under way began
+    kept_to, cut_at = 0, -1  # the body is kept up to the first; the second is where the current deep part began
     for token in _TOKENS.finditer(body):
         start = token.start()
         mark = body[start : start + 1]
@@ -72,7 +72,7 @@ def _flattened(body: bytes) -> bytes:
             if depth == MOST_LEVELS + 1:
                 cut_at = start
     if cut_at >= 0:
-        raise InputError("review", "not an AdmissionReview: it has no end")
+        raise InputError("review", "not an AdmissionReview: it is incomplete")
     return b"".join(pieces) + body[kept_to:] if pieces else body
 
 

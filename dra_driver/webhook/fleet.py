@@ -1,8 +1,9 @@
-"""Fleet: the devices of the cluster as shapes, and its classes; what selectors are judged on.
+"""The cluster's devices as shapes, and its classes: what selectors are evaluated on.
 
-In: ResourceSlices, in pages or one by one, and DeviceClasses. Out: one device of each shape with how many there are.
-Of a slice it keeps what the slice is made of, once for all that are made of the same; of a class its expressions. How
-many shapes are kept is bounded: a driver with more is known in part, and nobody is told that none of its devices match.
+In: ResourceSlices, in pages or one by one, and DeviceClasses. Out: one device of each shape, with how many there are.
+Of a slice, only its shapes are kept, once for all slices that have the same; of a class, only its expressions. The
+number of shapes is bounded: if a driver has more, it is only partly known, and no warning claims that none of its
+devices match.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from dra_driver.webhook.shapes import ShapedDevice, shapes_of
 
 log = logging.getLogger(__name__)
 
-MOST_SHAPES = 512  # of the driver whose configs are judged here
-MOST_OTHER_SHAPES = 32  # of each other driver: of a network interface every device may differ in its addresses
+MOST_SHAPES = 512  # of the driver whose configs are validated here
+MOST_OTHER_SHAPES = 32  # of each other driver; every device of a network driver may differ in its addresses
 _MOST_DRIVERS = 64
-_Made = tuple[tuple[bytes, int], ...]  # shapes of a slice with their counts
+_Made = tuple[tuple[bytes, int], ...]  # the shapes of a slice with their counts
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One device of many that are alike. `count` of them are published."""
+    """One device that stands for all `count` published devices of its shape."""
 
     view: DeviceView
     count: int
@@ -41,7 +42,7 @@ class PublishedFleet:
         self._driver = driver
         self._lock = threading.Lock()
         self._census = _Census(driver)
-        self._coming: _Census | None = None  # while a list is read: on a part of it nothing may be said
+        self._coming: _Census | None = None  # set while a list is being read; no warning may rest on part of a list
         self._classes: dict[str, tuple[str, ...]] = {}
         self._coming_classes: dict[str, tuple[str, ...]] = {}
         self._shapes: tuple[Shape, ...] | None = None
@@ -50,11 +51,11 @@ class PublishedFleet:
 
     @property
     def is_known(self) -> bool:
-        """Whether both were listed: before it, nothing can be said."""
+        """Whether slices and classes have both been listed; before that, no warning is possible."""
         return all(self._known.values())
 
     def shapes(self) -> tuple[Shape, ...]:
-        """Return every shape that is kept."""
+        """Return all kept shapes."""
         with self._lock:
             if self._shapes is None:
                 counts = self._census.counts
@@ -62,30 +63,32 @@ class PublishedFleet:
             return self._shapes
 
     def is_partly_known(self, driver: str) -> bool:
-        """Whether a driver has more shapes than are kept."""
+        """Return whether a driver has more shapes than are kept."""
         with self._lock:
             return driver in self._census.crowded
 
     def selectors_of(self, class_name: str) -> tuple[str, ...] | None:
-        """Return the expressions of a class; None if there is no such class."""
+        """Return the expressions of a class, or None if there is no such class."""
         with self._lock:
             return self._classes.get(class_name)
 
     def put_slice(self, wire: SliceWire) -> None:
-        """Take note of a slice as it is now."""
+        """Record the current state of a slice."""
         uid, devices = wire["metadata"]["uid"], shapes_of(wire)
         with self._lock:
-            if self._census.put(uid, devices):  # else a new generation of the same devices: what was said holds
+            if self._census.put(
+                uid, devices
+            ):  # otherwise it is a new generation of the same devices, and kept verdicts stay valid
                 self._changed()
 
     def drop_slice(self, uid: str) -> None:
-        """Take note that a slice is gone."""
+        """Record that a slice is gone."""
         with self._lock:
             if self._census.drop(uid):
                 self._changed()
 
     def put_class(self, wire: ClassWire) -> None:
-        """Take note of a class as it is now."""
+        """Record the current state of a class."""
         name, expressions = wire["metadata"]["name"], _expressions(wire)
         with self._lock:
             if self._classes.get(name) != expressions:
@@ -93,13 +96,13 @@ class PublishedFleet:
                 self._changed()
 
     def drop_class(self, name: str) -> None:
-        """Take note that a class is gone."""
+        """Record that a class is gone."""
         with self._lock:
             self._classes.pop(name, None)
             self._changed()
 
     def replace_slices(self, slices: Iterable[SliceWire], *, is_first: bool = True, is_last: bool = True) -> None:
-        """Take note of all slices, page by page: from the first to the last they replace what was known."""
+        """Record all slices, page by page; with the last page they replace what was known."""
         if is_first or self._coming is None:
             self._coming = _Census(self._driver)
         for wire in slices:
@@ -110,7 +113,7 @@ class PublishedFleet:
             self._set_known("slices")
 
     def replace_classes(self, classes: Iterable[ClassWire], *, is_first: bool = True, is_last: bool = True) -> None:
-        """Take note of all classes, page by page."""
+        """Record all classes, page by page."""
         if is_first:
             self._coming_classes = {}
         self._coming_classes.update({wire["metadata"]["name"]: _expressions(wire) for wire in classes})
@@ -130,19 +133,21 @@ class PublishedFleet:
 
 
 class _Census:
-    """How many devices there are of each shape, and of what shapes each slice is made."""
+    """The number of devices of each shape, and the shapes of each slice."""
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
         self._made_of: dict[str, _Made] = {}  # by the slice's UID
-        self._alike: dict[_Made, tuple[_Made, int]] = {}  # the one that all equal slices share, and how many do
+        self._alike: dict[
+            _Made, tuple[_Made, int]
+        ] = {}  # the one copy that all equal slices share, and how many share it
         self._drivers: dict[str, set[bytes]] = {}
         self.counts: dict[bytes, int] = {}
         self.views: dict[bytes, DeviceView] = {}
         self.crowded: set[str] = set()
 
     def put(self, uid: str, devices: list[ShapedDevice]) -> bool:
-        """Count a slice in place of what it was; return whether that made a difference."""
+        """Count a slice in place of its former state; return whether that changed anything."""
         made = tuple(sorted((one.key, one.count) for one in devices))
         before = self._made_of.get(uid)
         if before == made:
@@ -159,7 +164,7 @@ class _Census:
         return True
 
     def drop(self, uid: str) -> bool:
-        """Count a slice no longer; return whether it was known."""
+        """Stop counting a slice; return whether it was known."""
         before = self._made_of.pop(uid, None)
         if before is None:
             return False
@@ -167,7 +172,7 @@ class _Census:
         return True
 
     def _keep(self, one: ShapedDevice) -> None:
-        """Keep a device for its shape, if there is room."""
+        """Keep a device as the example of its shape, if there is room."""
         most = MOST_SHAPES if one.driver == self._driver else MOST_OTHER_SHAPES
         kept = self._drivers.get(one.driver, set())
         if len(kept) < most and (kept or len(self._drivers) < _MOST_DRIVERS or one.driver == self._driver):

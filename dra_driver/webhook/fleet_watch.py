@@ -1,7 +1,7 @@
-"""FleetWatch: keeps a fleet up to date by two watches, whose lists are read in small pages.
+"""Keep a fleet up to date with two watches, whose lists are read in small pages.
 
-In: the API server's ResourceSlices and DeviceClasses. Out: a `PublishedFleet` that knows of them. Never more than one page of
-slices is in memory, at the start and whenever the server has forgotten the history.
+In: the API server's ResourceSlices and DeviceClasses. Out: an up-to-date `PublishedFleet`. Never more than one page of
+slices is in memory, neither at the start nor when the server has forgotten the history.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import threading
 from collections.abc import Callable
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.kube.watch import Changed, Deleted, Listed, Watch
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.fleet import PublishedFleet
 
-SLICES_A_PAGE = 25  # of up to 128 devices: as wire objects these take some 15 MiB
+SLICES_A_PAGE = 25  # slices of up to 128 devices, which take some 15 MiB as wire objects
 CLASSES_A_PAGE = 50
-_SLICES, _CLASSES = "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k8s.io/v1/deviceclasses"
 
 
 class FleetWatch:
-    """Keeps a fleet up to date, in two threads."""
+    """Two threads that keep a fleet up to date."""
 
     def __init__(self, api: KubeApi, fleet: PublishedFleet) -> None:
-        slices = Watch(api, _SLICES, page_size=SLICES_A_PAGE)
-        classes = Watch(api, _CLASSES, page_size=CLASSES_A_PAGE)
+        slices = Watch(api, SLICES, page_size=SLICES_A_PAGE)
+        classes = Watch(api, CLASSES, page_size=CLASSES_A_PAGE)
         self._watches = (slices, classes)
         self._threads = (
             _thread(
@@ -36,7 +36,7 @@ class FleetWatch:
         )
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
@@ -59,6 +59,6 @@ def _thread(
                 put(event.wire)
             elif isinstance(event, Deleted):
                 drop(event.wire)
-            del event  # or else a page would stay while the next one is read
+            del event  # otherwise this page would stay in memory while the next one is read
 
     return threading.Thread(target=follow, name="fleet", daemon=True)

@@ -1,7 +1,7 @@
-"""Handler: one connection's requests, from the first byte of a head to the last of an answer.
+"""Handle one connection's requests, from the first byte of a head to the last byte of an answer.
 
-In: bytes of anybody who reaches the port. Out: answers. Heads and bodies are bounded in size before they are read, and
-in time as a whole. The work ends when the caller has gone.
+In: bytes of anyone who can reach the port. Out: answers. The size of heads and bodies is checked before they are read,
+and the time to read them is limited as a whole. The work ends when the caller has gone.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from dra_driver.webhook.room import NoRoomError, Room
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 3 << 20  # what an API server takes itself. Source: k8s.io/apiserver, MaxRequestBodyBytes
+MOST_BYTES = 3 << 20  # the API server's own limit. Source: k8s.io/apiserver, MaxRequestBodyBytes
 MOST_HEAD_BYTES = 16 * 1024
 HANDSHAKE_SECONDS = 5.0
 IDLE_SECONDS = 90.0
-READ_SECONDS = 5.0  # for head and body
+READ_SECONDS = 5.0  # for head and body together
 WRITE_SECONDS = 5.0
-_ROOM_SECONDS = 3.0  # until there is room for a large body, or for one more review
+_ROOM_SECONDS = 3.0  # to wait until there is room for a large body, or for one more review
 _ERROR_CHARACTERS = 200
 _JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What all connections share."""
+    """The state that all connections of a server share."""
 
     judges: Mapping[str, Callable[[Any, Patience], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
@@ -50,18 +50,18 @@ class Answering:
 
 
 class _Head:
-    """A connection's file, of which no more lines are read than a head may have."""
+    """A connection's file that limits the number of lines read for a head."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._left = file, MOST_HEAD_BYTES
         self.read, self.close, self.peek = file.read, file.close, file.peek
 
     def begin(self) -> None:
-        """Begin to count: the next line is the first of a head."""
+        """Reset the count: the next line is the first of a head."""
         self._left = MOST_HEAD_BYTES
 
     def readline(self, most: int = -1) -> bytes:
-        """Read a line. Raises: LineTooLong when the head is too large."""
+        """Read a line. Raises: LineTooLong if the head is too large."""
         line: bytes = self._file.readline(self._left + 1 if most < 0 else min(most, self._left + 1))
         self._left -= len(line)
         if self._left < 0:
@@ -70,14 +70,14 @@ class _Head:
 
 
 def handler_of(answering: Answering) -> type[BaseHTTPRequestHandler]:
-    """Return the class of handlers of one server."""
+    """Return the handler class for one server."""
     return type("Handler", (_Handler,), {"answering": answering})
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
-    wbufsize = -1  # one write for headers and body
+    wbufsize = -1  # headers and body go out in one write
     answering: Answering
 
     def __init__(self, request: tuple[Any, Connection], client_address: Any, server: Any) -> None:
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = self._head  # type: ignore[assignment]
 
     def handle_one_request(self) -> None:
-        """Wait for a request, read it in time, and answer it."""
+        """Wait for a request, read it within the time limit, and answer it."""
         self._connection.wait(IDLE_SECONDS)
         self.close_connection = True
         if not self._head.peek(1):
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._head.begin()
         try:
             super().handle_one_request()
-        except LineTooLong:  # even the first line
+        except LineTooLong:  # may already be raised for the first line
             self.close_connection = True
 
     def do_POST(self) -> None:
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"try /healthz, /readyz or /metrics\n")
 
     def _length(self) -> int | None:
-        """Return the length of a body that is to be read; answers itself and returns None for any other."""
+        """Return the length of a body to read; answer the request and return None if the body must not be read."""
         length = self.headers.get("Content-Length", "")
         kind = self.headers.get_content_type() if "Content-Type" in self.headers else _JSON
         if re.fullmatch("[0-9]+", length) is None:
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             return unread(error.uid)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer without having read the body: the next request could not be found."""
+        """Answer without having read the body, and close: the start of the next request could not be found."""
         self.close_connection = True
         self._answer(status, f"{why}\n".encode())
 

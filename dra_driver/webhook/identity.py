@@ -1,8 +1,8 @@
-"""Identity: keeps the server's TLS context at the newest certificate, from a Secret of our own or from files.
+"""Keep the server's TLS context at the newest certificate, from our own Secret or from files.
 
-`SelfMade` makes and renews the certificate, keeps it in a Secret that all replicas share, and tells the API server whom
-to trust before it is used. `Mounted` follows files that somebody else renews (cert-manager, which then also fills in
-caBundle). Keys never touch a disk of ours.
+`SelfMade` makes and renews the certificate, keeps it in a Secret that all replicas share, and registers its authority
+with the API server before the certificate is used. `Mounted` follows files that someone else renews (cert-manager,
+which then also fills in caBundle). Keys are never written to a disk by this program.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import WEBHOOKS, named, secret_path
 from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -30,18 +31,17 @@ LOOK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 _CONFLICTS = (404, 409)
 _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
 class CertificateSource(Protocol):
-    """Where certificates come from."""
+    """A source of certificates."""
 
     def current(self) -> Pair:
         """Return the pair to serve with. Raises: DriverError."""
 
 
 class SelfMade:
-    """A certificate of our own in a Secret, trusted through our own webhook configuration."""
+    """Our own certificate in a Secret, trusted through our own webhook configuration."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class SelfMade:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._names, self._now = api, names, now
-        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
-        self._configuration = f"{_CONFIGURATIONS}/{configuration}"
+        self._secret = secret_path(namespace, secret)
+        self._configuration = named(WEBHOOKS, configuration)
 
     def current(self) -> Pair:
-        """Read the pair, renew it where that is due, and see to it that the API server trusts it. Raises: ApiError."""
+        """Read the pair, renew it if that is due, and make sure that the API server trusts it. Raises: ApiError."""
         secret = self._api.request("GET", self._secret)
         pair = _pair_of(secret)
         if why := why_renew(pair, self._names, self._now()):
@@ -95,7 +95,7 @@ class Mounted:
 
 
 class ServingIdentity:
-    """The TLS context, kept at what `source` says."""
+    """The TLS context, kept at the certificate that `source` returns."""
 
     def __init__(
         self, source: CertificateSource, *, look_s: float = LOOK_SECONDS, retry_s: float = RETRY_SECONDS
@@ -109,7 +109,7 @@ class ServingIdentity:
         self.fault = "no certificate yet"
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread that looks for new certificates."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
@@ -118,7 +118,7 @@ class ServingIdentity:
         self._thread.join(timeout_s)
 
     def look(self) -> None:
-        """Take the newest certificate. Raises: DriverError."""
+        """Load the newest certificate. Raises: DriverError."""
         pair = self._source.current()
         if pair != self._served:
             try:
@@ -138,7 +138,9 @@ class ServingIdentity:
             except DriverError as error:
                 pause = self._retry_s
                 if isinstance(error, ApiError) and error.status in _CONFLICTS:
-                    log.info("another replica was faster, or an object is not there yet", extra=fields(err=str(error)))
+                    log.info(
+                        "another replica was faster, or an object does not exist yet", extra=fields(err=str(error))
+                    )
                 else:
                     log.warning("certificate not renewed", extra=fields(code=error.code, err=str(error)))
                 if self._served is None:
@@ -146,7 +148,7 @@ class ServingIdentity:
 
 
 def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
-    """Give a pair to a TLS context without a file on any disk: OpenSSL's loader wants paths."""
+    """Load a pair into a TLS context without writing a file to disk, although OpenSSL's loader accepts only paths."""
     certificate, key = _in_memory(pair.certificate), _in_memory(pair.key)
     try:
         context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}")

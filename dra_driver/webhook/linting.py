@@ -1,9 +1,9 @@
-"""Linting at admission: a selector on the shapes of the fleet, as sentences for whoever wrote it.
+"""Lint at admission: evaluate a selector on the shapes of the fleet, and write sentences for its author.
 
-In: selectors with their paths, and the patience of whoever asks. Out: warnings, or nothing for objects that have
-nothing to do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names
-what was not judged by then. What was said of an expression is kept until the fleet changes, so that a thousand equal
-claims cost one evaluation.
+In: selectors with their paths, and the patience of the caller. Out: warnings, or none for objects that have nothing to
+do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names what could
+not be judged by then. The findings of an expression are kept until the fleet changes, so that a thousand equal claims
+cost one evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dra_driver.webhook.patience import CallerGoneError, Patience
 from dra_driver.webhook.shapes import is_identity
 from dra_driver.webhook.wording import MOST_WARNINGS, Said, said_of, warnings_of
 
-# What a person should hear while writing a manifest; the rest is for `dra-driver cel lint`.
+# What an author should hear while writing a manifest; the rest is for `dra-driver cel lint`.
 SAID = frozenset(
     {
         "unguarded-attribute",
@@ -44,16 +44,16 @@ SAID = frozenset(
 )
 _MOST_KNOWN = 1024
 _ABOUT_VALUES = frozenset({"always-false", "always-true"})
-_ABOUT_ALL = frozenset({*_ABOUT_VALUES, "unknown-name"})  # not to be said of devices that are known in part
+_ABOUT_ALL = frozenset({*_ABOUT_VALUES, "unknown-name"})  # does not apply to devices that are only partly known
 _GUARDS = frozenset({"unguarded-attribute"})
-_WAIT_SECONDS = 0.3  # for another review to end
-_FAIR_SECONDS = 0.5  # what took longer than this is not tried again until the fleet changes
-NOT_JUDGED = Said("not judged: to evaluate it takes too long", "", "not-judged")
+_WAIT_SECONDS = 0.3  # to wait for another review to end
+_FAIR_SECONDS = 0.5  # an evaluation that took longer is not tried again until the fleet changes
+NOT_JUDGED = Said("not judged: evaluating it takes too long", "", "not-judged")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reaching:
-    """The devices that a class lets through, and whether these are all."""
+    """The devices that a class accepts, and whether these are all."""
 
     views: tuple[DeviceView, ...]
     counts: tuple[int, ...]
@@ -61,19 +61,19 @@ class _Reaching:
 
 
 class FleetLinter:
-    """Lints on a fleet. Any thread may ask."""
+    """Lint selectors on a fleet. Any thread may ask."""
 
     def __init__(self, fleet: PublishedFleet, driver: str, *, kubernetes: str) -> None:
         self._fleet, self._driver = fleet, driver
         self._engine = KubernetesEngine(kubernetes)
-        self._turn = threading.Lock()  # held by the review that is worked on
+        self._turn = threading.Lock()  # held by the review that is being worked on
         self._lock = threading.Lock()
         self._known: dict[bytes, tuple[Said, ...]] = {}
         self._reaching: dict[tuple[int, str], _Reaching] = {}
         self._version = -1
 
     def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
-        """Return what will hurt, a sentence each; nothing while the fleet is not known. Raises: CallerGoneError."""
+        """Return what will cause trouble, a sentence each; none until the fleet is known. Raises: CallerGoneError."""
         if not self._fleet.is_known:
             return []
         said: list[str] = []
@@ -88,7 +88,7 @@ class FleetLinter:
         return said[:MOST_WARNINGS]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
-        """Whether a selector names this driver, or is asked of a class that does."""
+        """Return whether a selector names this driver, or belongs to a request for a class that does."""
         if self._driver in text.expression:
             return True
         if kind == "DeviceClass":
@@ -105,7 +105,7 @@ class FleetLinter:
         return self._judge(key, kind, text, waiting)
 
     def _judge(self, key: bytes, kind: str, text: SelectorText, waiting: Patience) -> tuple[Said, ...]:
-        """Lint for as long as the patience lasts, and remember what came of it. Raises: CallerGoneError."""
+        """Lint for as long as the patience lasts, and remember the findings. Raises: CallerGoneError."""
         version, began_s = self._fleet.version, waiting.left_s
         try:
             with patience(waiting.check):
@@ -115,7 +115,7 @@ class FleetLinter:
         except OutOfPatienceError:
             said = (NOT_JUDGED,)
             if began_s < _FAIR_SECONDS:
-                return said  # others before it took the time
+                return said  # the time was spent on the review's earlier selectors, so this one may be tried again
         with self._lock:
             if self._version == version:
                 self._known[key] = said
@@ -140,10 +140,10 @@ class FleetLinter:
             found = lint(subject)
             return [one for one in found if one.rule in SAID - _spared(selector, found, reaching)]
         except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError, MemoryError):
-            return []  # the API server's own judgement says it better
+            return []  # the API server's own validation reports it better
 
     def _devices_of(self, class_name: str) -> _Reaching:
-        """Return the shapes that a class lets through, and how many devices each stands for."""
+        """Return the shapes that a class accepts, and how many devices each stands for."""
         expressions = self._fleet.selectors_of(class_name) or ()
         key = self._fleet.version, class_name if expressions else ""
         known = self._reaching.get(key)
@@ -158,13 +158,13 @@ class FleetLinter:
 
 
 class _Turn:
-    """The turn of one review to work; `was_missed` once it had to wait for too long."""
+    """The turn of one review to work; `was_missed` is set once it has waited for too long."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock, self._is_mine, self.was_missed = lock, False, False
 
     def wait(self, waiting: Patience) -> bool:
-        """Wait for it, the first time; return whether it came and there is still time to work."""
+        """Wait for the turn, on the first call; return whether it came and time is left to work."""
         if not self._is_mine:
             self._is_mine = self._lock.acquire(timeout=min(_WAIT_SECONDS, waiting.left_s))
         self.was_missed = not self._is_mine or waiting.left_s <= 0
@@ -175,7 +175,7 @@ class _Turn:
 
     def __exit__(self, *_: object) -> None:
         if self._is_mine:
-            compile_pattern.cache_clear()  # a strange pattern takes megabytes
+            compile_pattern.cache_clear()  # a hostile pattern can take megabytes
             self._lock.release()
 
 
@@ -187,23 +187,23 @@ def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
 
 
 def _spared(selector: KubernetesSelector, found: list[LintFinding], reaching: _Reaching) -> frozenset[str]:
-    """Return the rules that must not be applied: what they say holds of the shapes, but maybe not of the devices."""
+    """Return the rules that must not be applied: their findings hold for the shapes, but maybe not for the devices."""
     spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
     if not reaching.is_whole:
         spared |= _ABOUT_ALL
-    # Nobody should guard a name that does not exist.
+    # A name that does not exist should not be guarded, so that advice is left out.
     is_misspelt = any(one.rule == "unknown-name" for one in found) and len(reaching.views) > 0
     is_hopeless = is_misspelt and all(isinstance(one, str) for one in outcomes(selector, reaching.views))
     return spared | _GUARDS if is_hopeless else spared
 
 
 def _reads_identities(selector: KubernetesSelector) -> bool:
-    """Whether an expression reads what tells devices of one shape apart, by its name or with all attributes."""
+    """Return whether an expression reads what tells devices of one shape apart, by its name or with all attributes."""
     reads = [read for read in selector.read_set.reads if read.field == "attributes"]
     return any(read.name is None or is_identity(read.name) for read in reads)
 
 
 def _key(kind: str, text: SelectorText) -> bytes:
-    """Name what is asked. The text itself would take 10 KiB a selector."""
+    """Return a key for the question. The text itself would take 10 KiB a selector."""
     said = "\0".join((kind, text.class_name, f"{text.is_first:d}{text.is_last:d}", text.expression))
     return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Main of the webhook: wires certificates, fleet and judges to the server, until it is asked to end."""
+"""Wire the webhook's certificates, fleet and validation to the server, and run it until it is asked to end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dra_driver.claims.config import validate
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import nearest_version
 from dra_driver.telemetry.logs import fields
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
@@ -27,7 +28,6 @@ from dra_driver.webhook.server import Judge, ReviewServer
 
 log = logging.getLogger(__name__)
 
-_OLDEST, _NEWEST = 34, 37  # minors whose rules the selector engine has
 _M_ARENA_MAX = -8  # Source: malloc.h of glibc
 # How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
 _SWITCH_SECONDS = 0.001
@@ -36,7 +36,7 @@ UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the flags say. With `tls_dir` somebody else makes the certificates."""
+    """The values of the flags. If `tls_dir` is set, someone else makes the certificates."""
 
     address: tuple[str, int]
     driver: str
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names by which the API server calls us."""
+        """Return the DNS names by which the API server calls the webhook."""
         return (f"{self.service}.{self.namespace}.svc", f"{self.service}.{self.namespace}.svc.cluster.local")
 
 
@@ -80,14 +80,14 @@ class Webhook:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start all threads and listen."""
         self.identity.start()
         self._watch.start()
         self.server.start()
         log.info("webhook serving", extra=fields(address=f":{self.server.port}"))
 
     def stop(self) -> None:
-        """End."""
+        """Stop listening and end all threads."""
         self.server.stop()
         self._watch.stop()
         self.identity.stop()
@@ -110,7 +110,10 @@ def serve(settings: Settings) -> None:
 
 
 def settle() -> None:
-    """Set the process up for many threads: they share two heaps, for each keeps what it freed, and take short turns."""
+    """Set the process up for many threads.
+
+    They share two heaps, because each heap keeps the memory that it freed, and they take short turns.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 2)
@@ -118,8 +121,8 @@ def settle() -> None:
 
 
 def judges(driver: str, linter: FleetLinter) -> dict[str, Judge]:
-    """Return who answers each path."""
-    validate({})  # loads the models, so that the first review does not wait for them
+    """Return the function that answers each path."""
+    validate({})  # loads the models now, so that the first review does not wait for them
     return {
         "/configs": lambda review, _waiting: judge_configs(review, driver),
         "/selectors": lambda review, waiting: judge_selectors(review, linter, waiting),
@@ -139,10 +142,10 @@ def _source(api: KubeApi, settings: Settings) -> CertificateSource:
 
 
 def _engine_version(api: KubeApi) -> str:
-    """Return the version whose rules come nearest; the oldest while the API server does not answer."""
+    """Return the version whose rules are nearest to the server's; the oldest if the server does not answer."""
     try:
         minor = api.server_version().minor
     except ApiError as error:
         log.warning("version of the api server unknown", extra=fields(code=error.code, err=str(error)))
         minor = 0
-    return f"1.{min(max(minor, _OLDEST), _NEWEST)}"
+    return nearest_version(minor)

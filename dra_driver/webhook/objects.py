@@ -1,7 +1,7 @@
-"""Where claims, templates and classes hold configs and requests, in every version of their API.
+"""Find configs and selectors in claims, templates and classes, in every version of their API.
 
-Pure. In: an object as the API server sends it. Out: its configs and selectors with their field paths. Anything that is
-not shaped as it should be is passed over: the API server's own validation judges that.
+Pure. In: an object as the API server sends it. Out: its configs and selectors with their field paths. Anything that
+does not have the expected shape is skipped: the API server's own validation handles that.
 Source: Kubernetes API resource.k8s.io v1, v1beta2 and v1beta1 (where a request has no `exactly`).
 """
 
@@ -16,7 +16,7 @@ KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 
 @dataclass(frozen=True, slots=True)
 class OpaqueConfig:
-    """One opaque config: the parameters, and where they stand."""
+    """One opaque config: its parameters and their path."""
 
     path: str
     driver: str
@@ -25,7 +25,7 @@ class OpaqueConfig:
 
 @dataclass(frozen=True, slots=True)
 class SelectorText:
-    """One CEL selector: where it stands, and the class that the devices are of (the object itself for a class)."""
+    """One CEL selector: its path, and the class of the devices (for a class, the class itself)."""
 
     path: str
     expression: str

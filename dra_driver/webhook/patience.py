@@ -1,7 +1,7 @@
-"""Patience of a review: until when it is worked on, and whether anybody still waits for it.
+"""The patience of a review: how long it may be worked on, and whether the caller still waits for it.
 
-In: the moment when it came, and the caller's socket. Out: a check for `selectors.patience`, which stops the work when
-the time is over or the caller is gone. Looking at the clock is cheap; the socket is looked at now and then.
+In: the time of its arrival, and the caller's socket. Out: a check for `selectors.patience`, which stops the work when
+the time is over or the caller is gone. Reading the clock is cheap; the socket is checked only from time to time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 from dra_driver.selectors.values.patience import OutOfPatienceError
 
-SECONDS = 0.8  # for all selectors of a review together: the API server waits 1 s
+SECONDS = 0.8  # for all selectors of a review together; the API server waits 1 s
 _LOOK_SECONDS = 0.02
 
 
 class CallerGoneError(OutOfPatienceError):
-    """Nobody waits for the answer any more."""
+    """The caller does not wait for the answer any more."""
 
 
 class Patience:
-    """What one review may still take. `is_gone` says whether its caller has closed the connection."""
+    """The time that one review may still take. `is_gone` returns whether its caller has closed the connection."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """How many seconds are left."""
+        """The number of seconds left."""
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:
-        """Return while it is worth going on. Raises: OutOfPatienceError, CallerGoneError."""
+        """Return if the work should go on. Raises: OutOfPatienceError, CallerGoneError."""
         if self._clock() >= self._until:
             raise OutOfPatienceError
         self.look()
 
     def look(self) -> None:
-        """Look whether the caller is there, if that has not been done for a while. Raises: CallerGoneError."""
+        """Check whether the caller is still there, unless that was done a moment ago. Raises: CallerGoneError."""
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
@@ -56,7 +56,7 @@ class Patience:
 
 
 def has_left(sock: socket.socket) -> bool:
-    """Whether the other side has closed its half of a connection, whatever it sent before."""
+    """Return whether the other side has closed its half of a connection, even if unread bytes remain."""
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))

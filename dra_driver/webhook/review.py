@@ -1,7 +1,7 @@
-"""Review: an AdmissionReview comes in, one goes out. Two questions: are the configs right, and will selectors hurt?
+"""Answer one AdmissionReview with another. Two questions: are the configs valid, and will the selectors cause trouble?
 
-Pure but for the fleet that it is given. Configs are judged by the node's own validation and refused; selectors are
-never refused, only warned of. An object that is being deleted, or whose spec did not change, is let through.
+Pure except for the fleet that it is given. Configs go through the node's own validation and may be refused; selectors
+are never refused, only warned of. An object that is being deleted, or whose spec did not change, is allowed.
 Source: Kubernetes API admission.k8s.io/v1.
 """
 
@@ -21,18 +21,18 @@ from dra_driver.webhook.wording import MOST_WARNINGS, WARNING_CHARACTERS, refusa
 
 API_VERSION = "admission.k8s.io/v1"
 _MOST_CONFIGS = 32  # of an object. Source: Kubernetes API resource/v1 DeviceConfigMaxSize
-_MOST_UID_CHARACTERS = 256  # the API server's have 36
+_MOST_UID_CHARACTERS = 256  # the API server's UIDs have 36
 
 
 class Linter(Protocol):
-    """What is asked about selectors."""
+    """The source of warnings about selectors."""
 
     def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
-        """Return what will hurt, in a sentence each; empty while too little is known."""
+        """Return what will cause trouble, one sentence each; none while too little is known."""
 
 
 def judge_configs(review: Any, driver: str) -> Wire:
-    """Answer whether the configs for this driver are right. Raises: InputError("input.review")."""
+    """Answer whether the configs for this driver are valid. Raises: InputError("input.review")."""
     request = _request(review)
     kind, _ = _subject(request)
     if _is_settled(request):
@@ -46,9 +46,9 @@ def judge_configs(review: Any, driver: str) -> Wire:
 
 
 def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None) -> Wire:
-    """Answer with warnings about selectors; always allowed.
+    """Answer with warnings about selectors; the object is always allowed.
 
-    Raises: InputError("input.review"); CallerGoneError when nobody waits for the answer any more.
+    Raises: InputError("input.review"); CallerGoneError if the caller does not wait for the answer any more.
     """
     request = _request(review)
     kind, obj = _subject(request)
@@ -59,19 +59,19 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
 
 
 def refuse_unread(uid: str) -> Wire:
-    """Refuse an object that holds too much to be read. Whoever could hide a config like that would."""
-    status = refusal("object", "the webhook", "", (ConfigFault("object", "holds more values than any that is valid"),))
+    """Refuse an object with too many values to read; otherwise an invalid config could be hidden among them."""
+    status = refusal("object", "the webhook", "", (ConfigFault("object", "holds more values than any valid object"),))
     return _answer(uid, allowed=False, status=status)
 
 
 def allow_unread(uid: str) -> Wire:
-    """Let such an object through, with a warning."""
-    return _answer(uid, warnings=["the object holds more values than any that is valid: its selectors are not judged"])
+    """Allow an object with too many values to read, with a warning."""
+    return _answer(uid, warnings=["the object holds more values than any valid object: its selectors are not judged"])
 
 
 def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[ConfigFault]:
-    """Return the faults of configs, one after the other: whoever has heard enough need not hear them all."""
-    # What is stored already must not hold up another change of its object.
+    """Yield the faults of configs one after the other, so that a caller may stop early."""
+    # A config that is already stored must not block another change of its object.
     before = islice(opaque_configs(kind, request.get("oldObject")), _MOST_CONFIGS)
     stored = [one.parameters for one in before if one.driver == driver]
     for index, config in enumerate(opaque_configs(kind, request.get("object"))):
@@ -89,7 +89,7 @@ def _faults_of(config: OpaqueConfig) -> list[ConfigFault]:
 
 
 def _least_bytes(value: Any) -> int:
-    """Count how many bytes a value takes at least, however it is written; no further than the most it may take."""
+    """Return the least number of bytes that a value takes, however it is written; counting stops beyond the limit."""
     count, pending = 0, [value]
     while pending and count <= OPAQUE_PARAMETERS_BYTES:
         one = pending.pop()
@@ -117,21 +117,21 @@ def _request(review: Any) -> Mapping[str, Any]:
 
 
 def _subject(request: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return kind and object; a kind that is none of ours has nothing to judge."""
+    """Return the kind and the object; of a kind that is not handled here, nothing is judged."""
     kind = request.get("kind")
     name = kind.get("kind") if isinstance(kind, dict) else None
     return (name, request.get("object")) if name in KINDS else (KINDS[0], None)
 
 
 def _name_of(request: Mapping[str, Any]) -> str:
-    """Return the object's name, or what its name will begin with."""
+    """Return the object's name, or the prefix that its name will be generated from."""
     metadata = request["object"].get("metadata")
     names = metadata if isinstance(metadata, dict) else {}
     return next((one for key in ("name", "generateName") if isinstance(one := names.get(key), str) and one), "")
 
 
 def _is_settled(request: Mapping[str, Any]) -> bool:
-    """Return whether there is nothing to stop: what is going away, or a change of labels, must not be held up."""
+    """Return whether the object is being deleted or only its metadata changed, which must not be blocked."""
     new, old = request.get("object"), request.get("oldObject")
     if request.get("operation") == "DELETE" or not isinstance(new, dict):
         return True

@@ -1,8 +1,8 @@
-"""Room: how much of what callers send is in memory at a time, and how many reviews are worked on.
+"""Limit how much of what callers send is in memory at a time, and how many reviews are worked on.
 
-In: the length of a body. Out: leave to read it, or to decode and judge it, when its turn comes. A small body needs no
-leave to be read: there are no more of them than connections. A large one counts with all its bytes, and is decoded
-alone, for as values it takes ten times as much.
+In: the length of a body. Out: permission to read it, or to decode and judge it, when its turn comes. A small body needs
+no permission to be read, since there are no more of them than connections. A large one counts with all its bytes, and
+is decoded alone, because decoded values take ten times as much memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MOST_JUDGED = 8  # at a time, for each path
 
 
 class NoRoomError(Exception):
-    """It took too long until there was room."""
+    """There was no room in time."""
 
 
 class Room:
-    """The room of one server. Any thread may ask."""
+    """The memory limits of one server. Any thread may ask."""
 
     def __init__(self, paths: tuple[str, ...], most_bytes: int = MOST_LARGE_BYTES) -> None:
         self._left = most_bytes
@@ -31,7 +31,7 @@ class Room:
 
     @contextmanager
     def for_body(self, length: int, seconds: float) -> Iterator[None]:
-        """Keep room for a body while it is read and judged. Raises: NoRoomError."""
+        """Hold room for a body while it is read and judged. Raises: NoRoomError."""
         if length <= SMALL_BYTES:
             yield
             return

@@ -1,8 +1,8 @@
-"""Server: HTTPS for the API server, one thread a connection, kept alive between reviews.
+"""HTTPS server for the API server, with one thread per connection, kept alive between reviews.
 
 In: POST /configs and /selectors with an AdmissionReview. Out: the review with its answer. Also /healthz and /readyz for
-probes and /metrics. Every connection has a time for each thing that its caller does, and all of them together have so
-much memory. Garbage gets a 4xx and costs nothing; a fault of ours in /selectors never refuses anything.
+probes, and /metrics. Every step of a caller has a time limit, and all connections together have a memory limit. An
+invalid request gets a 4xx and costs nothing; a fault of the webhook in /selectors never refuses anything.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Judge = Callable[[Any, Patience], Wire]
 
 
 class ReviewServer:
-    """Answers reviews.
+    """The server of reviews.
 
-    `judges` by path; `unread` answers, by their UID, reviews that hold too much to be read; `readiness` returns the
-    reasons why it is not ready.
+    `judges` holds the functions by path; `unread` holds those that answer, given a UID, reviews with too many values to
+    read; `readiness` returns the reasons why the webhook is not ready.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ReviewServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="webhook", daemon=True)
 
     def start(self) -> None:
-        """Begin answering."""
+        """Start answering."""
         self.connections.start()
         self._thread.start()
 
@@ -74,7 +74,7 @@ class ReviewServer:
 
 class _Server(HttpServer):
     request_queue_size = 128
-    block_on_close = False  # it remembers every thread
+    block_on_close = False  # with True, the base class would remember every thread
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class _Server(HttpServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection a thread, if there are any left."""
+        """Serve a connection in a thread of its own; close it if no thread can be started."""
         try:
             super().process_request(request, client_address)
         except RuntimeError:
             self.shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the connection's own thread: a client that does not, holds up nobody."""
+        """Do the TLS handshake in the connection's own thread, so that a slow client does not block the others."""
         request.settimeout(HANDSHAKE_SECONDS)
         with contextlib.suppress(OSError):
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,9 +1,9 @@
-"""Shapes: what of a device can matter to a selector, and how many devices of a slice have each.
+"""The shapes of devices: what can matter to a selector, and how many devices of a slice have each shape.
 
-Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, attributes, capacities and whether
-it may be allocated many times. Attributes that tell devices of one kind apart (UUID, PCI address, serial) count by
-their type alone, so that a thousand equal nodes have the shapes of one; the values of one device stand for all. Taints,
-counters and where a device is are not seen by selectors, and never kept.
+Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, the attributes, the capacities and
+whether the device allows multiple allocations. Attributes that tell devices of one kind apart (UUID, PCI address,
+serial) count only by their type, so that a thousand equal nodes have the shapes of one; the values of one device stand
+for all. Selectors can't see taints, counters and the location of a device, so these are never kept.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Any
 
 from dra_driver.model.wire import DeviceWire, SliceWire
 
-# Attributes that tell devices of one shape apart: whoever asks for their values is not told that nothing matches.
+# Attributes that tell devices of one shape apart. An author whose selector reads their values gets no warning that
+# nothing matches.
 IDENTITIES = frozenset(
     {"uuid", "parentUUID", "serial", "pciBusID", "pcieRoot", "minor", "index", "nvlinkDomain", "numaNode"}
 )
 _DIGEST_BYTES = 16
-_PLAIN_MARSHAL = 2  # the newest version that writes equal values equally: later ones refer to objects
+_PLAIN_MARSHAL = 2  # the newest version that writes equal values equally; later ones write references to shared objects
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedDevice:
-    """A device of a slice, the name of its shape, and how many of the slice have that shape."""
+    """A device of a slice, the name of its shape, and how many devices of the slice have that shape."""
 
     key: bytes
     driver: str
@@ -35,7 +36,7 @@ class ShapedDevice:
 
 
 def shapes_of(wire: SliceWire) -> list[ShapedDevice]:
-    """Return one device of each shape in a slice; what is not shaped as it should be is passed over."""
+    """Return one device of each shape in a slice; malformed devices are skipped."""
     spec = _mapping(wire.get("spec"))
     driver = str(spec.get("driver"))
     found: dict[bytes, tuple[DeviceWire, int]] = {}
@@ -47,7 +48,7 @@ def shapes_of(wire: SliceWire) -> list[ShapedDevice]:
 
 
 def is_identity(name: str) -> bool:
-    """Whether an attribute, with or without its domain, tells devices of one shape apart."""
+    """Return whether an attribute, with or without its domain, tells devices of one shape apart."""
     return name.rpartition("/")[2] in IDENTITIES
 
 
@@ -55,7 +56,7 @@ def _devices(spec: Mapping[str, Any]) -> Iterator[DeviceWire]:
     """Return what selectors see of the devices."""
     devices = spec.get("devices")
     for device in map(_mapping, devices if isinstance(devices, list) else ()):
-        said = _mapping(device.get("basic")) or device  # v1beta1
+        said = _mapping(device.get("basic")) or device  # the form of v1beta1
         yield {
             "attributes": _mapping(said.get("attributes")),
             "capacity": _mapping(said.get("capacity")),

@@ -1,7 +1,7 @@
-"""Wording: what a review says, cut to what people read and API servers pass on.
+"""The texts of a review, cut to what people read and API servers pass on.
 
 Pure. In: findings about selectors, faults of configs. Out: warnings, and the status of a refusal; whatever a tenant
-wrote, an answer is of a few KiB.
+wrote, an answer has only a few KiB.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MOST_FAULTS = 20
 _PATH_CHARACTERS = 200
 _MESSAGE_CHARACTERS = 200
 _NAME_CHARACTERS = 253  # of an object. Source: Kubernetes, DNS subdomain names
-_FAULT_BYTES = 4096  # of all faults together: 20 of plain text fit
+_FAULT_BYTES = 4096  # for all faults together; 20 faults of ordinary length fit
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is said of a selector: the message, what to write instead, the rule."""
+    """The text about a selector: the message, a better expression, the rule."""
 
     message: str
     better: str
@@ -33,14 +33,14 @@ class Said:
 
 
 def said_of(finding: LintFinding) -> Said:
-    """Return what to say of a finding. What is too long to be passed on is not kept."""
+    """Return the text for a finding. A better expression that is too long to be passed on is dropped."""
     fix = finding.fix if finding.fix and finding.is_safe else ""
     better = fix if len(fix) < WARNING_CHARACTERS else ""
     return Said(shortened(finding.message, WARNING_CHARACTERS), better, finding.rule)
 
 
 def warnings_of(path: str, said: Said) -> Iterator[str]:
-    """Write a warning; what to write instead in one of its own where there is no room, and never a part of it."""
+    """Return the warnings for a text: the better expression in a second warning if it does not fit, and never cut."""
     alone = f"{path}: {said.message} [{said.rule}]"
     whole = f"{path}: {said.message}; better: {said.better} [{said.rule}]"
     rest = f"{path}: better: {said.better}"
@@ -53,7 +53,7 @@ def warnings_of(path: str, said: Said) -> Iterator[str]:
 
 
 def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) -> Wire:
-    """Return the status of a refusal. Of faults beyond the most that are told none is looked for."""
+    """Return the status of a refusal. The faults are read only up to the number that is reported."""
     told: list[tuple[str, str]] = []
     room, is_more = _FAULT_BYTES, False
     for fault in faults:
@@ -65,7 +65,7 @@ def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) ->
         told.append((path, message))
     more = "; and more" if is_more else ""
     text = f"{driver} can't use this {kind}: {'; '.join(f'{path}: {message}' for path, message in told)}{more}"
-    # With details kubectl shows a line for each field, as it does for the API server's own validation.
+    # If there are details, kubectl shows a line for each field, as for the API server's own validation.
     causes = [{"reason": "FieldValueInvalid", "field": path, "message": message} for path, message in told]
     named = shortened(name, _NAME_CHARACTERS)
     details = {"name": named, "group": "resource.k8s.io", "kind": kind, "causes": causes}
@@ -73,6 +73,6 @@ def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) ->
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text; half of a surrogate pair, which is no character, becomes a question mark."""
+    """Return a text cut to a length; half of a surrogate pair, which is no character, becomes a question mark."""
     cut = text if len(text) <= most else f"{text[: most - 1]}…"
     return cut if cut.isprintable() else cut.encode("utf-8", "replace").decode()

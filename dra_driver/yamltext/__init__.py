@@ -1,4 +1,4 @@
-"""YAML that people wrote, edited in place: what is not changed stays byte for byte, comments included.
+"""Edit YAML that people wrote: whatever does not change stays byte for byte, including the comments.
 
-In: text and the parts to change. Out: text. Knows nothing of Kubernetes.
+In: text and the parts to change. Out: text. Never: knowledge of Kubernetes.
 """

@@ -1,6 +1,6 @@
-"""Edits of a text, and what they need to know of it: where lines end, which comments stand in a piece of it.
+"""Edits of a text, and the facts about it that they need: where lines end, and which comments a piece of it holds.
 
-In: a text. Out: `Edit`s, applied all at once; they never overlap.
+In: a text. Out: `Edit`s, which are applied together and never overlap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """`text[start:end]` becomes `new`. Edits at one place apply by `rank`."""
+    """Replace `text[start:end]` by `new`. Edits at the same place apply in the order of `rank`."""
 
     start: int
     end: int
@@ -21,7 +21,7 @@ class Edit:
 
 
 def applied(text: str, edits: list[Edit]) -> str:
-    """Apply edits, which don't overlap."""
+    """Return the text with all edits applied; they must not overlap."""
     parts, at = [], 0
     for edit in sorted(edits):
         parts += [text[at : edit.start], edit.new]
@@ -30,7 +30,7 @@ def applied(text: str, edits: list[Edit]) -> str:
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Compare values as JSON does: types and the order of keys count."""
+    """Return whether two values are equal as JSON is: types and the order of keys count."""
     if isinstance(old, dict) and isinstance(new, dict):
         return list(old) == list(new) and all(is_same(one, new[key]) for key, one in old.items())
     if isinstance(old, list) and isinstance(new, list):
@@ -41,12 +41,12 @@ def is_same(old: Any, new: Any) -> bool:
 
 
 def comments_in(text: str, start: int, end: int) -> list[str]:
-    """Return the comments in a piece of text that is no comment itself."""
+    """Return the comments in a piece of text, which must not begin inside a comment."""
     return [found["note"].rstrip() for found in _PIECES.finditer(text, start, end) if found["note"]]
 
 
 def line_end(text: str, at: int) -> int:
-    """Return the start of the next line, or of this one where a value ended with its line."""
+    """Return the start of the next line, or `at` itself if a line starts there."""
     if at > 0 and text[at - 1] == "\n":
         return at
     found = text.find("\n", at)
@@ -54,7 +54,7 @@ def line_end(text: str, at: int) -> int:
 
 
 def after_comments(text: str, end: int, indent: int) -> int:
-    """Find the line after a value, comments that belong to it passed over."""
+    """Return the start of the line after a value and the comments that belong to it."""
     at = line_end(text, end)
     while (found := _COMMENT_LINE.match(text, at)) and len(found[1]) > indent:
         at = found.end()
@@ -62,7 +62,7 @@ def after_comments(text: str, end: int, indent: int) -> int:
 
 
 def above_comments(text: str, at: int, indent: int) -> int:
-    """Go up from the start of a line over the comments that stand above it, at least so many columns in."""
+    """Return the start of the comment lines above a line that are indented by at least `indent` columns."""
     while at > 0:
         line = text.rfind("\n", 0, at - 1) + 1
         words = text[line:at]
@@ -73,5 +73,5 @@ def above_comments(text: str, at: int, indent: int) -> int:
 
 
 _COMMENT_LINE = re.compile(r"( *)#[^\n]*(\n|\Z)")
-# Quoted texts are passed over, so that a number sign in them is no comment.
+# Quoted texts are matched first, so that a "#" inside them does not count as a comment.
 _PIECES = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'|(?:(?<=\s)|^)(?P<note>#[^\n]*)', re.MULTILINE)

@@ -1,6 +1,7 @@
-"""New values as text, in the manner of the text around them: indentation, dashes, braces, JSON.
+"""New values as text, formatted like the text around them: indentation, dashes, braces, JSON.
 
-In: plain values and a `Manner`. Out: text without a final line break. It never reads the old text.
+In: plain values and a `Manner`. Out: text without a final line break. Never: a look at the old text, except in
+`manner_of`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 from dra_driver.yamltext.written import Mapping, Sequence, Verbatim, YamlNode, is_ambiguous
 
-WIDTH = 4096  # never fold: a folded selector is hard to search for
+WIDTH = 4096  # never fold lines: it is hard to search for a folded selector
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a file is written: columns a mapping is indented by, and a list's dash below its key."""
+    """The formatting of a file: by how many columns a mapping is indented, and a list's dash below its key."""
 
     step: int = 2
     dash: int = 0
@@ -27,7 +28,7 @@ class Manner:
 
 
 def manner_of(text: str, roots: list[YamlNode]) -> Manner:
-    """See how documents are written: the first nested mapping's indentation, and where most dashes stand."""
+    """Return how documents are formatted, judged by the first nested mapping and by the column of most dashes."""
     newline = "\r\n" if "\r\n" in text else "\n"
     steps: list[int] = []
     dashes: list[int] = []
@@ -45,7 +46,7 @@ def _most(found: list[int]) -> int:
 
 
 def _measure(root: YamlNode, text: str, steps: list[int], dashes: list[int]) -> None:
-    """Note how far nested block mappings and dashes stand from their keys."""
+    """Collect how far nested block mappings and dashes are indented below their keys."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -66,12 +67,12 @@ def _note(found: list[int], distance: int, least: int) -> None:
 
 
 def column(text: str, index: int) -> int:
-    """Return the column of a place."""
+    """Return the column of an index, counted from 0."""
     return index - (text.rfind("\n", 0, index) + 1)
 
 
 def dash_before(text: str, index: int) -> int:
-    """Find the dash of a list's item; comments and anchors may stand between."""
+    """Return the index of a list item's dash; comments and anchors may come between."""
     at = text.rfind("-", 0, index)
     while at > 0 and not _is_dash(text, at, index):
         at = text.rfind("-", 0, at)
@@ -79,14 +80,17 @@ def dash_before(text: str, index: int) -> int:
 
 
 def _is_dash(text: str, at: int, index: int) -> bool:
-    """Return whether a dash opens the item: only blanks before it (or other openings), only blanks and comments after."""
+    """Return whether a dash opens the item.
+
+    Only blanks or further dashes may precede it on its line, and only blanks, comments, tags and anchors may follow it.
+    """
     line = text[text.rfind("\n", 0, at) + 1 : at]
     after = re.sub(r"#[^\n]*|[&!]\S+", "", text[at + 1 : index])
     return not line.strip("- \t") and not after.strip() and text[at + 1 : at + 2] in {" ", "\n", "\r", "\t"}
 
 
 def block(value: Any, manner: Manner, indent: int, dash: int | None = None) -> str:
-    """Write a value over several lines, each `indent` columns in, the first one not."""
+    """Return a value in block style; every line but the first is indented by `indent` columns."""
     lines = _emitted(value, manner, dash).splitlines()
     pad = " " * indent
     return manner.newline.join([lines[0], *(f"{pad}{line}" if line else "" for line in lines[1:])])
@@ -97,7 +101,7 @@ def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter  # noqa: PLC0415
 
     class Representer(RoundTripRepresenter):  # type: ignore[misc]
-        """Writes what readers don't agree on as it stood."""
+        """Writes `Verbatim` scalars exactly as they were, since readers of YAML disagree on them."""
 
     Representer.add_representer(Verbatim, lambda self, text: self.represent_scalar("tag:yaml.org,2002:str", text))
     yaml = YAML(pure=True)
@@ -111,11 +115,13 @@ def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
     return made.removesuffix("\n...")
 
 
-_LINES = re.compile(r"([!-~][ -~]*[!-~]\n|[!-~]\n)([ -~]*[!-~]\n)*")  # what a block of text keeps without tricks
+_LINES = re.compile(
+    r"([!-~][ -~]*[!-~]\n|[!-~]\n)([ -~]*[!-~]\n)*"
+)  # text that a literal block (|) keeps without indicators or escapes
 
 
 def _prepared(value: Any) -> Any:
-    """Quote what some readers take for something else."""
+    """Quote texts that some readers of YAML would take for another type."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString  # noqa: PLC0415
 
     if isinstance(value, dict):
@@ -132,7 +138,7 @@ def _prepared(value: Any) -> Any:
 
 
 def flow(value: Any, manner: Manner, indent: int, *, is_wide: bool) -> str:
-    """Write a value in braces: over several lines for `is_wide` JSON, else on one."""
+    """Return a value in flow style (braces): on several lines if it is JSON and `is_wide`, otherwise on one."""
     if manner.is_json and is_wide and manner.step:
         lines = json.dumps(value, indent=manner.step, ensure_ascii=False).splitlines()
         return manner.newline.join([lines[0], *(" " * indent + line for line in lines[1:])])
@@ -150,7 +156,7 @@ _FLOW_SAFE = re.compile(r"[A-Za-z_/][-A-Za-z0-9_./]*")
 
 
 def _plain(value: Any) -> str:
-    """Write a scalar inside braces."""
+    """Return a scalar as flow style writes it."""
     if isinstance(value, Verbatim):
         return value
     if isinstance(value, str) and _FLOW_SAFE.fullmatch(value) and not is_ambiguous(value):
@@ -159,7 +165,7 @@ def _plain(value: Any) -> str:
 
 
 def scalar(value: Any, manner: Manner, style: str | None) -> str:
-    """Write a scalar in the place of one that was written in `style`."""
+    """Return a scalar for the place of an old one that was written in `style`."""
     if manner.is_json or style == '"':
         return json.dumps(value, ensure_ascii=False)
     if style == "'" and isinstance(value, str):

@@ -1,8 +1,8 @@
-"""A text changed to hold another value, and nothing else of it touched: comments, quotes, order, blank lines stay.
+"""A document changed to hold another value while the rest of its text stays: comments, quotes, order, blank lines.
 
-In: a document as written, and its value after changes, made from `value_of` so that what came from where is known.
-Out: edits, each a piece of the text and what stands there instead. What an alias or a merge key brings is written out
-only where its place is to differ from what it stands for. Comments on what is taken out stay, on lines of their own.
+In: a document as written, and its changed value, which must derive from `value_of` so that the origin of each part is
+known. Out: edits, each a piece of the text and its replacement. The content of an alias or a merge key is written out
+only where it is to differ from what the alias or key refers to. Comments on removed parts stay, on lines of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GONE = object()
 
 
 class Rewriter:
-    """Gives the edits for one document."""
+    """Computes the edits for one document."""
 
     def __init__(self, text: str, origins: Origins, manner: Manner) -> None:
         self._text = text
@@ -46,7 +46,7 @@ class Rewriter:
         self._visit(root, new, is_flow=False)
         return self._edits
 
-    # What anchored nodes will hold: what stands for them elsewhere follows or is written out.
+    # Anchored nodes: what each will hold. An alias follows it, or is written out if it is to hold something else.
 
     def _note(self, node: YamlNode, new: Any) -> None:
         if node.anchor:
@@ -61,7 +61,7 @@ class Rewriter:
                     self._note(item, value)
 
     def _aligned(self, node: Sequence, new: list[Any]) -> Iterator[tuple[YamlNode | None, Any]]:
-        """Pair old items with new ones, in the new order; what is gone comes with `_GONE`, what is new with None."""
+        """Pair old items with new values, in the new order: a removed item with `_GONE`, None with a new value."""
         sources = [self._source(node, one, new, position) for position, one in enumerate(new)]
         kept = {id(source) for source in sources if source is not None}
         waiting = list(node.items)
@@ -127,7 +127,7 @@ class Rewriter:
             self._block_pairs(node, gone, added, new)
 
     def _brought(self, node: Mapping) -> dict[str, Any]:
-        """Return what the merge key will bring."""
+        """Return what the merge key of a mapping will contribute after the changes."""
         made: dict[str, Any] = {}
         for source in reversed(merge_sources(node)):
             target = source.target if isinstance(source, Alias) else source
@@ -157,13 +157,13 @@ class Rewriter:
             self._insert_pairs(anchor, values, indent, is_first=before is None and anchor not in gone)
 
     def _is_plain(self, gone: list[Any], added: list[Any]) -> bool:
-        """Return whether all that is gone has something in its place."""
+        """Return whether every removed pair is a scalar with a new scalar to take its place."""
         values = [value for _, rows in added for value in rows.values()]
         is_plain = all(isinstance(value, Scalar) for _, value in gone)
         return is_plain and len(values) == len(gone) and not any(isinstance(value, dict | list) for value in values)
 
     def _rename(self, pairs: Any, gone: list[Any], added: list[Any]) -> list[YamlNode]:
-        """Write a scalar that comes in the place of another over it, so that its comment stays beside it."""
+        """Write new scalars over the removed pairs that they replace, so that the comments stay beside them."""
         renamed: list[YamlNode] = []
         keys = [key_of(key) for key, _ in pairs]
         for before, values in added:
@@ -195,11 +195,11 @@ class Rewriter:
         self._add(at, at, f"{lead}{' ' * indent}{written}{'' if lead else line_break}")
 
     def _shares_line(self, key: YamlNode) -> bool:
-        """Return whether something stands before a key on its line: the dash of an item."""
+        """Return whether something precedes a key on its line, such as the dash of an item."""
         return bool(self._text[self._text.rfind("\n", 0, key.start) + 1 : key.start].strip())
 
     def _take_lines(self, start: int, end: int) -> None:
-        """Take whole lines out; their comments stay."""
+        """Remove whole lines, but keep their comments."""
         first = self._text.rfind("\n", 0, start) + 1
         last = line_end(self._text, end)
         pad = self._text[first:start]
@@ -208,14 +208,14 @@ class Rewriter:
         )
 
     def _lift(self, pairs: Any, kept: Any) -> None:
-        """Take out the first pair of an item; the next one goes up to the dash."""
+        """Remove the first pair of a list item, and move the next pair up to the dash."""
         start, following = pairs[0][0].start, kept[0][0].start
         pad = " " * column(self._text, start)
         kept_notes = "".join(f"{one}{self._manner.newline}{pad}" for one in comments_in(self._text, start, following))
         self._add(start, following, kept_notes)
 
     def _restart(self, node: Mapping, new: dict[str, Any], indent: int) -> None:
-        """Write a mapping anew of which nothing, or little, stays."""
+        """Rewrite a whole mapping of which nothing or little stays."""
         notes = "".join(
             f"{one}{self._manner.newline}{' ' * indent}" for one in comments_in(self._text, node.start, node.end)
         )
@@ -250,7 +250,9 @@ class Rewriter:
 
     def _take_item(self, item: YamlNode) -> None:
         at = dash_before(self._text, item.start)
-        if self._text[self._text.rfind("\n", 0, at) + 1 : at].strip():  # the first item of an item
+        if self._text[
+            self._text.rfind("\n", 0, at) + 1 : at
+        ].strip():  # a nested list whose first item shares the line of the outer dash
             self._add(item.start, item.end, "null")
         else:
             self._take_lines(at, item.end)
@@ -303,7 +305,7 @@ class Rewriter:
         self._flow_edits(node, spans, kept, inserted, is_wide=is_wide)
 
     def _flow_place(self, node: YamlNode, spans: list[tuple[int, int]]) -> tuple[int, bool]:
-        """Return the column that the entries of braces stand in, and whether each has its own line."""
+        """Return the column of the entries in braces, and whether each entry has a line of its own."""
         if spans and "\n" in self._text[node.start : spans[0][0]]:
             return column(self._text, spans[0][0]), True
         return 0, False
@@ -338,7 +340,7 @@ class Rewriter:
                 self._add(spans[at][1], spans[at][1], "".join(comma + row for row in rows))
 
     def _take_flow(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Take entries out of braces, each run with one comma."""
+        """Remove entries from braces, each run of them together with one comma."""
         index = 0
         while index < len(spans):
             if kept[index]:
@@ -357,7 +359,7 @@ class Rewriter:
             self._add(start, end, notes)
 
     def _replace(self, node: YamlNode, new: Any, *, is_flow: bool) -> None:
-        """Write another value into a place."""
+        """Replace the value at a place by another."""
         is_block = isinstance(node, Mapping | Sequence) and not node.is_flow
         is_nested = isinstance(new, dict | list) and bool(new) and not is_flow and not self._manner.is_json
         line = self._text.rfind("\n", 0, node.start) + 1
@@ -376,7 +378,7 @@ class Rewriter:
             self._add(node.start, node.end, blank + self._inline(node, new))
 
     def _replace_block(self, node: YamlNode, new: Any, *, is_nested: bool) -> None:
-        """Write another value where a block begins; the block's comments stay above it."""
+        """Replace a block by another value; the comments of the block stay above it."""
         indent = column(self._text, node.start)
         pad = self._manner.newline + " " * indent
         notes = "".join(f"{one}{pad}" for one in comments_in(self._text, node.start, node.end))

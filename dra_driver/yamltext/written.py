@@ -1,8 +1,8 @@
 """YAML as it is written: every value with its place in the text, aliases and merge keys left unresolved.
 
-In: a text. Out: one tree for each document. `value_of` gives the plain value that Kubernetes would read, aliases and
-merge keys resolved, and notes for each mapping and list of it which node it came from. It never changes a text; JSON is
-YAML here. What YAML 1.1 and 1.2 read differently (`on`, `0777`) stays the text that it is.
+In: a text. Out: one tree for each document. `value_of` returns the plain value that Kubernetes would read, with aliases
+and merge keys resolved, and records for each mapping and list in it the node that it came from. It never changes a
+text. JSON counts as YAML. Scalars that YAML 1.1 and 1.2 read differently (`on`, `0777`) stay the text that they are.
 
 Source: YAML 1.2, chapter 7; merge keys: yaml.org/type/merge.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from dra_driver.model.errors import InputError
 
 NESTING_MAX = 200  # levels
-VALUES_MAX = 500_000  # values of one document after its aliases are resolved
+VALUES_MAX = 500_000  # values in one document after its aliases are resolved
 MERGE = "<<"
 
 _INT = re.compile(r"0|-?[1-9][0-9]*")
@@ -26,14 +26,14 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
 class Verbatim(str):
-    """A plain scalar that is no plain text for every reader: written again exactly as it stands."""
+    """A plain scalar that some reader would not take for a text; it is written again exactly as it was."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class YamlNode:
-    """A value in the text: `text[start:end]`. `anchor` is its name for aliases."""
+    """A value in the text, `text[start:end]`. Aliases refer to it as `anchor`."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ class YamlNode:
 
 @dataclass(slots=True, eq=False)
 class Scalar(YamlNode):
-    """A text, number, bool or null. `style` is None for a plain one."""
+    """A text, number, bool or null. `style` is its quote or block indicator; None for a plain scalar."""
 
     text: str = ""
     style: str | None = None
@@ -50,14 +50,14 @@ class Scalar(YamlNode):
 
 @dataclass(slots=True, eq=False)
 class Alias(YamlNode):
-    """A name that stands for another node."""
+    """A reference to an anchored node."""
 
     target: YamlNode = field(default_factory=lambda: YamlNode(0, 0))
 
 
 @dataclass(slots=True, eq=False)
 class Sequence(YamlNode):
-    """A list; `is_flow` for one in brackets, whose bracket opens before `inner`."""
+    """A list. With `is_flow` it is written in brackets, and its content begins at `inner`."""
 
     is_flow: bool = False
     inner: int = 0
@@ -66,20 +66,20 @@ class Sequence(YamlNode):
 
 @dataclass(slots=True, eq=False)
 class Mapping(YamlNode):
-    """A mapping; `is_flow` for one in braces, whose brace opens before `inner`."""
+    """A mapping. With `is_flow` it is written in braces, and its content begins at `inner`."""
 
     is_flow: bool = False
     inner: int = 0
     pairs: list[tuple[YamlNode, YamlNode]] = field(default_factory=list)
 
     def own(self) -> dict[str, tuple[YamlNode, YamlNode]]:
-        """Return the pairs by key, the merge key left out."""
+        """Return the pairs by key, without the merge key."""
         return {key_of(key): (key, value) for key, value in self.pairs if not is_merge(key)}
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """One document: its root, and where its text begins and ends in the whole."""
+    """One document: its root, and where it begins and ends in the text."""
 
     root: YamlNode
     start: int
@@ -87,7 +87,10 @@ class DocumentText:
 
 
 def documents_of(text: str, origin: str) -> list[DocumentText]:
-    """Return the documents that are not empty. Raises: InputError("input.not-yaml")."""
+    """Return the documents of a text that are not empty; `origin` names the text in errors.
+
+    Raises: InputError("input.not-yaml"), also for text nested too deeply and for a key that occurs twice in a mapping.
+    """
     from ruamel.yaml import YAML  # noqa: PLC0415  (only who migrates pays for it)
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
@@ -101,7 +104,7 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
 
 
 class _NodeBuilder:
-    """Builds nodes from a parser's events."""
+    """Builds nodes from the events of a parser."""
 
     def __init__(self, events: Iterator[Any], origin: str) -> None:
         self._events = events
@@ -162,7 +165,7 @@ class _NodeBuilder:
             if isinstance(key, Scalar):
                 if key.text in seen and not is_merge(key):
                     where = f"{self._origin}:{inner.start_mark.line + 1}"
-                    raise InputError("not-yaml", f"{where}: key {key.text!r} stands twice in one mapping")
+                    raise InputError("not-yaml", f"{where}: key {key.text!r} occurs twice in one mapping")
                 seen.add(key.text)
             made.pairs.append((key, self._node(next(self._events), level + 1)))
         return made
@@ -174,12 +177,12 @@ def is_merge(key: YamlNode) -> bool:
 
 
 def key_of(key: YamlNode) -> str:
-    """Return a key's text."""
+    """Return the text of a key."""
     return key.text if isinstance(key, Scalar) else "?"
 
 
 def scalar_value(node: YamlNode) -> Any:
-    """Return a scalar's value; the text of one that readers don't agree on."""
+    """Return the value of a scalar; its text (`Verbatim`) if readers of YAML disagree on the value."""
     if not isinstance(node, Scalar):
         return Verbatim("?")
     if node.style is not None:
@@ -200,31 +203,37 @@ _AMBIGUOUS = re.compile(
 
 
 def is_ambiguous(text: str) -> bool:
-    """Return whether some reader of YAML takes a plain scalar for something else than a text."""
+    """Return whether some reader of YAML would not take this plain scalar for a text."""
     return _AMBIGUOUS.fullmatch(text) is not None
 
 
 @dataclass(slots=True)
 class Origins:
-    """Which node each mapping and list of a value came from, by identity; and how many values were made."""
+    """The node from which each mapping and list of a value came, by identity, and the number of values made so far."""
 
     nodes: dict[int, YamlNode] = field(default_factory=dict)
     count: int = 0
-    kept: list[Any] = field(default_factory=list)  # what is noted must not be freed: its id would be used again
+    kept: list[Any] = field(
+        default_factory=list
+    )  # keeps the recorded values alive, since a freed one's id would be reused
 
 
 def value_of(node: YamlNode, origins: Origins | None = None) -> Any:
-    """Return the plain value of a node, a new one for each alias. Raises: InputError("input.not-yaml")."""
+    """Return the plain value of a node, with a new copy for each alias.
+
+    `origins`, if given, gains the origin of each mapping and list. Raises: InputError("input.not-yaml") if the aliases
+    are circular or make more than `VALUES_MAX` values.
+    """
     return _value(node, node, origins if origins is not None else Origins(), ())
 
 
 def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int, ...]) -> Any:
     origins.count += 1
     if origins.count > VALUES_MAX:
-        raise InputError("not-yaml", "aliases make more values than any manifest has")
+        raise InputError("not-yaml", f"a document holds more than {VALUES_MAX} values once its aliases are resolved")
     if isinstance(node, Alias):
         if id(node.target) in within:
-            raise InputError("not-yaml", "an alias stands inside what it stands for")
+            raise InputError("not-yaml", "an alias refers to a node that contains it")
         return _value(node.target, place if place is not node else node, origins, within)
     within = (*within, id(node)) if node.anchor else within
     made: Any
@@ -243,7 +252,7 @@ def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int,
 
 
 def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[str, Any]:
-    """Return what the merge key brings; the earlier source wins."""
+    """Return what the merge key contributes; an earlier source wins."""
     made: dict[str, Any] = {}
     for source in reversed(merge_sources(node)):
         found = _value(source, source, origins, within)
@@ -252,7 +261,7 @@ def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[st
 
 
 def merge_sources(node: Mapping) -> list[YamlNode]:
-    """Return the nodes that the merge key names."""
+    """Return the nodes to which the merge key refers."""
     found: list[YamlNode] = []
     for key, value in node.pairs:
         if is_merge(key):

@@ -1,7 +1,7 @@
 """The oracle by hand: `python -m lane.oracle record|search`.
 
 `record` asks Kubernetes' own packages again and writes the recordings; `search` compares our verdicts with theirs on
-new random cases, and prints what differs.
+new random cases, and prints the differences.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _search_selectors(seed: int, count: int) -> int:
 
 
 def _search_worlds(seed: int, count: int) -> int:
-    """Print each outcome of ours that the allocator was not seen to have; return 1 if there is one."""
+    """Print each of our outcomes that the allocator was never seen to have; return 1 if there is one."""
     worlds = [random_world(seed * 1_000_000 + number) for number in range(count)]
     found: Counter[str] = Counter()
     for version in VERSIONS:

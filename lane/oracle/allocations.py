@@ -1,6 +1,6 @@
-"""What is asked about allocation, and what Kubernetes' own allocators answer.
+"""The questions about allocation, and what Kubernetes' own allocators answer.
 
-In: worlds. Out: the outcomes of each minor version, several where the order of a Go map decides.
+In: worlds. Out: the outcomes in each minor version; several where the order of a Go map decides.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lane.oracle.worlds import random_world
 from lane.oracle.written_worlds import written_worlds
 
 SEED, COUNT = 7_000_000, 400
-SECONDS, RUNS = 2.0, 60  # two pools change places in one of eight runs
+SECONDS, RUNS = 2.0, 60  # one run in eight swaps two pools
 
 Outcomes = dict[str, list[Outcome]]
 
 
 def is_judged(world: dict[str, Any], kubernetes: str) -> bool:
-    """Whether an answer is asked for.
+    """Return whether a world is put to a version of the allocator.
 
     The scheduler of 1.34 crashes with consumable capacity on, and without it has no distinctAttribute.
     """
@@ -35,7 +35,7 @@ def _constraints(claim: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def outcomes_of(worlds: Sequence[dict[str, Any]], kubernetes: str) -> list[Outcomes]:
-    """Return what was seen of each world; nothing where the allocator was too slow or crashed."""
+    """Return the outcomes seen of each world; none where the allocator was too slow or crashed."""
     answers = ask(kubernetes, "allocation", {"seconds": SECONDS, "runs": RUNS}, list(worlds))
     found = []
     for world, answer in zip(worlds, answers, strict=True):
@@ -54,7 +54,7 @@ def record() -> None:
 
 
 def changed() -> list[str]:
-    """Return the worlds of which the oracle now answers what was never recorded."""
+    """Return the worlds for which the oracle now gives an answer that was never recorded."""
     found = []
     for version in VERSIONS:
         recorded = list(recordings.read(recordings.ALLOCATIONS, version))

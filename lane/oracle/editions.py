@@ -1,6 +1,6 @@
-"""The Kubernetes editions whose verdicts are recorded: a minor version, and what is switched on.
+"""The Kubernetes editions whose verdicts are recorded: a minor version, and which features are on.
 
-In: nothing. Out: editions, and how each is told to the oracle and to our own code.
+In: nothing. Out: editions, each in the form for the oracle and in the form for our own code.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _KNOWN_SINCE = {"DRAListTypeAttributes": ("1.36", "1.37")}
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """How selectors are read: by the scheduler ("stored"), or by the API server in a new object ("new")."""
+    """One edition, and who reads the selectors: the scheduler ("stored"), or the API server in a new object ("new")."""
 
     kubernetes: str
-    shares: bool  # DRAConsumableCapacity
-    lists: bool = False  # DRAListTypeAttributes
+    shares: bool  # the gate DRAConsumableCapacity
+    lists: bool = False  # the gate DRAListTypeAttributes
     environment: str = "stored"
 
     def __str__(self) -> str:
@@ -31,9 +31,9 @@ class Edition:
         return {"DRAConsumableCapacity": self.shares} | ({"DRAListTypeAttributes": True} if self.lists else {})
 
     def header(self) -> dict[str, Any]:
-        """Return the first line for the oracle."""
+        """Return the first line of the oracle's input."""
         switches = {"EnableConsumableCapacity": self.shares, "EnableListTypeAttributes": self.lists}
-        # Without the gate the scheduler never says that a device can be shared.
+        # Without the gate the scheduler never presents a device as shareable.
         hidden = () if self.shares else ("allowMultipleAllocations",)
         devices = [{key: one[key] for key in one if key not in hidden} for one in DEVICES]
         if self.environment == "new":

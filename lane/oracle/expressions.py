@@ -1,7 +1,7 @@
-"""Random selectors: well-typed for the most part, over every function that Kubernetes declares.
+"""Random selectors: mostly well-typed, over every function that Kubernetes declares.
 
 In: a source of randomness. Out: expressions. The calls are drawn from the same table of overloads that the checker
-reads, so that a new function is tried as soon as it is declared.
+reads, so a new function is tried as soon as it is declared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SKIPPED = re.compile(r"@(?!in$)|authoriz|format\.\w+$")
 ATTRIBUTES = ("bool", "int", "string", "version", "model", "neg", "empty", "missing", "ip", "ints", "strings", "bools")
 GROUND = tuple(map(parse_type, ("bool", "int", "string", "list(int)", "kubernetes.Quantity", "double")))
 
-# Terms of each type; `%d`-like places are filled by `_Maker.leaf`.
+# Terms of each type; `_Maker.leaf` fills in the places like `%d`.
 TERMS: dict[str, tuple[str, ...]] = {
     "bool": ("true", "false", "device.allowMultipleAllocations", f"has({DOMAIN}.int)", '"string" in ' + DOMAIN),
     "int": ("0", "1", "2", "7", "-3", "9223372036854775807", "-9223372036854775808", "0x1F", "size(device.driver)"),
@@ -50,7 +50,7 @@ TERMS: dict[str, tuple[str, ...]] = {
 
 
 def random_expressions(seed: int, count: int) -> list[str]:
-    """Return that many different expressions; equal seeds give equal ones."""
+    """Return the given number of different expressions; equal seeds give equal ones."""
     maker = _Maker(Random(seed))
     found: dict[str, None] = {}
     while len(found) < count:
@@ -72,16 +72,16 @@ class _Maker:
         return self.mutate(text) if self.random.random() < 0.12 else text
 
     def mutate(self, text: str) -> str:
-        """Return the text with one token gone, doubled or exchanged: mostly a fault of type or grammar."""
+        """Return the text with one token removed, doubled or replaced, which is mostly an error of type or grammar."""
         tokens = re.findall(r'"[^"]*"|\w+|\s+|.', text)
         place = self.random.randrange(len(tokens))
         other = self.random.choice(["1", '"x"', "device", "null", "int", "x", "?", ".", "(", tokens[place] * 2, ""])
         return "".join([*tokens[:place], other, *tokens[place + 1 :]])
 
     def make(self, wanted: Type, depth: int) -> str:
-        """Return an expression of the type, or of `dyn`, of about the depth."""
+        """Return an expression of the type, or of `dyn`, of about the given depth."""
         if self.random.random() < 0.05:
-            wanted = self.random.choice(GROUND)  # a fault of type, mostly
+            wanted = self.random.choice(GROUND)  # mostly an error of type
         if depth <= 0 or self.random.random() < 0.12:
             return self.leaf(wanted)
         kind = self.random.random()
@@ -145,7 +145,7 @@ class _Maker:
         for variable in overload.variables:
             bound.setdefault(variable, self.random.choice(GROUND))
         if name == "lists.range":
-            return f"lists.range({self.random.choice(['0', '3', '-1', '60'])})"  # a long one exhausts the memory
+            return f"lists.range({self.random.choice(['0', '3', '-1', '60'])})"  # a long list would exhaust the memory
         args = [self.make(_fill(param, bound), depth - 1) for param in overload.params]
         return _render(name, overload, args)
 

@@ -1,6 +1,6 @@
-"""Our verdicts in the oracle's own form, and what of it is compared.
+"""Our verdicts in the oracle's form, and which part of them is compared.
 
-In: an expression and an edition, or a world. Out: verdicts that `==` decides on.
+In: an expression and an edition, or a world. Out: verdicts that can be compared with `==`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _told_device(told: Verdict) -> bool | str:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line; of a fault of grammar only the position, since the words are the parser generator's.
+    """Return the first line of an error; of a syntax error only the position, as the words are the parser generator's.
 
-    Which of several lists of a device is complained about is up to the order of a Go map.
+    Which of a device's several lists is named in the error depends on the order of a Go map.
     """
     line = _LIST.sub("attribute: ", (text.splitlines() or [""])[0])
     found = _SYNTAX.match(line)

@@ -1,4 +1,4 @@
-"""Our outcomes of a world in the oracle's own form, and when they are the same.
+"""Our outcomes of a world in the oracle's form, and when two outcomes are the same.
 
 In: a world and a version, or the oracle's answers. Out: outcomes by node: the results, or why there are none.
 """
@@ -29,7 +29,7 @@ _CATEGORIES = (
 
 
 def told_outcomes(answer: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
-    """Return what was seen of each node, in the form that is recorded and compared."""
+    """Return what the oracle reported of each node, in the form that is recorded and compared."""
     return {node: [_told(one) for one in seen] for node, seen in answer.items()}
 
 
@@ -44,7 +44,7 @@ def _told(one: Outcome) -> Outcome:
 
 
 def category(text: str) -> str:
-    """Return which kind of error a text of the allocator tells of."""
+    """Return the category of an error text of the allocator."""
     return next((name for name, words in _CATEGORIES if re.search(words, text)), f"? {text}")
 
 

@@ -1,4 +1,4 @@
-"""The oracle as a program: built once for each minor version, asked over pipes.
+"""The oracle as a program: built once for each minor version, and asked over pipes.
 
 In: lines. Out: the answers of Kubernetes' own packages, of the version that the module files pin.
 """
@@ -58,7 +58,7 @@ def _fingerprint(version: str) -> str:
 
 
 def ask(version: str, command: str, header: Any, lines: list[Any]) -> Iterator[Any]:
-    """Yield the answer to each line, in order; `{"crash": reason}` for a line that Kubernetes' own code dies of.
+    """Yield the answer to each line, in order; `{"crash": reason}` for a line on which Kubernetes' own code crashes.
 
     Raises:
         OracleFailed: It answers nothing at all.
@@ -85,5 +85,5 @@ def ask(version: str, command: str, header: Any, lines: list[Any]) -> Iterator[A
 
 
 def _bound() -> None:
-    """Let an expression that asks for endless memory end the oracle, not the machine."""
+    """Limit the oracle's memory, so that an expression which needs too much ends the oracle and not the machine."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))

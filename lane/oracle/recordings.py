@@ -1,8 +1,8 @@
 """The recorded verdicts: written by the lane, read by `make test`.
 
-In: verdicts of every edition. Out: a compressed file of JSON lines. The first says which versions of Kubernetes'
-packages answered; then comes one line for each case: the case, and its verdict in each edition, or "=" where it is
-that of the edition before.
+In: verdicts of every edition. Out: a compressed file of JSON lines. The first line has the versions of Kubernetes'
+packages that answered; then comes one line for each case: the case, and its verdict in each edition, or "=" where the
+verdict is that of the edition before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is asked about selectors, and what Kubernetes' own compiler answers.
+"""The questions about selectors, and what Kubernetes' own compiler answers.
 
-In: expressions. Out: verdicts of each edition; only those that come out twice the same, since some faults depend on the
-order of a Go map.
+In: expressions. Out: verdicts of each edition; only those that are the same when asked twice, since some errors depend
+on the order of a Go map.
 """
 
 from __future__ import annotations

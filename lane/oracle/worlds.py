@@ -1,7 +1,7 @@
-"""Random worlds for the allocator alone: slices, classes, what is held, the claims of one pod, and switches.
+"""Random worlds for the allocator alone: slices, classes, devices in use, the claims of one pod, and feature gates.
 
-In: a seed. Out: a world as the oracle and our allocator read it. Unlike `random_world.py`, whose worlds an API server
-has to accept, these also hold what only an older or a careless server would have let in.
+In: a seed. Out: a world as the oracle and our allocator read it. Unlike those of `random_world.py`, which an API server
+has to accept, these worlds also contain what only an older or a careless server would have accepted.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class _Maker:
         self.features = {name: random.random() < 0.6 for name in SWITCHES}
         self.features["ListTypeAttributes"] = random.random() < 0.25
         self.features["CompatibilityGroups"] = False
-        # Everything on at once is common; so are the defaults of a version, with nothing alpha.
+        # Often everything is on at once; the defaults of a version, with nothing alpha, are common too.
         if random.random() < 0.3:
             self.features |= dict.fromkeys(SWITCHES[:6], True)
-        # The allocator of 1.34 knows two switches of its own for what became one.
+        # The allocator of 1.34 has two switches of its own, which later became one.
         self.features |= dict.fromkeys(("DeviceBinding", "DeviceStatus"), self.features["DeviceBindingAndStatus"])
         self.slices: list[Wire] = []
         self.devices: list[tuple[str, str, Wire]] = []

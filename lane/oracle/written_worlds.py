@@ -1,6 +1,6 @@
-"""Worlds written by hand: one for each rule of the allocator that random worlds meet too rarely.
+"""Worlds written by hand: one for each rule of the allocator that random worlds reach too rarely.
 
-In: nothing. Out: worlds by what they are about.
+In: nothing. Out: worlds, by the rule that they are about.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def written_worlds() -> dict[str, Wire]:
 
 
 def world(*devices: Wire, claims: list[Wire], off: tuple[str, ...] = (), **more: Any) -> Wire:
-    """Return a world of one node and one slice, with all switches on that are not alpha, but for those named."""
+    """Return a world of one node and one slice, with all gates on that are not alpha, except those given."""
     alpha = ("ListTypeAttributes", "CompatibilityGroups")
     features = {name: name not in (*alpha, *off) for name in SWITCHES} | more.pop("features", {})
     features |= dict.fromkeys(("DeviceBinding", "DeviceStatus"), features["DeviceBindingAndStatus"])
@@ -62,7 +62,7 @@ def _asks(amount: str) -> Wire:
 
 
 def _ranges() -> dict[str, Wire]:
-    """Return requests in ranges of whole units and of thousandths."""
+    """Return worlds with requests in ranges of whole units and of thousandths."""
     policies: dict[str, Wire] = {
         "fractional": {"default": "200m", "validRange": {"min": "200m", "max": "3", "step": "100m"}},
         "fine": {"default": "1", "validRange": {"min": "1", "max": "3", "step": "500u"}},
@@ -88,7 +88,7 @@ def _ranges() -> dict[str, Wire]:
 
 
 def _held() -> dict[str, Wire]:
-    """Return devices of which something is held."""
+    """Return worlds with devices of which a part is in use."""
     found = {}
     for name, more in {
         "share without consumedCapacity": {"shareID": "held-1"},
@@ -122,7 +122,7 @@ def _held() -> dict[str, Wire]:
 
 
 def _apart(one: Wire, part: Wire) -> list[Wire]:
-    """Return a slice with the counters in another slice of its pool."""
+    """Return worlds with the counters in another slice of the pool."""
     pool = one["spec"]["pool"] | {"resourceSliceCount": 2}
     rest = {key: value for key, value in one["spec"].items() if key != "devices"} | {"pool": pool}
     return [
@@ -132,7 +132,7 @@ def _apart(one: Wire, part: Wire) -> list[Wire]:
 
 
 def _gates() -> dict[str, Wire]:
-    """Return pairs of gates, and what they do to selectors and pools."""
+    """Return worlds with pairs of gates, for their effect on selectors and pools."""
     found = {}
     shown = ("device.allowMultipleAllocations",)
     for off in (
@@ -175,7 +175,7 @@ def _gates() -> dict[str, Wire]:
 
 
 def _lists() -> dict[str, Wire]:
-    """Return constraints on attributes that hold lists, or kinds that differ."""
+    """Return worlds with constraints on attributes that are lists, or whose kinds differ."""
     values: dict[str, list[Wire]] = {
         "chain": [{"strings": ["a", "b"]}, {"strings": ["b", "c"]}, {"strings": ["c", "a"]}],
         "common": [{"strings": ["a", "b"]}, {"string": "b"}, {"strings": ["b", "c"]}],
@@ -201,7 +201,7 @@ def _lists() -> dict[str, Wire]:
 
 
 def _limits() -> dict[str, Wire]:
-    """Return claims around the limit of 32 results."""
+    """Return worlds with claims around the limit of 32 results."""
     devices = [_device(f"gpu-{index}", shared=False) for index in range(40)]
     unknown = {"deviceClassName": "nowhere"}
     wishes: dict[str, list[Wire]] = {
@@ -221,7 +221,7 @@ def _limits() -> dict[str, Wire]:
 
 
 def _searches() -> dict[str, Wire]:
-    """Return searches that end without a result only after a while."""
+    """Return worlds in which the search ends without a result only after a while."""
     found = {}
     for gpus, parts, wanted in ((3, 4, 4), (4, 3, 5), (4, 7, 5), (5, 3, 6)):
         sets = [{"name": f"gpu-{gpu}", "counters": {"memory": {"value": "80Gi"}}} for gpu in range(gpus)]

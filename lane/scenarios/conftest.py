@@ -1,7 +1,7 @@
-"""One cluster for all scenarios of a run, one agent and one namespace for each, and a line for each with its time.
+"""One cluster for all scenarios of a run; for each scenario an agent, a namespace, and a line with its time.
 
-What is asked for by environment: `K8S` the version, `GATES=default` for a Kubernetes as it comes.
-After each scenario nothing of it may be left on the node; that is checked here, not in each of them.
+Environment variables choose the cluster: `K8S` is the version, `GATES=default` leaves Kubernetes' gates as they are.
+After each scenario nothing of it may be left on the node; that is checked here and not in each scenario.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lane.sandbox import until
 from lane.stage import Stage
 
 SOAK = bool(os.environ.get("SOAK"))
-# A kubelet that met a race of its own tries again after a minute or more: the core lane does not wait that long.
+# A kubelet that hit a race of its own retries only after a minute or more: the core lane does not wait that long.
 RESYNC = "1m0s" if SOAK else "4s"
 DEPLOYED = (
     "deploy/manifests/rbac.yaml",
@@ -52,7 +52,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def _enforced(cluster: Cluster) -> bool:
-    """Tell whether the policy refuses already: the API server takes it up a moment after it was created."""
+    """Return whether the policy is in force, which happens a moment after it was created."""
     api = cluster.api.as_user(cluster.node_token("node-1", ACCOUNT, NAMESPACE))
     pool = {"name": "nobody", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "nobody", "nodeName": "nobody", "pool": pool, "devices": []}
@@ -73,7 +73,7 @@ def node(cluster: Cluster) -> Node:
 
 @pytest.fixture
 def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
-    """Start agents; whatever they leave after their claims are gone fails the scenario."""
+    """A function that starts agents; anything that they leave after their claims are gone fails the scenario."""
     started: list[Agent] = []
 
     def start(node: Node | None = None, **options: Any) -> Agent:
@@ -104,7 +104,7 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
 # The core lane runs most scenarios on the simulated machine alone; `make soak` runs all of them on both.
 @pytest.fixture(params=KINDS if SOAK else KINDS[:1])
 def agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The agent of a machine with eight H100, two of them cut by MIG; published."""
+    """The agent of a machine with eight H100, two of them cut by MIG; its devices are published."""
     started = start_agent(**machine(request.param, tmp_path))
     started.published()
     return started
@@ -112,22 +112,22 @@ def agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp
 
 @pytest.fixture(params=KINDS)
 def either_agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The same on both machines: simulated, and the real NVIDIA vendor over a fake library."""
+    """The same agent on both machines: simulated, and the real NVIDIA vendor over a fake library."""
     started = start_agent(**machine(request.param, tmp_path))
     started.published()
     return started
 
 
-# In the core lane the long scenarios take turns: one kind with the gates on, the other with the defaults.
+# In the core lane the long scenarios run on one kind of machine with the gates on, on the other with the defaults.
 @pytest.fixture(params=KINDS if SOAK else KINDS[:1] if os.environ.get("GATES") == "default" else KINDS[1:])
 def either_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Make machines of either kind: `start_agent(**either_machine("name", cut=…))`."""
+    """A function that makes machines of either kind: `start_agent(**either_machine("name", cut=…))`."""
     return lambda name, **variant: machine(request.param, tmp_path / name, **variant)
 
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: object) -> Iterator[str]:
-    """A namespace that is gone, pods and claims included, before the agent is checked."""
+    """A namespace that is emptied, pods and claims included, before the agent is checked."""
     name = (
         re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:45].strip("-")
         + f"-{next(_numbers)}"
@@ -141,7 +141,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: obj
     for kind in ("Pod", "ResourceClaim"):
         until(f"every {kind} of the scenario gone", functools.partial(_none_left, cluster, kind, name), 90)
     until("every mount of the scenario gone", functools.partial(_no_mount_left, cluster, before), 30)
-    # Nothing waits for the namespace itself, which takes its time.
+    # Don't wait until the namespace itself is gone, which takes long.
     cluster.api.delete("Namespace", name)
 
 
@@ -159,27 +159,27 @@ def _no_mount_left(cluster: Cluster, before: dict[str, set[str]]) -> bool:
 
 @pytest.fixture
 def stage(cluster: Cluster, namespace: str) -> Stage:
-    """The scenario's namespace, looked at from the first node."""
+    """The scenario's namespace, seen from the first node."""
     return Stage(cluster, cluster.nodes[0], namespace)
 
 
-@pytest.hookimpl(trylast=True)  # when it is known what runs
+@pytest.hookimpl(trylast=True)  # last, when it is known which scenarios run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each worker (each has a cluster of its own) as much to do as the others."""
+    """Divide the work equally among the workers, each of which has its own cluster."""
     order = spread([item.nodeid for item in items], int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     places = {nodeid: place for place, nodeid in enumerate(order)}
     items.sort(key=lambda item: places[item.nodeid])
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str]:
-    """Count as usual, but print no letters: each scenario has a line of its own."""
+    """Count as usual, but print no letters, because each scenario has its own line."""
     is_call = report.when == "call"
     words = {"passed": "passed" if is_call else "", "failed": "failed" if is_call else "error"}
     return words.get(report.outcome, report.outcome), "", ""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print each scenario by name with its time, set-up and clean-up included."""
+    """Print each scenario's name with its time, including set-up and clean-up."""
     times = _TIMES.setdefault(report.nodeid, [0.0])
     times[0] += report.duration
     if report.failed:

@@ -112,7 +112,7 @@ def test_admin_access_sees_a_gpu_that_another_pod_holds(agent: Agent, stage: Sta
     watched = stage.devices(stage.check("monitor"))
     assert held in watched
     assert set(watched) == {name for name in agent.devices() if attribute(agent, name, "type") == "gpu"}
-    # The monitor's end takes nothing from the user.
+    # The end of the monitor does not affect the user.
     stage.delete_pod("monitor")
     stage.check("user")
 

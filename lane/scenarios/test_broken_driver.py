@@ -1,4 +1,4 @@
-"""A lane that cannot fail shows nothing: with a driver broken on purpose its checks turn red, and say why."""
+"""A lane that cannot fail proves nothing: with a driver that is broken on purpose, its checks fail and say why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_broken_driver_is_found_out(start_agent: Callable[..., Agent], stage: 
         use(start_agent, stage, fault)
     told = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
     assert cause in told
-    # Only a driver that works lets the pod end.
+    # The pod can only end once a working driver runs.
     start_agent()
 
 

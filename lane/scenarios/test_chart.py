@@ -27,7 +27,7 @@ POPULATION = {"whole": 5, "part": 8, "shared": 7}
 
 @pytest.fixture(scope="module")
 def chart_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster on which nothing of the driver is deployed, and that lets no privileged pod in without being told."""
+    """A cluster without the driver, which admits privileged pods only where a label allows them."""
     try:
         binaries.helm()
     except binaries.BinariesMissing as missing:
@@ -48,7 +48,7 @@ def chart(chart_cluster: Cluster) -> Chart:
 def nothing_left(chart: Chart) -> Iterator[None]:
     yield
     api = chart.cluster.api
-    # A scenario that failed leaves pods: they end while there still is an agent.
+    # A failed scenario leaves pods, which have to end while there is still an agent.
     for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
         api.call("DELETE", api.path(kind, namespace="default"))
     until("no pod left", lambda: not api.list("Pod", "default"), 90)
@@ -62,7 +62,7 @@ def stage(chart_cluster: Cluster) -> Stage:
 
 
 def nothing_is_left(chart: Chart) -> None:
-    """Show that an uninstalled driver left neither objects nor files."""
+    """Check that an uninstalled driver left neither objects nor files."""
 
     def gone() -> bool:
         assert objects_left(chart.cluster) == []
@@ -77,7 +77,7 @@ def nothing_is_left(chart: Chart) -> None:
 
 
 def use_one_gpu(stage: Stage, *names: str, request: str = "gpu.nvidia.com") -> None:
-    """Start pods that each use a device of their own."""
+    """Start pods that each use a separate device."""
     if not stage.cluster.api.find("ResourceClaimTemplate", request, "default"):
         stage.create(workload.template("default", request, workload.devices(workload.request("gpu", request))))
     for name in names:
@@ -85,16 +85,16 @@ def use_one_gpu(stage: Stage, *names: str, request: str = "gpu.nvidia.com") -> N
 
 
 def run_on(stage: Stage, *names: str) -> None:
-    """Show that pods run, and were never restarted."""
+    """Check that pods run and were never restarted."""
     for name in names:
         assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])
 
 
 def run_out_of_memory(chart: Chart) -> None:
-    """Let the kernel kill the agent for memory that another process of its container takes, and wait for the next."""
+    """Make another process in the agent's container use up its memory, and wait until the killed agent runs again."""
     (pod,) = chart.pods()
     name = pod["metadata"]["name"]
-    # Whom the kernel chooses must not depend on what a sandbox lets a process say of itself.
+    # The kernel's choice must not depend on the score that a sandbox lets a process set for itself.
     takes_all = "path.joinpath('oom_score_adj').write_text('1000')\nheld = [b'x' * 2**20 for _ in iter(int, 1)]"
     with pytest.raises(subprocess.SubprocessError):
         chart.in_agent(name, f"path = agent()\n{takes_all}")
@@ -109,10 +109,10 @@ def run_out_of_memory(chart: Chart) -> None:
 
 
 def opens_character_devices(chart: Chart, pod: str) -> None:
-    """Show that an agent's container opens device nodes, also those of its own making."""
+    """Check that an agent's container can open device nodes, including ones that it makes itself."""
     place = "/var/lib/kubelet/plugins/test"
-    # No driver has this number: whoever may open it is told so (ENXIO); the device cgroup of a container that is not
-    # privileged says EPERM.
+    # No driver has this number, so a process that may open the node gets ENXIO; the device cgroup of an unprivileged
+    # container returns EPERM.
     unknown = "os.mknod(place + '-unknown', 0o600 | stat.S_IFCHR, os.makedev(240, 200))"
     code = f"""import errno, os, stat
 place = {place!r}
@@ -151,7 +151,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
         stage.running(name)
         assert any(path.startswith("/dev/nvidia") for path in stage.seen(name).nodes)
 
-    # The next agent takes over; pods run on, new ones start, and Unprepare finds what the old agent did.
+    # The next agent takes over: pods keep running, new ones start, and Unprepare finds what the old agent did.
     slices = {item["metadata"]["uid"] for item in chart.slices(node)}
     chart.install(node, agent__podAnnotations__upgrade="second")
     (second,) = until("one agent", lambda: [p for p in [chart.pods()] if len(p) == 1], 60)[0]
@@ -161,7 +161,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     use_one_gpu(stage, "later")
     stage.running("later")
 
-    # An uninstall would leave pods that can't end.
+    # Uninstalling now would leave pods that can't end.
     with pytest.raises(subprocess.SubprocessError, match=r"claim default/user-0-gpu-.*used by pods user-0"):
         chart.uninstall()
     assert [p for p in cluster.api.list("Pod", NAMESPACE) if "uninstall-check" in p["metadata"]["name"]]
@@ -209,8 +209,8 @@ def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_
 
     wait = ("--wait", "--timeout", "120s")
     try:
-        # The namespace is new, has no level, and the cluster's default lets no agent in: the chart sets the label. The
-        # cluster also wants a quota for the agents' priority class: the chart brings one.
+        # The new namespace has no level, and the cluster's default admits no agent: the chart sets the label. The
+        # cluster also requires a quota for the agents' priority class, which the chart creates.
         install("mine", "--create-namespace", priorityClass__quota="false")
         until("the refusal", lambda: "insufficient quota to match these scopes" in refusals(), 60)
         install("mine", *wait)
@@ -220,7 +220,7 @@ def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_
         for where in ("gpus", "elsewhere"):
             with pytest.raises(subprocess.SubprocessError, match=serves):
                 install("second", "--create-namespace", "-n", where)
-        # The same once more changes nothing, but takes the Job that has done its work.
+        # Installing the same again changes nothing, except that the finished Job is removed.
         before = agents()
         install("mine", *wait)
         assert agents() == before
@@ -240,7 +240,9 @@ def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_
 def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, case: str) -> None:
     cluster = chart.cluster
     if case in CASES:
-        chosen = [value for value in CASES[case] if "serviceMonitor" not in value]  # its kind is not installed
+        chosen = [
+            value for value in CASES[case] if "serviceMonitor" not in value
+        ]  # the kind ServiceMonitor is not installed
         sets = [word for value in chosen for word in ("--set", value)]
         rendered = chart.helm("template", "dry", str(CHART), "--kube-version", f"{cluster.version}.0", *sets)
     else:
@@ -287,10 +289,10 @@ def test_no_device_is_published_while_a_device_plugin_serves_the_gpus(chart: Cha
 def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_downgrade(
     chart: Chart, stage: Stage
 ) -> None:
-    # As it stands: parts made on demand would take whole GPUs.
+    # With the partitions as they are, because parts made on demand would take whole GPUs.
     chart.install(stage.node, agent__mig__mode="static")
     chart.published(stage.node)
-    # All that the machine has: six GPUs, one of them for a claim of seven pods, and eight partitions.
+    # Everything that the machine has: six GPUs, one of them for a claim of seven pods, and eight partitions.
     whole, parts, shared = [[f"{kind}-{n}" for n in range(count)] for kind, count in POPULATION.items()]
     use_one_gpu(stage, *whole)
     use_one_gpu(stage, *parts, request="mig.nvidia.com")
@@ -305,7 +307,7 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
     for kind in (whole, parts, shared):
         stage.delete_pod(kind.pop())
 
-    # Up, and down again: the same image stands for both versions, the ledger's versions are another scenario.
+    # Upgrade and downgrade with the same image as both versions; another scenario covers the ledger's versions.
     for version in ("second", "first"):
         chart.install(stage.node, agent__mig__mode="static", agent__podAnnotations__version=version)
         until("one agent", lambda: len(chart.pods()) == 1, 60)
@@ -402,7 +404,7 @@ def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Char
     assert len([path for path in stage.seen("plain").nodes if path.removeprefix("/dev/nvidia").isdigit()]) == 1
     stage.delete_pod("plain")
 
-    # Two of a class, and not one more.
+    # Two of a class are allowed, and not one more.
     example = REPOSITORY / "examples" / "resourceclaims" / "25-resource-quota.yaml"
     (quota,) = [c for c in yaml.safe_load_all(example.read_text()) if c["kind"] == "ResourceQuota"]
     quota["metadata"]["namespace"] = "default"

@@ -1,4 +1,4 @@
-"""The doctor on a real cluster: nothing to say of a healthy one, and the right thing of one that was spoilt."""
+"""The doctor on a real cluster: it finds nothing wrong with a healthy one, and the right fault in a spoilt one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
 
-# The doctor is told which machine to look at.
+# A flag tells the doctor which machine to look at.
 pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)
-# Off in versions before 1.36, as they come.
+# Off by default in versions before 1.36.
 GATES = {"DRAPartitionableDevices", "DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource"}
 
 
 @pytest.fixture
 def examine(cluster: Cluster, node: Node, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run the doctor as a person on the node would; give its report."""
+    """Run the doctor as a person on the node would, and return its report."""
 
     def run(*arguments: str, hardware: str = "simulated:demo-h100") -> dict[str, Any]:
         command = [
@@ -51,7 +51,7 @@ def examine(cluster: Cluster, node: Node, tmp_path: Path) -> Callable[..., dict[
 
 
 def found(report: dict[str, Any]) -> set[str]:
-    """Give the ids of errors and warnings; each has to be whole."""
+    """Return the ids of errors and warnings, after checking that each finding is complete."""
     for one in report["findings"]:
         assert all(one[key] for key in ("id", "severity", "subject", "message", "how", "remedy", "page")), one
         assert (REPOSITORY / one["page"]).is_file()

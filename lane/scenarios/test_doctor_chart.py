@@ -1,4 +1,4 @@
-"""The doctor where the chart is installed as it comes: nothing to say, in the agent's pod and from afar."""
+"""The doctor where the chart has its defaults: it finds nothing wrong, in the agent's pod and from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server with its gates off does not keep, the driver notices, says, and does without: safely."""
+"""The driver notices what a server with its gates off does not keep, reports it, and safely does without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one_gpu(agent: Agent, name: str, **more: Any) -> dict[str, Any]:
 
 
 def check_said(agent: Agent, *fields: str) -> None:
-    """Show that the losses stand in the log and among the problems; none where there are none."""
+    """Check that these losses are in the log and among the problems; without fields, that there are none."""
     lines = [line for line in agent.daemon.log.read_text().splitlines() if DROPPED in line]
     assert ('dra_driver_problems{code="controller.fields-dropped"} 1.0' in agent.ask("/metrics")) == bool(fields)
     if not fields:
@@ -53,7 +53,7 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
         assert not any(one["spec"].get("sharedCounters") for one in found)
         assert not any(device.get("consumesCounters") for device in agent.devices().values())
         assert kinds.count("mig") == 7, "without counters only partitions that exist may be offered"
-    # Every device that is offered can be had at one time, or the counters say why not: seven whole GPUs, seven parts.
+    # Every offered device can be allocated at the same time, unless counters forbid it: seven whole GPUs, seven parts.
     stage.create(
         template(
             stage.namespace, "all", devices(request("gpus", count=7), request("parts", "mig.nvidia.com", count=7))
@@ -101,10 +101,10 @@ def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[...,
         check_taint(agent, stage)
     else:
         check_said(agent, "devices.taints")
-        # A device that nobody may have, and no taint to say so: it is withheld. The other one may be had.
+        # The device that no pod may have is withheld, as no taint can say so. The other device is offered.
         assert NOTED in published
         check_free(agent, stage)
-    # It is not tried again and again.
+    # The driver does not try again and again.
     assert {found["spec"]["pool"]["generation"] for found in agent.slices()} == generations
 
 
@@ -115,7 +115,7 @@ def kept(agent: Agent, *, gates: bool) -> dict[str, dict[str, Any]]:
 
 
 def check_taint(agent: Agent, stage: Stage) -> None:
-    """The tainted device is for those that tolerate it."""
+    """Check that the tainted device goes only to pods that tolerate the taint."""
     tolerant = [{"key": TAINT, "operator": "Exists"}]
     stage.create(
         claim(stage.namespace, "blocked", one_gpu(agent, BLOCKED)),
@@ -128,7 +128,7 @@ def check_taint(agent: Agent, stage: Stage) -> None:
 
 
 def check_free(agent: Agent, stage: Stage) -> None:
-    """What is merely told of a device takes it from nobody."""
+    """Check that a taint which only informs keeps no pod from the device."""
     stage.create(
         claim(stage.namespace, "noted", one_gpu(agent, NOTED)),
         pod(stage.namespace, "noted", container("main", "gpu"), claims={"gpu": "noted"}),

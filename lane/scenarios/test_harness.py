@@ -1,4 +1,4 @@
-"""The harness itself: a cluster by hand is there to play with, and whatever way one ends, nothing of it is left."""
+"""The harness itself: a cluster started by hand can be used, and however a cluster ends, nothing of it is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def by_hand(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def check_nothing_left(sandbox: Sandbox, pids: list[int]) -> None:
-    """Show that folder, processes, namespaces, mounts and cgroups are gone."""
+    """Check that folder, processes, namespaces, mounts and cgroups are gone."""
     assert not sandbox.root.exists()
     until("its processes are gone", lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()], 10)
     assert str(sandbox.root) not in Path("/proc/self/mountinfo").read_text()
@@ -48,7 +48,7 @@ def test_a_killed_run_leaves_nothing_once_the_next_has_begun() -> None:
         sandbox = Sandbox(Path(run.stdout.readline().strip()))
         pids = sandbox.pids()
         assert len(pids) > 7, "etcd, API server, scheduler, controllers, relay, containerd, kubelet"
-        # A run that goes on is left alone.
+        # A run that is still going on is left alone.
         Cluster.sweep()
         assert sandbox.root.exists()
         run.send_signal(signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_a_cluster_by_hand_has_the_driver_and_runs_pods() -> None:
     said = by_hand("up", "--k8s", VERSION, "--agent", "demo-h100").stdout
     found = dict(re.findall(r"^export (\w+)=(.+)$", said, re.MULTILINE))
     sandbox = Sandbox(Path(found["KUBECONFIG"]).parents[1])
-    # A cluster of a person is no test run's to take away; this one is marked as ours, should we be killed.
+    # No test run may remove a person's cluster; this one is marked as ours in case this run is killed.
     Cluster.sweep()
     (sandbox.root / "owner").write_text(process(os.getpid()))
     try:

@@ -11,7 +11,7 @@ import yaml
 from lane.cluster import REPOSITORY, Cluster
 
 FOLDERS = ("deviceclasses", "examples", "deploy")
-# A chart's files are templates; other files without a kind are input of commands.
+# A chart's files are templates; other files without a kind are inputs of commands.
 MANIFESTS = sorted(
     path.relative_to(REPOSITORY)
     for folder in FOLDERS
@@ -25,7 +25,7 @@ ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 def test_the_manifest_passes_a_dry_run_on_the_server(cluster: Cluster, manifest: object) -> None:
     path = REPOSITORY / str(manifest)
     contents = [content for content in yaml.safe_load_all(path.read_text()) if content]
-    # A dry run makes no namespace that the objects after it could be in.
+    # A dry run creates no namespace, so the objects that follow need an existing one.
     own = {it["metadata"]["name"]: it["metadata"].get("labels", {}) for it in contents if it["kind"] == "Namespace"}
     used = {it["metadata"]["namespace"]: {} for it in contents if "namespace" in it["metadata"]}
     made = []

@@ -1,8 +1,8 @@
-"""Manifests of the device plugin, migrated: the real API server takes them, and the real scheduler places their pods.
+"""Manifests of the device plugin, migrated: the real API server accepts them, and the real scheduler places their pods.
 
-Nodes without a kubelet carry the pods: they have the devices of a fleet profile, the labels of GPU feature discovery
-that some pods still name, and the taints that the added tolerations are for. Workloads of Kubernetes are run by their
-controllers; for kinds that nobody runs here the pods are made from the templates in the migrated objects.
+The pods are bound to nodes without a kubelet: these have the devices of a fleet profile, the labels of GPU feature
+discovery that some pods still name, and the taints for which tolerations are added. Workloads of Kubernetes are run by
+their controllers; for kinds without a controller here, the pods are made from the templates in the migrated objects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BUILT_IN = {"v1", "apps/v1", "batch/v1", GROUP}
 
 @pytest.fixture
 def fleet(cluster: Cluster) -> Iterator[None]:
-    """Nodes with devices, labels and taints; and a class for shares where none is deployed."""
+    """Nodes with devices, labels and taints, and a class for shares where none is deployed."""
     made: list[Object] = []
     try:
         for name, taint in NODES.items():
@@ -79,7 +79,7 @@ def _node(name: str, taint: str) -> Object:
 
 
 def _slice(node: str) -> Object:
-    """Give the devices of a node that `demo-h100` describes, and shares of one more GPU."""
+    """Return a slice with the devices of a node that `demo-h100` describes, and shares of one more GPU."""
     found = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]
     whole = next(one for one in found if one["attributes"]["type"]["string"] == "gpu")
     for number in range(4):
@@ -140,7 +140,7 @@ def test_every_migrated_shape_is_accepted_and_its_pods_are_scheduled(
 
 
 def _clean(stage: Stage) -> None:
-    """Take the workloads, then their pods by force: nodes without a kubelet let none end."""
+    """Delete the workloads, then their pods by force, because on nodes without a kubelet no pod ends."""
     stage.cluster.kubectl("delete", WORKLOADS, "--all", "-n", stage.namespace, "--wait=false")
 
     def gone() -> bool:
@@ -158,7 +158,7 @@ def _apply_and_schedule(stage: Stage) -> None:
         wires = [wire for wire in yaml.safe_load_all(text) if wire]
         quotas = [wire for wire in wires if wire["kind"] == "ResourceQuota"]
         verb = "create" if "generateName" in text else "apply"
-        dry = ["--dry-run=server"] if quotas else []  # in force they would stop the other shapes
+        dry = ["--dry-run=server"] if quotas else []  # quotas in force would block the other shapes
         said = stage.cluster.kubectl(verb, "-n", namespace, *dry, "-f", "-", stdin=text)
         assert len(said.splitlines()) == sum(len(list(objects_of(wire))) for wire in wires), said
         for number, (pod, wanted) in enumerate(_pods(wires, namespace)):
@@ -182,7 +182,7 @@ def _apply_and_schedule(stage: Stage) -> None:
 
 
 def _pods(wires: list[Object], namespace: str) -> Iterator[tuple[Object, int]]:
-    """Give the pods of objects, and how many devices each claims."""
+    """Return the pods of objects, and how many devices each claims."""
     templates = {}
     listed = [one.wire for wire in wires for one in objects_of(wire)]
     for wire in listed:
@@ -202,7 +202,7 @@ def _pods(wires: list[Object], namespace: str) -> Iterator[tuple[Object, int]]:
 
 
 def _spec(shape: Any) -> Object:
-    """Make a pod's spec of what its object's controller would make one of."""
+    """Return the pod spec that the object's controller would make."""
     spec = json.loads(json.dumps(shape.spec))
     patch = yaml.safe_load(spec.get("podSpecPatch") or "{}")
     fields = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "runtimeClassName", "initContainers")
@@ -217,7 +217,7 @@ def _spec(shape: Any) -> Object:
 
 
 def _scheduled(stage: Stage, names: dict[str, int]) -> dict[str, str]:
-    """Wait until all pods have a node; give the nodes."""
+    """Wait until all pods have a node, and return the nodes."""
 
     def look() -> dict[str, str] | None:
         found = {one["metadata"]["name"]: one for one in stage.cluster.api.list("Pod", stage.namespace)}
@@ -242,7 +242,7 @@ def test_a_migrated_quota_counts_the_devices_of_claims(stage: Stage) -> None:
     stage.cluster.kubectl("apply", "-n", stage.namespace, "-f", "-", stdin=migrated(shape).new)
     hard = api.get("ResourceQuota", "team-a", stage.namespace)["spec"]["hard"]
     assert hard[f"{DRIVER}.deviceclass.resource.k8s.io/devices"] == "8"
-    # The cluster has no quota controller: what it would find of nothing used is written here.
+    # The cluster has no quota controller, so its result for no use at all is written here.
     status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
     api.patch("ResourceQuota", "team-a", stage.namespace, status, "status")
 
@@ -295,7 +295,7 @@ def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
     assert "# Ask Ada." in made
     with_devices = sum(1 for taint in NODES.values() if taint)
     assert re.search(rf"train-gpu-2, request gpu: this selector matches [0-9]+ devices on {with_devices} nodes", said)
-    # What it wrote is what the API server takes, and a second run finds its own template.
+    # The API server accepts what the command wrote, and a second run finds its own template.
     cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=made)
     (tmp_path / "made.yaml").write_text(made)
     status, again, _ = _migrate(cluster, tmp_path, made)

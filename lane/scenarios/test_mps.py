@@ -32,7 +32,7 @@ rules:
       strategy: MPS
       mpsConfig: {defaultActiveThreadPercentage: 50, defaultPinnedDeviceMemoryLimit: 4Gi, multiUser: true}
 """
-MEET = 'test -S /tmp/nvidia-mps/control && export FOUND=channel; touch "/dev/shm/$HOSTNAME"; '
+MEET = 'test -S /tmp/nvidia-mps/control && export FOUND=channel; exec 9>"/dev/shm/$HOSTNAME"; '
 LIST = 'for file in /dev/shm/*; do echo "met $file"; done; '
 
 
@@ -63,7 +63,7 @@ class Party:
         return [one.device for one in MpsClient(socket_path(self.agent.data)).running(deadline_s=5)]
 
     def compute_modes(self) -> set[str]:
-        """Return the compute modes that GPUs of the fake library have now; of simulated ones nothing is known."""
+        """Return the current compute modes of the fake library's GPUs; those of simulated GPUs are not known."""
         gpus = self.machine.state.read().gpus if self.machine else []
         return {gpu.facts.get("compute_mode", "0") for gpu in gpus}
 
@@ -72,7 +72,10 @@ class Party:
 def party(
     request: pytest.FixtureRequest, node: Node, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Party]:
-    """The same twice: all simulated; and the real vendor over a fake library, with a fake control program."""
+    """An agent and its supervisor, of two kinds: simulated, and the real vendor over a fake library.
+
+    The real vendor comes with a fake MPS control program.
+    """
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
     flags = ["--sharing-config", str(rules)]
@@ -110,7 +113,7 @@ def test_two_pods_run_under_mps_on_one_gpu_and_leave_nothing(party: Party, stage
     (daemon,) = processes_below(party.folder)
     assert len(party.daemons()) == 1
     (pipe,) = party.folder.glob("d/*/pipe")
-    client = FakeClient(pipe)
+    client = FakeClient(pipe, root=f"/proc/{party.supervisor.pid}/root")
     assert (client.percentage, client.memory_mib) == (50.0, 4096)
     assert party.machine is None or "3" in party.compute_modes()
 

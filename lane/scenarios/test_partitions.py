@@ -1,7 +1,7 @@
-"""Partitions made on demand: pods come and go, GPUs are cut and whole again, and in the end nothing is left of it.
+"""Partitions made on demand: pods come and go, GPUs are partitioned and whole again, and in the end nothing is left.
 
-Each scenario runs on a simulated machine and on the fake NVIDIA library; what stands there afterwards is compared with
-what stood there before.
+Each scenario runs on a simulated machine and on the fake NVIDIA library; the partitions afterwards are compared with
+those before.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ PROFILES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "1g.10gb+me", "4g.40gb",
 SAME_GPU = {"matchAttribute": f"{DOMAIN}/parentUUID"}
 MANY = 500 if os.environ.get("SOAK") else 100
 BRIEF = SHOW + "sleep 1"
-# Both nodes of a partition are there. Without a child process: of a hundred pods the containers are most of the work.
+# Checks both nodes of a partition without a child process, as containers are most of the work of a hundred pods.
 ITS_NODES = 'set -- /dev/nvidia-caps/*; test $# = 2 -a -c "$1" -a -c "$2"'
-# The core lane runs the long ones on the library's machine alone, the soak on both.
+# The core lane runs the long scenarios only on the fake library's machine, the soak on both.
 LONG = pytest.mark.parametrize("cutter", KINDS if os.environ.get("SOAK") else ["nvml"], indirect=True)
 
 
 @dataclass(frozen=True)
 class Cutter:
-    """An agent that cuts on demand, and how to see what its hardware is cut into."""
+    """An agent that makes partitions on demand, and a function that returns its hardware's current partitions."""
 
     agent: Agent
     standing: Callable[[], Any]
 
     def published(self) -> dict[str, dict[str, Any]]:
-        """Wait until the whole pool is there, placements and all, and return the devices."""
+        """Wait until the whole pool, including placements, is published, and return the devices."""
         self.agent.published()
         until("placements offered", lambda: len(self.agent.devices()) > 100, 60)
         self.agent.published()
@@ -66,7 +66,7 @@ def _instances(machine: NvmlMachine) -> Any:
 def cutter(
     request: pytest.FixtureRequest, stage_node_counts: None, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> Iterator[Cutter]:
-    """Cut on demand, on either hardware; at the end everything stands as it stood before."""
+    """An agent that partitions on demand, on either hardware; in the end the partitions must be those from before."""
     if request.param == "simulated":
         agent = start_agent(mig="dynamic")
         standing: Callable[[], Any] = functools.partial(_simulated, agent)
@@ -98,7 +98,7 @@ def part(profile: str, name: str = "part", *, elsewhere: str = "", **more: Any) 
 
 
 def come_and_go(cutter: Cutter, stage: Stage, count: int, *, kill_after: tuple[int, ...] = ()) -> None:
-    """Run so many pods through the node, their claims of every profile; end the agent hard on the way."""
+    """Run `count` pods through the node, with claims of every profile; kill the agent after some of them."""
     cutter.published()
     for profile in PROFILES:
         stage.create(template(stage.namespace, _slug(profile), devices(part(profile))))
@@ -192,10 +192,10 @@ def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: S
 
 
 def _away_from_small_gpus(offered: dict[str, dict[str, Any]]) -> str:
-    """Leave out GPUs that have no four of them.
+    """Return a selector term that excludes GPUs with fewer than four such placements.
 
-    If a scheduler up to 1.35 begins with such a GPU it refuses those of all others for being elsewhere, forgets to give
-    their counters back, and finds nothing (kubernetes/kubernetes issue 140436; the order in which it begins is random).
+    If a scheduler up to 1.35 begins with such a GPU it refuses those of all others for being elsewhere, does not return
+    their counters, and finds nothing (kubernetes/kubernetes issue 140436; the order in which it begins is random).
     """
     found = [device["attributes"] for device in offered.values()]
     parents = [it["parentUUID"]["string"] for it in found if it.get("profile", {}).get("string") == "1g.20gb"]

@@ -137,7 +137,7 @@ ALLOWED = {
 
 
 def rules(api: Api) -> set[tuple[str, str, str]]:
-    """Give what a user may do in a namespace: API group, resource and verb."""
+    """Return what a user may do in a namespace: API group, resource and verb."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -158,7 +158,7 @@ def test_nothing_is_allowed_beyond_what_the_agent_needs(cluster: Cluster, agent_
     path = cluster.api.path("ServiceAccount", "default", "default") + "/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     anyone = cluster.api.as_user(cluster.api.call("POST", path, request)["status"]["token"])
-    # Kubernetes lets every ServiceAccount ask about itself, and from 1.37 on read ClusterTrustBundles.
+    # Kubernetes lets every ServiceAccount ask about itself and, from 1.37 on, read ClusterTrustBundles.
     assert {group for group, _, _ in rules(anyone)} <= {
         f"{one}.k8s.io" for one in ("authorization", "authentication", "certificates")
     }

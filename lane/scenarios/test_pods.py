@@ -1,4 +1,4 @@
-"""Pods use their claims: what was allocated is what the kubelet holds, what CDI promises and what containers see."""
+"""Pods use their claims: the allocation is what the kubelet holds, what CDI promises, and what containers see."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_one_pod_with_a_claim_template_sees_its_device(either_agent: Agent, stag
     )
     found = stage.check("user")
     assert len(stage.devices(found)) == 1
-    # `check` compared what the container sees with what CDI promises; this is that it promises something.
+    # `check` compares what the container sees with what CDI promises; check here that CDI promises something.
     seen = stage.seen("user")
     assert seen.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert {"/dev/nvidiactl"} < set(seen.nodes)
     if "nvidia" in either_agent.daemon.argv:
         assert any("/libcuda.so." in path for path in seen.mounts), "no driver library is mounted"
     stage.delete_pod("user")
-    # Gone as soon as the pod is: the kubelet reports the end only after Unprepare.
+    # Gone as soon as the pod is, because the kubelet reports the end only after Unprepare.
     either_agent.wait_empty(1)
 
 
@@ -66,7 +66,7 @@ def test_two_pods_share_one_claim(either_agent: Agent, stage: Stage) -> None:
     devices_seen = [stage.devices(stage.check(name)) for name in ("first", "second")]
     assert devices_seen[0] == devices_seen[1]
     stage.delete_pod("first")
-    # The other pod still uses the claim: nothing is taken away.
+    # The other pod still uses the claim, so nothing is removed.
     stage.check("second")
     assert len(either_agent.cdi_files()) == 1
     stage.delete_pod("second")

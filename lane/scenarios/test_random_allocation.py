@@ -1,6 +1,6 @@
-"""Random worlds: our allocator says what this cluster's own scheduler does, verdict by verdict, device by device.
+"""Random worlds: our allocator decides as this cluster's own scheduler does, verdict by verdict and device by device.
 
-Nodes without a kubelet carry the pods: nothing has to run, only the scheduler's decision counts.
+The pods are bound to nodes without a kubelet: nothing has to run, as only the scheduler's decision counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CANARY = "canary.example.com"
 
 @pytest.fixture
 def bare_nodes(cluster: Cluster) -> Iterator[list[Object]]:
-    """Nodes that the scheduler may use and no kubelet serves."""
+    """Nodes that the scheduler may use and that have no kubelet."""
     room = {"cpu": "64", "memory": "64Gi", "pods": "1000"}
     try:
         for name, zone in NODES.items():
@@ -94,7 +94,7 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
 
 
 class Batch:
-    """Some worlds at a time; a round for the first pods of all, one for the second ones."""
+    """Some worlds at a time, with one round for the first pods of all worlds, another for the second ones, and on."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Batch:
         self.classes: list[Object] = []
 
     def play(self) -> list[str]:
-        """Let all pods arrive; return what differs, as text."""
+        """Create all pods in turn; return the differences as text."""
         together(self.api.create, [one for world in self.worlds for one in (*world.classes, *world.slices)])
         self._read_back()
         wrong = []
@@ -159,7 +159,7 @@ class Batch:
         )
 
     def _caught_up(self, turn: int) -> None:
-        """Wait until the scheduler has read all slices, classes and claims: their last ones are the canary's."""
+        """Wait until the scheduler has read all slices, classes and claims; the canary's are created last."""
         if self.number == turn == 0:
             pool = {"name": CANARY, "generation": 1, "resourceSliceCount": 1}
             birds = [{"name": f"bird-{index}"} for index in range(100)]
@@ -209,7 +209,7 @@ class Batch:
         )
 
     def _outcomes(self, world: World, claims: list[Object], before: dict[str, Object]) -> Iterator[list[Any]]:
-        """Give what we say could happen, for one order of the slices and pools after the other."""
+        """Return the outcomes that our allocator allows, for each possible order of the slices and pools."""
         own = [one for one in self.slices if one["spec"]["driver"] == world.driver]
         asked = [{key: value for key, value in one.items() if key != "status"} for one in claims]
         held = [before[name] for name in world.claims if before.get(name, {}).get("status", {}).get("allocation")]
@@ -227,7 +227,7 @@ class Batch:
             yield self._verdicts(allocator, asked)
 
     def _verdicts(self, allocator: Allocator, claims: list[Object]) -> list[Any]:
-        """Say on which nodes the pod may go, with what; (None, None) if it has to wait."""
+        """Return the nodes to which the pod may go, with the devices; (None, None) if it has to wait."""
         attempt = allocator.for_claims(claims)
         outcomes = {node["metadata"]["name"]: attempt.allocate(node) for node in self.nodes}
         fits = [(name, _comparable(outcome.results)) for name, outcome in outcomes.items() if outcome.ok]
@@ -236,13 +236,13 @@ class Batch:
 
 
 def together(act: Callable[[Any], object], items: Sequence[Any]) -> None:
-    """Do something to all items, several at a time."""
+    """Do something with all items, several at a time."""
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         list(threads.map(act, items))
 
 
 def _orders(slices: list[Object]) -> Iterator[tuple[tuple[str, ...], list[Object]]]:
-    """Give each order that pools, and the slices of each pool, can have: in Kubernetes 1.35 Go's maps decide it."""
+    """Yield each order that pools, and the slices of each pool, can have: in Kubernetes 1.35 Go's maps decide it."""
     members: dict[str, list[Object]] = {}
     for one in slices:
         members.setdefault(one["spec"]["pool"]["name"], []).append(one)
@@ -252,7 +252,7 @@ def _orders(slices: list[Object]) -> Iterator[tuple[tuple[str, ...], list[Object
 
 
 def _ranked(contents: list[Object], pools: Sequence[str]) -> list[Object]:
-    """Rename pools so that our allocator, which sorts them by name, takes them in the order given."""
+    """Rename pools so that our allocator, which sorts them by name, takes them in the given order."""
     copies: list[Object] = json.loads(json.dumps(contents))
     for one in copies:
         if "pool" in one["spec"]:
@@ -265,7 +265,7 @@ def _ranked(contents: list[Object], pools: Sequence[str]) -> list[Object]:
 
 
 def _condition(found: Object) -> str:
-    """Say what the scheduler decided on a pod; "" while it has not."""
+    """Return what the scheduler decided about a pod; "" while it has not decided."""
     for one in found.get("status", {}).get("conditions", ()):
         if one["type"] == "PodScheduled":
             return f"{one['status']} {one.get('reason', '')} {one.get('message', '')}"
@@ -273,7 +273,7 @@ def _condition(found: Object) -> str:
 
 
 def _comparable(allocations: Sequence[Any] | None) -> Any:
-    """Leave out what is ours to choose: rename share IDs in order, write quantities in canonical form."""
+    """Normalize what either side may choose freely: rename share IDs in order, write quantities in canonical form."""
     names: dict[str, str] = {}
     return [_plain(one, names) for one in json.loads(json.dumps(allocations))]
 

@@ -56,7 +56,7 @@ def test_slices_come_back_after_a_kubelet_restart(agent: Agent, stage: Stage) ->
     stage.restart_kubelet()
     until("slices wiped and published anew", lambda: {it["metadata"]["uid"] for it in agent.slices()} - wiped, 60)
     agent.published()
-    # The pod of before still runs and ends well; a new one starts.
+    # The earlier pod still runs and ends well; a new one starts.
     stage.check("before")
     stage.create(pod(stage.namespace, "after", container("main", "gpu"), templates={"gpu": "one-gpu"}))
     stage.check("after")

@@ -1,4 +1,4 @@
-"""Crashes, upgrades, outages, reboots: no claim is lost, nothing is left, no device is in two hands."""
+"""Crashes, upgrades, outages, reboots: no claim is lost, nothing is left, and no device is used by two pods."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lane.workload import SHOW, STUBBORN, claim, container, devices, pod, reques
 
 ONE_GPU = devices(request("gpu"))
 PARTITION = devices(request("part", "mig.nvidia.com"))
-# How long two agents live side by side: a minute, but for the smoke set of the core lane.
+# How long two agents run side by side: a minute, except in the smoke set of the core lane.
 OVERLAP = 60 if os.environ.get("SOAK") or os.environ.get("GATES") != "default" else 15
 
 
 def restarted(agent: Agent, stage: Stage) -> None:
-    """Restart the kubelet, and wait for the slices that it wipes."""
+    """Restart the kubelet, and wait for the slices, which it deletes."""
     wiped = {found["metadata"]["uid"] for found in agent.slices()}
     stage.restart_kubelet()
     until("slices wiped and published anew", lambda: {it["metadata"]["uid"] for it in agent.slices()} - wiped, 60)
@@ -55,7 +55,7 @@ def test_an_agent_killed_among_fifty_pod_starts_loses_no_claim(
         stage.create(pod(stage.namespace, name, container("main", "part"), templates={"part": "part"}, grace=1))
     for prepared in (10, 25):
         enough = functools.partial(_prepared, agent, prepared)
-        # Those that met the gap between two agents are tried again after 60 to 90 seconds.
+        # Pods that hit the gap between two agents are retried after 60 to 90 seconds.
         until(f"{prepared} claims prepared", enough, PATIENCE, every=0.01)
         agent.kill()
         agent.start()
@@ -92,7 +92,7 @@ def test_an_upgrade_is_seamless_while_pods_start_and_stop(
     stage.check("kept")
     stage.create(pod(stage.namespace, "last", container("main", "gpu"), templates={"gpu": "one-gpu"}))
     stage.check("last")
-    # A kubelet that saw the old instance go must not have wiped what the new one published.
+    # A kubelet that saw the old instance leave must not have deleted what the new one published.
     assert len(new.writes()) - writes <= 2
     assert not [name for name in new.sockets() if old.daemon.argv[old.daemon.argv.index("--pod-uid") + 1] in name]
 
@@ -107,7 +107,7 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
         stage.check(name)
     for name in names:
         stage.cluster.api.delete("Pod", name, stage.namespace)
-    # What the kubelet has not heard by now it cannot act on; the pods' grace period lasts well into the outage.
+    # The kubelet can act only on what it knows before the outage; the pods' grace period lasts well into the outage.
     until("the kubelet knows of every deletion", functools.partial(_told, stage, names), 10)
     stage.cluster.api_server.kill()
     try:
@@ -125,7 +125,7 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
 
 
 def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stage: Stage) -> None:
-    # The kubelet unprepares the claims of pods it has lost, whether their containers still live or not, once a minute.
+    # Once a minute the kubelet unprepares the claims of pods that it has lost, even if their containers still run.
     beats = stage.node.base / f"beats-{stage.namespace}"
     beats.mkdir()
     gpus = {name: device["attributes"] for name, device in agent.devices().items()}
@@ -141,7 +141,7 @@ def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stag
 
     start("old")
     stage.check("old")
-    # A runtime that does not get its container killed: the shim takes no orders for thirty seconds.
+    # Simulate a runtime that can't kill its container: the shim accepts no requests for thirty seconds.
     shim = stage.shim("old")
     os.kill(shim, signal.SIGSTOP)
     stage.cluster.api.delete("Pod", "old", stage.namespace, grace=0)
@@ -167,7 +167,7 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
         )
     before = {name: stage.devices(stage.check(name)) for name in ("whole", "part")}
     boot = stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"]
-    # Containers of before told this second or an earlier one.
+    # Containers from before the reboot reported this second or an earlier one.
     down = int(time.time())
     stage.node.reboot()
     assert agent.cdi_files() == []
@@ -175,7 +175,7 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
     for name, allocated in before.items():
         until(f"{name} runs again", lambda name=name: stage.seen(name).at > down, 150)
         # With ResourceHealthStatus a kubelet up to 1.36 names each device twice after a repeated Prepare, and the API
-        # server refuses that status: then the pod's phase and readiness tell nothing.
+        # server refuses that status: then the pod's phase and readiness mean nothing.
         assert stage.devices(stage.compare(name)) == allocated
         if not stage.cluster.gates:
             stage.running(name)
@@ -202,7 +202,7 @@ def test_a_hanging_library_call_stops_neither_pods_nor_the_agents_end(
     for name in ("before", "after"):
         stage.delete_pod(name)
     agent.wait_empty(1)
-    # Its end must not wait for the library either.
+    # The agent must not wait for the library when it ends either.
     agent.stop()
 
 
@@ -226,7 +226,7 @@ def test_three_hundred_pods_run_through_one_node(
         assert "Failed" not in phases.values()
         return {name for name in left if phases.get(name) == "Running"}
 
-    # 56 parts, so the others queue: each that runs is compared, and makes room.
+    # There are 56 parts, so the other pods queue: each pod that runs is compared, and then makes room.
     while left:
         for name in sorted(until("the next pod runs", next_ones, PATIENCE)):
             stage.compare(name)

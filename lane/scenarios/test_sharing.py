@@ -1,5 +1,5 @@
 """Several pods on one GPU: replicas with and without a scheduler that counts shares, memory shares, MIG together with
-replicas. What users of a share see, who has to wait, and that nothing is left.
+replicas. Checked are what users of a share see, who has to wait, and that nothing is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ rules:
 
 @pytest.fixture
 def sharing_agent(start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The agent of a machine whose GPUs are shared in all ways, one of them not."""
+    """The agent of a machine whose GPUs are shared in every possible way, except for one that is not shared."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
     started = start_agent(hardware=f"simulated:{PROFILE}", flags=["--sharing-config", str(rules), "--mig", "static"])
@@ -42,7 +42,7 @@ def sharing_agent(start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
 
 
 def tenants(stage: Stage, names: list[str], spec: dict[str, Any]) -> None:
-    """Create pods that each want one share."""
+    """Create pods that each request one share."""
     stage.create(template(stage.namespace, "share", spec))
     for name in names:
         stage.create(pod(stage.namespace, name, container("main", "share"), templates={"share": "share"}))
@@ -53,7 +53,7 @@ def uuid_of(agent: Agent, device: str) -> str:
 
 
 def shares(stage: Stage, name: str) -> list[dict[str, Any]]:
-    """Return what was allocated to a pod that runs."""
+    """Return what was allocated to a running pod."""
     found = stage.check(name)
     return [result for held in stage.claims(found).values() for result in results(held)]
 

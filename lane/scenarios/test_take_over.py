@@ -20,7 +20,7 @@ from lane.sandbox import until
 from lane.stage import Stage
 
 GPU = workload.devices(workload.request("gpu"))
-LOOK = 100  # seconds: the agent looks once a minute
+LOOK = 100  # in seconds; the agent checks once a minute
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def other(stage: Stage) -> Iterator[OtherDriver]:
 
 @pytest.fixture(scope="module")
 def devices() -> list[Device]:
-    """What our agent would publish, had it the node for itself."""
+    """What our agent would publish if it had the node to itself."""
     return list(build_inventory(SimulatedHardware("demo-h100", Roots(), node_name="node-1").discover()).devices)
 
 
 def foreign_name(device: Device) -> str:
-    """Name a device as NVIDIA's driver does."""
+    """Return a device's name as NVIDIA's driver would choose it."""
     part = device.partition
     if part is None:
         return f"gpu-{device.gpu.minor}"
@@ -49,7 +49,7 @@ STATIC = ["--mig=static"]
 
 
 def other_agent(what: str) -> list[str]:
-    """Name the program that stands for another version; nothing: the tree's own."""
+    """Return the command line of another version's stand-in; empty for this tree's own agent."""
     return [sys.executable, str(other_version.__file__), what] if what else []
 
 
@@ -71,7 +71,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     other.run("on-gpu", foreign_name(whole))
     other.run("on-part", foreign_name(part))
 
-    # Beside it: nothing is published or deleted, and the kubelet goes on calling the other one.
+    # Beside the other driver nothing is published or deleted, and the kubelet goes on calling the other one.
     agent = start_agent(flags=STATIC)
     assert 'dra_driver_problems{code="node.namesake"} 1.0' in agent.ask("/metrics")
     assert 'dra_driver_problems{code="node.foreign-claim"} 2.0' in agent.ask("/metrics")
@@ -80,11 +80,11 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     assert "AnotherDriverRegistered" in {event["reason"] for event in events}
     other.run("on-free", foreign_name(free))
     stage.delete_pod("on-free")
-    for file in other.node.cdi.glob("*.yaml"):  # as the other driver would
+    for file in other.node.cdi.glob("*.yaml"):  # as the other driver itself would
         if f"-{foreign_name(free)}\n" in file.read_text():
             file.unlink()
 
-    # It is gone: what is free is published, what its pods hold is not, and they run on.
+    # It is gone: free devices are published, those that its pods hold are not, and the pods keep running.
     other.stop()
     held = {whole.name, part.name}
     until("the free devices", lambda: names(agent) == {d.name for d in devices} - held, 60)
@@ -95,7 +95,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     start_user(stage, "later")
     stage.running("later")
 
-    # Their pods end: Unprepare comes to us and removes what it finds, then the devices are offered.
+    # Their pods end: Unprepare comes to us and removes what it finds, and then the devices are offered.
     for pod in ("on-gpu", "on-part"):
         stage.delete_pod(pod)
     assert list(stage.node.cdi.glob("*.yaml")) == []
@@ -151,7 +151,7 @@ def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_ot
     start_user(stage, "one-of-second")
     stage.check("one-of-second")
     assert time.monotonic() - started < 60
-    # And back again, while the second still lives.
+    # And back again, while the second agent still runs.
     first.start()
     second.stop()
     for pod in ("one-of-both", "one-of-second"):
@@ -164,7 +164,7 @@ LISTED = ["--takeover-list-claims=true"]
 
 @pytest.fixture
 def may_list(cluster: Cluster) -> Iterator[None]:
-    """What `takeover.listClaims` adds to the role of the agents."""
+    """The right that `takeover.listClaims` adds to the role of the agents."""
     kind, role = {"apiVersion": "rbac.authorization.k8s.io/v1"}, {"name": "may-list-claims"}
     rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]}]
     cluster.api.create({**kind, "kind": "ClusterRole", "metadata": role, "rules": rules})
@@ -201,13 +201,13 @@ def test_claims_of_nvidias_driver_that_were_never_prepared_count_only_where_clai
     until("all but what is held", lambda: names(agent) == everything - {whole.name, part.name}, 30)
     found = agent.ask("/metrics")
     assert 'dra_driver_problems{code="node.foreign-claim"} 3.0' in found
-    # Claims go while the agent is down.
+    # A claim is deleted while the agent is down.
     agent.stop()
     api.delete("ResourceClaim", "one", namespace)
     agent.start()
     until("what the second claim holds is still kept", lambda: names(agent) == everything - {whole.name, part.name}, 30)
     agent.stop()
-    # Nobody can prepare them any more, so that an agent which asks its kubelet alone has no reason to wait.
+    # No driver can prepare them any more, so an agent that asks only its kubelet has no reason to wait.
     agent = start_agent(flags=STATIC)
     until("every device", lambda: names(agent) == everything, 30)
     assert agent.metric("dra_driver_problems") == 0

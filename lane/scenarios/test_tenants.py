@@ -1,7 +1,7 @@
-"""mps.tenants=namespace on the real API server and scheduler: nobody gets a share of another namespace, by no way in.
+"""mps.tenants=namespace on the real API server and scheduler: no pod gets a share of another namespace in any way.
 
-The policies and classes are the chart's. Ways around are tried as a namespace user, and through a class of an
-administrator that is too wide. What predates the switch is met by the node's last line.
+The policies and classes are the chart's. Circumventions are tried as a user of a namespace, and through a class of an
+administrator that is too wide. What was allocated before the setting is refused by the node's last check.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def own_class(namespace: str) -> str:
 
 
 def rendered(*namespaces: str) -> list[Object]:
-    """Render the classes and policies of these tenants."""
+    """Return the classes and policies of these tenants, as the chart renders them."""
     values = f"mps.tenants=namespace,mps.namespaces={{{','.join(namespaces)}}}"
     command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
     command += ["--set", values, "--show-only", "templates/tenants.yaml", "--show-only", "templates/deviceclasses.yaml"]
@@ -90,7 +90,7 @@ def tenants(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Tenant
 
 @pytest.fixture
 def agent(tenants: Tenants, node: Node, start_agent: Callable[..., Agent], tmp_path: Path) -> Iterator[Agent]:
-    """GPUs dealt out to both namespaces, and a supervisor."""
+    """An agent with its supervisor, with GPUs divided between both namespaces."""
     rules = tmp_path / "rules.yaml"
     rule = "{replicas: 4, sharing: {strategy: MPS}, namespaces: [%s, %s]}" % (tenants.mine, tenants.theirs)  # noqa: UP031
     rules.write_text(f"version: rules/v1\nrules: [{rule}]\n")
@@ -157,7 +157,7 @@ def test_each_namespace_gets_its_own_shares_and_no_way_leads_to_another_s(
             (device,) = {one["device"] for held in here.claims(found).values() for one in results(held)}
             assert tenant_of(agent, device) == here.namespace
 
-    # A class of an administrator that leads everywhere: neither a selector nor an alternative helps.
+    # An administrator's class that matches every device: neither a selector nor an alternative helps.
     shares = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu-share"'
     theirs = f'{shares} && device.attributes["gpu.nvidia.com"].tenant == "{tenants.theirs}"'
     wide = {"name": "n0", "deviceClassName": WIDE, "selectors": [{"cel": {"expression": theirs}}]}
@@ -183,7 +183,7 @@ def _told(stage: Stage, name: str) -> bool:
 def test_a_share_that_was_allocated_before_the_switch_is_refused_with_what_to_delete(
     tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster
 ) -> None:
-    """The allocation is written while the policy for it is away, as it was before."""
+    """The allocation is written while its policy is absent, as it was before the setting."""
     policy = (
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/dra-driver-mps-tenants-allocations"
     )
@@ -199,7 +199,7 @@ def test_a_share_that_was_allocated_before_the_switch_is_refused_with_what_to_de
     meta = {"name": kept["metadata"]["name"], "labels": kept["metadata"]["labels"]}
     back = {"apiVersion": kept["apiVersion"], "kind": kept["kind"], "metadata": meta, "spec": kept["spec"]}
     cluster.api.call("POST", policy.rpartition("/")[0], back)
-    # What was allocated before may still be written to: nobody is kept from leaving.
+    # What was allocated before may still be changed, so that pods can end.
     cluster.api.patch("ResourceClaim", "old", stage.namespace, {"metadata": {"labels": {"a": "b"}}})
     stage.delete_pod("late")
 

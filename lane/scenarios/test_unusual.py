@@ -1,4 +1,4 @@
-"""Claims as users write them that nobody thought of: odd shapes, odd moments, two drivers."""
+"""Claims that users write and developers don't think of: odd shapes, odd moments, two drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = "second.example.com"
 
 @pytest.fixture
 def second(stage: Stage) -> Iterator[StandInPlugin]:
-    """Another driver on the stage's node: one card, a class for it, a plugin that answers as it is told."""
+    """Another driver on the stage's node: one card, a class for it, and a plugin whose answers the scenario sets."""
     api, name = stage.cluster.api, f"{stage.namespace}.example.com"
     chosen = {"selectors": [{"cel": {"expression": f'device.driver == "{SECOND}"'}}]}
     pool = {"name": stage.node.name, "generation": 1, "resourceSliceCount": 1}
@@ -132,7 +132,7 @@ def test_an_agent_under_a_name_that_the_policy_does_not_know_says_that_it_is_ref
             other.start(10)
         assert "spec.driver must be the agent's own driver" in other.daemon.tail(200)
         assert other.slices() == []
-        # The one with the right name is not disturbed.
+        # The pod with the right name is not disturbed.
         stage.create(
             template(stage.namespace, "one-gpu", ONE_GPU),
             pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),
@@ -152,7 +152,7 @@ def test_a_claim_deleted_while_its_pod_is_pending_takes_nothing(agent: Agent, st
     stage.pending("user", "cannot allocate all claims")
     stage.cluster.api.delete("ResourceClaim", "wanted", stage.namespace)
     stage.cluster.api.wait_gone("ResourceClaim", "wanted", stage.namespace)
-    # One of the same name that can be met: the same pod runs.
+    # With a claim of the same name that can be allocated, the same pod runs.
     stage.create(claim(stage.namespace, "wanted", ONE_GPU))
     stage.check("user")
 

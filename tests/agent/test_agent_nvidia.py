@@ -158,7 +158,7 @@ def test_the_library_is_let_go_on_request_and_taken_up_again(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")
     agent.send_signal(signal.SIGUSR1)
-    until(lambda: "vendor's library let go" in machine.here.log(), "the library let go")
+    until(lambda: "vendor's library released" in machine.here.log(), "the library let go")
     agent.send_signal(signal.SIGUSR2)
     machine.gpus[0].set_mig(enabled=True)
     machine.write()

@@ -213,7 +213,7 @@ def test_a_flag_beats_its_environment_twin(here):
 def test_an_agent_whose_service_socket_was_taken_away_starts_afresh(here):
     agent = here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER).endpoint.unlink()
-    until(lambda: "starting afresh" in here.log(), "a new start")
+    until(lambda: "restarting the process" in here.log(), "a new start")
     until((here.kubelet.plugins_dir / NVIDIA_DRIVER / "dra.sock").exists, "a new socket")
     until(lambda: here.log().count("registered with the kubelet") == 2, "a new registration")
     assert here.end(agent) == 0

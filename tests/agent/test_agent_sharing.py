@@ -56,7 +56,11 @@ def test_rules_that_change_reach_the_slices_but_not_what_claims_hold(world):
     assert [line for line in report.unmet if " takes " not in line] == []
     (held,) = {one.choice.id[2].partition("-share-")[0] for claim in report.claims for one in claim.held}
     world.write("version: rules/v1\nrules: [{replicas: 1}]\n")
-    until(lambda: "kept the one before" in world.node.agent.log.read_text(), timeout_s=10, what="the fault in the log")
+    until(
+        lambda: "the previous one stays in force" in world.node.agent.log.read_text(),
+        timeout_s=10,
+        what="the fault in the log",
+    )
     assert world.devices() == before
     world.write(WHOLE)
     others = dict.fromkeys(names - {held}, "gpu")  # the one that is held in shares is offered to nobody

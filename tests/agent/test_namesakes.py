@@ -59,7 +59,11 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
         other.start()
         here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
-        until(lambda: "not registered beside another driver" in here.log(), timeout_s=20, what="a line in the log")
+        until(
+            lambda: "not registered because another driver has this name" in here.log(),
+            timeout_s=20,
+            what="a line in the log",
+        )
         here.api.create(THEIRS)  # and it is left alone
         until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:

@@ -128,7 +128,7 @@ def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(
     here.kubelet.resources.stop()
     here.start("simulated:dgx-h100")
     soon(lambda: len(here.devices()) == 7, "what no file keeps back")
-    assert "the kubelet does not tell of claims" in here.log()
+    assert "the kubelet does not report claims" in here.log()
     here.kubelet.resources.start()
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.allocation import Allocator, Features
-from dra_driver.allocation.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from tests.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
@@ -132,7 +132,7 @@ def test_devices_that_cannot_agree_are_lost_to_the_constraint() -> None:
     devices = [gpu("gpu-0", root="a"), gpu("gpu-1", root="b"), gpu("gpu-2", root="b")]
     wanted = claim(request(count=3), constraints=[{"matchAttribute": f"{DRIVER}/root"}])
     found = explained([pool("node-1", devices)], [wanted])
-    assert f"2 devices have its {DRIVER}/root, 3 are wanted" in {
+    assert f"2 devices have its {DRIVER}/root, but 3 are needed" in {
         loss.reason for stage in found.nodes[0].funnels[0].stages for loss in stage.lost
     }
 

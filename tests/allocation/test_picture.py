@@ -69,7 +69,7 @@ def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
     assert flags(found) == {
         "leaked reservation: the pod has ended",
         "leaked reservation: there is no such pod",
-        "allocated, but nobody uses it",
+        "allocated, but no pod uses it",
         "not published any more",
         "its devices are not prepared yet",
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.timeline import Job, Timeline, TimelineEvent
+from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
 from dra_driver.allocation.usage import usage_of
 from dra_driver.model.errors import InputError
 from tests.support.allocation_worlds import (

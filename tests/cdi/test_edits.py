@@ -193,7 +193,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
     assert found.hooks == ()
     assert found.env == ("NVIDIA_VISIBLE_DEVICES=void",)  # no LD_LIBRARY_PATH
     assert any("nvidia-cdi-hook" in remark and "/usr/lib64" in remark for remark in remarks)
-    assert len([r for r in caplog.records if "less than the whole driver" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "left out of containers" in r.getMessage()]) == 1
     checked(found)
 
 

@@ -127,7 +127,7 @@ def test_limits_by_device_are_by_uuid_or_by_the_index_in_sorted_uuids() -> None:
 
 def test_one_request_has_one_device_under_mps() -> None:
     message = refused([whole(0), whole(1)], [result("gpu-0"), result("gpu-1")], entry(MpsSettings()))
-    assert "config for request r: a container talks to one MPS daemon, each of gpu-0, gpu-1 has its own" in message
+    assert "config for request r: a container talks to one MPS daemon, but each of gpu-0, gpu-1 has its own" in message
     assert len(steps([whole(0), whole(1)], [result("gpu-0"), result("gpu-1")], entry(LONG))) == 2
 
 
@@ -233,7 +233,7 @@ def test_one_claim_can_t_have_one_device_in_two_ways() -> None:
         entry(MpsSettings(10), requests=["a"], of_class=True),
         entry(MpsSettings(20), requests=["b"], of_class=True),
     )
-    assert "gpu-6 can't be shared in two ways, request a has another config" in message
+    assert "gpu-6 can't be shared in two ways: request a has another config" in message
 
 
 AMOUNT = st.integers(1, 40)

@@ -88,3 +88,31 @@ def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):
     assert capsys.readouterr().out.startswith("<!doctype html>")
     assert run(["claims", "-f", claims, "-o", "json"]) == ExitCode.OK
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["default/big", "default/small"]
+
+
+@pytest.mark.parametrize("command", [["explain", "claim", "small"], ["simulate"]])
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("DRAPartitionableDevice=true", "did you mean DRAPartitionableDevices?"),
+        ("NoGateAtAll=false", "known: DRA"),
+        ("DRADeviceTaints=true,DRATypo=true", "--gate DRATypo"),
+        ("DRAFractionalCapacityRange=true", "since 1.37, not in 1.35"),
+        ("DRADeviceTaints", "is not NAME=true or NAME=false"),
+    ],
+)
+def test_a_gate_that_allocation_does_not_know_is_refused(command, gate, said, claims, capsys):
+    assert run([*command, "-f", claims, "--fleet", "dgx-h100", "--gate", gate]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_gates_are_taken_in_one_row_or_in_several(claims, capsys):
+    rows = ["--gate", "DRADeviceTaints=true, DRAPartitionableDevices=TRUE", "--gate", "DRADeviceTaints=false"]
+    assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100", *rows]) == ExitCode.OK
+
+
+def test_a_scenario_with_a_gate_that_allocation_does_not_know_is_refused(tmp_path, capsys):
+    path = tmp_path / "scenario.yaml"
+    path.write_text("fleet: {dgx-h100: 1}\ngates: {DRATypo: true}\ntimeline: []\n")
+    assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT
+    assert f"{path}: gate DRATypo" in capsys.readouterr().err

@@ -167,8 +167,8 @@ def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
     assert "an administrator has cut it" in found["mig"]["notOnDemand"]["0000:d1:00.0"]
     main.run(["devices", "--hardware", "simulated:demo-h100"])
     text = capsys.readouterr().out
-    assert "This is where the API server keeps shared counters (no API server was asked" in text
-    assert "where it drops them (gate DRAPartitionableDevices off): 14 devices" in text
+    assert "This is published if the API server keeps shared counters (no API server was asked" in text
+    assert "if it drops them (gate DRAPartitionableDevices off): 14 devices" in text
 
 
 def test_the_setting_in_force_is_shown(capsys, monkeypatch):

@@ -365,7 +365,7 @@ def test_a_node_that_does_not_exist_yet_is_waited_for(make_cluster, tmp_path):
     cluster.server.request("DELETE", f"/api/v1/nodes/{NODE}")
     publisher = cluster.publisher()
     publisher.publish([gpu(0)])
-    until(lambda: "is not in the API" in publisher.status().last_error)
+    until(lambda: "does not exist in the API" in publisher.status().last_error)
     assert cluster.slices() == []
     cluster.make_node()
     assert publisher.wait_published(10)
@@ -403,7 +403,7 @@ def test_a_pool_that_the_scheduler_would_skip_is_not_published(cluster):
     publisher = cluster.published([gpu(0)])
     cluster.server.log.clear()
     publisher.publish([gpu(0), gpu(1), gpu(1)])
-    until(lambda: "stands 2 times" in publisher.status().last_error)
+    until(lambda: "occurs 2 times" in publisher.status().last_error)
     settled(cluster)
     assert cluster.writes() == []
     assert publisher.status().problems[0].code == "api.pool-invalid"

@@ -133,4 +133,4 @@ def test_rules_that_come_later_are_asked_about_too(make_cluster):
 
 def test_a_device_whose_first_share_would_take_all_of_a_capacity_is_never_published():
     device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "1Gi"}}}
-    assert "the first would take all of its memory" in find_faults(PoolContent((device,)), server_minor=36)[0]
+    assert "the first claim would take all its memory" in find_faults(PoolContent((device,)), server_minor=36)[0]

@@ -16,14 +16,14 @@ def test_a_right_pool_has_no_faults():
 @pytest.mark.parametrize(
     ("devices", "counter_sets", "minor", "fragment"),
     [
-        ([device_wire("a"), device_wire("a")], [], 36, "device 'a' stands 2 times"),
-        ([device_wire("a.b")], [], 36, "'a.b' is no DNS label"),
+        ([device_wire("a"), device_wire("a")], [], 36, "device 'a' occurs 2 times"),
+        ([device_wire("a.b")], [], 36, "'a.b' is not a DNS label"),
         ([device_wire("a", attributes={f"x{i}": {"int": i} for i in range(32)})], [], 36, "has 33 attributes"),
         ([device_wire("a", taints=[taint(f"k{i}") for i in range(17)])], [], 36, "17 taints, at most 16"),
         ([device_wire("a", taints=[taint(f"k{i}") for i in range(5)])], [], 34, "5 taints, at most 4"),
-        ([device_wire("a", consumesCounters=consumes("s"))], [], 36, "consumes from counter set 's', which is not"),
+        ([device_wire("a", consumesCounters=consumes("s"))], [], 36, "consumes from counter set 's', which is missing"),
         ([device_wire("a", consumesCounters=consumes("s", "x"))], [counter_set("s")], 36, "does not have: ['x']"),
-        ([], [counter_set("s"), counter_set("s")], 36, "counter set 's' stands 2 times"),
+        ([], [counter_set("s"), counter_set("s")], 36, "counter set 's' occurs 2 times"),
         ([], [{"name": "s", "counters": {}}], 36, "has 0 counters"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_kubelet_refuses_a_templated_claim_that_was_made_for_another_pod(api):
     with pytest.raises(NodeError, match="was not made for pod p"):
         kubelet.prepare_pod(other)
     unmade = {**pod, "status": {}}
-    with pytest.raises(NodeError, match="no claim was made from the template"):
+    with pytest.raises(NodeError, match="no claim has been created from the template"):
         kubelet.prepare_pod(unmade)
     kubelet.stop()
     shutil.rmtree(folder)

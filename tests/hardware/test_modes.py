@@ -207,7 +207,7 @@ def test_a_program_that_hangs_is_ended_at_the_deadline(smi: FakeNvidiaSmi) -> No
 
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HardwareError, match="nvidia-smi is not found below") as refused:
+    with pytest.raises(HardwareError, match="nvidia-smi was not found below") as refused:
         NvidiaHardware(Roots(driver_mount=str(tmp_path))).set_time_slice(shared(GPU), Interval.LONG, SOON)
     assert refused.value.code == "hardware.nvidia-smi-missing"
 

@@ -49,7 +49,7 @@ def test_what_the_mig_manager_takes_is_taken():
         (document(entry(mig_enabled="yes")), "c[0].mig-enabled: expected true or false, got 'yes'"),
         (document(entry(mig_devices="absent")), "c[0].mig-devices: missing, although mig-enabled is true"),
         (document(entry(mig_enabled=False)), "c[0].mig-devices: given, although mig-enabled is false"),
-        (document(entry(mig_devices={"1g10gb": 1})), "'1g10gb' is no profile"),
+        (document(entry(mig_devices={"1g10gb": 1})), "'1g10gb' is not a profile"),
         (document(entry(mig_devices={"1g.10gb": -1})), "c[0].mig-devices.1g.10gb: expected a whole number"),
         (document(entry(mig_devices={"1g.10gb": True})), "expected a whole number"),
         (document(entry(device_filter="0x2330")), "c[0].device-filter: expected PCI device and vendor id"),

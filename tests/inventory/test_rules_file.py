@@ -159,7 +159,7 @@ extra: 1
         ),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "replicas: missing"),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: amd.com/gpu, replicas: 2}]}}", "nvidia.com/gpu"),
-        ("version: v1\nsharing: {timeSlicing: {}, mps: {}}", "a device is shared in one way"),
+        ("version: v1\nsharing: {timeSlicing: {}, mps: {}}", "a device can only be shared in one way"),
         ("version: v1\nsharing: {mpi: {}}", "sharing.mpi: unknown field"),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_makes_no_sense_is_refused(faults_of, text, fault):
 
 
 def test_a_file_that_is_no_yaml_or_not_there_is_bad_input(read, tmp_path):
-    with pytest.raises(InputError, match="not the YAML"):
+    with pytest.raises(InputError, match="not YAML"):
         read("version: [")
     with pytest.raises(InputError, match="can't be read"):
         read_sharing_config(tmp_path / "nowhere.yaml")
@@ -196,7 +196,7 @@ sharing:
     assert (whole.replicas, whole.settings) == (10, TimeSlicingSettings())
     assert whole.match == Match(types=(DeviceType.GPU,))
     assert part.match == Match(types=(DeviceType.MIG,), profiles=("1g.10gb.me",), ids=("0:1", "MIG-4b6c"))
-    assert [note.split(" means")[0] for note in rules.notes] == [
+    assert [note.split(" has no effect")[0] for note in rules.notes] == [
         "sharing.timeSlicing.failRequestsGreaterThanOne",
         "sharing.timeSlicing.renameByDefault",
         "sharing.timeSlicing.resources[1].rename",

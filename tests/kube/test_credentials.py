@@ -1,10 +1,11 @@
-"""In-cluster and official kubeconfig credentials, through the real `kubernetes` package; imports in fresh processes."""
+"""Credentials: of a pod, from a folder like the kubelet's, and through the real `kubernetes` package."""
 
 import json
 import logging
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,33 @@ def test_in_a_pod_the_last_token_serves_while_the_file_is_gone(service_account, 
     (tmp_path / "token").unlink()
     loaded.tokens.reread()
     assert loaded.tokens.authorization() == "Bearer pod-token"
+
+
+def test_in_a_pod_of_ipv4_the_address_stands_without_brackets(service_account, monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    assert credentials.load(None, **service_account).server == "https://10.96.0.1:6443"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda files, env: files["token"].unlink(), "token can't be read: No such file"),
+        (lambda files, env: files["ca"].unlink(), "ca.crt can't be read: No such file"),
+        (lambda files, env: files["token"].write_text("\n"), "token is empty"),
+        (lambda files, env: files["ca"].write_text(""), "ca.crt is empty"),
+        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443"), "is no port"),
+        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "99999999"), "is no port"),
+        (lambda files, env: env.setenv("KUBERNETES_SERVICE_HOST", ""), "are not set"),
+    ],
+    ids=["no token", "no authority", "empty token", "empty authority", "a URL as port", "no port", "no host"],
+)
+def test_a_service_account_that_lacks_something_is_an_error_that_says_what(spoil, said, service_account, monkeypatch):
+    spoil({"token": Path(service_account["token_file"]), "ca": Path(service_account["ca_file"])}, monkeypatch)
+    with pytest.raises(NodeError, match=said) as caught:
+        credentials.load(None, **service_account)
+    assert caught.value.code == "node.no-credentials"
+    assert "pod-token" not in str(caught.value)
 
 
 def test_outside_a_pod_the_error_says_which_flag_to_set(monkeypatch):
@@ -117,21 +145,18 @@ def run_fresh(code: str, **environment: str) -> str:
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
-def test_the_service_account_costs_no_heavy_module(service_account):
+def test_in_a_pod_kubernetes_is_never_imported(service_account):
     output = run_fresh(
         f"""
         import sys, json
-        from dra_driver.kube import credentials
-        assert "kubernetes" not in sys.modules
-        credentials.load(None, **{service_account!r})
-        heavy = ("requests", "oauthlib", "websocket", "yaml", "pydantic", "aiohttp", "kubernetes.dynamic")
-        print(json.dumps([name for name in heavy if name in sys.modules]))
-        import kubernetes
-        print(kubernetes.config.load_kube_config.__name__)
+        from dra_driver.kube import api, credentials
+        api.KubeApi(credentials.load(None, **{service_account!r}))
+        heavy = ("requests", "oauthlib", "websocket", "yaml", "pydantic", "aiohttp", "kubernetes")
+        print(json.dumps([name for name in sys.modules if name.partition(".")[0] in heavy]))
         """,
         **IN_CLUSTER,
     )
-    assert output.splitlines() == ["[]", "load_kube_config"]
+    assert output.strip() == "[]"
 
 
 def test_a_static_kubeconfig_does_not_import_kubernetes_and_json_not_even_yaml(tmp_path):
@@ -155,24 +180,3 @@ def test_a_static_kubeconfig_does_not_import_kubernetes_and_json_not_even_yaml(t
         """
     )
     assert output.strip() == "[]"
-
-
-def test_where_the_light_import_fails_the_plain_one_serves(service_account):
-    output = run_fresh(
-        f"""
-        import importlib.util
-        from dra_driver.kube import credentials
-        real, calls = credentials.light_import, []
-        import contextlib
-        @contextlib.contextmanager
-        def broken():
-            calls.append(1)
-            raise ImportError("front module looked inside")
-            yield
-        credentials.light_import = broken
-        loaded = credentials.load(None, **{service_account!r})
-        print(len(calls), loaded.tokens.authorization())
-        """,
-        **IN_CLUSTER,
-    )
-    assert output.strip() == "1 Bearer pod-token"

@@ -212,7 +212,7 @@ def held_by(container, rows):
     ],
 )
 def test_a_template_of_helm_is_refused_with_what_to_do(text):
-    with pytest.raises(InputError, match="template of Helm") as caught:
+    with pytest.raises(InputError, match="is a Helm template") as caught:
         migrate([SourceText("chart/templates/a.yaml", f"apiVersion: v1\nkind: Pod\n{text}")])
     assert caught.value.code == "input.template"
     assert "helm template" in caught.value.hint
@@ -386,7 +386,7 @@ def test_a_name_that_a_configuration_made_up_is_read_as_what_it_shares():
         "nvidia.com/gpu",
     }
     assert found[2]["spec"]["hard"] == {"gpu-share.nvidia.com.deviceclass.resource.k8s.io/devices": "8"}
-    assert any("nvidia.com/slice is taken for a share of a MIG partition 1g.10gb" in one.what for one in done.changes)
+    assert any("nvidia.com/slice is read as a share of a MIG partition 1g.10gb" in one.what for one in done.changes)
     assert not {one.code for one in done.losses} & {"sharing-rename", "mention", "unknown-resource"}
 
 

@@ -66,8 +66,8 @@ def test_a_field_of_another_kind_is_refused_or_taken_but_never_breaks(field: str
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"command": "format-disk"}, "none of start, stop, status, tidy, list"),
-        ({"command": ["start"]}, "none of"),
+        ({"command": "format-disk"}, "not one of start, stop, status, tidy, list"),
+        ({"command": ["start"]}, "not one of"),
         ({"version": 2}, "upgrade the older one"),
         ({"version": True}, "upgrade the older one"),
         ({"surprise": 1}, "does not know"),

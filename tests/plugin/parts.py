@@ -153,6 +153,7 @@ class Rig:
         self.store = CdiStore(self.cdi)
         self.ledger = Ledger(
             self.data / "ledger.db",
+            boot_id=self.boot_id,
             recover=recover_from(self.store, DRIVER),
             has_file=partial(has_claim_file, self.store, DRIVER),
         )

@@ -178,7 +178,7 @@ def test_a_configuration_of_the_mig_managers_file_is_applied_by_name_and_by_labe
 
 def test_a_configuration_that_can_not_be_made_is_told_by_gpu_and_once(rig, config):
     it = geometer(rig, "label", config)
-    for name, why in (("split", "not made"), ("no-such", "nobody knows")):
+    for name, why in (("split", "never created"), ("no-such", "neither built in nor in the file")):
         rig.labels.labels = {LABEL: name}
         assert it.apply() == it.apply() == 0
         assert [p.subject for p in it.problems] == ["0000:01:00.0", "0000:02:00.0"]

@@ -81,7 +81,7 @@ def test_claims_come_with_the_devices_of_this_driver_alone(kubelet):
 )
 def test_a_name_that_kubernetes_does_not_allow_spoils_the_answer(kubelet, wrong):
     told = kubelet.tells(claim("good", "ns", "gpu-0"), wrong)
-    with pytest.raises(NodeError, match="no name of Kubernetes") as refused:
+    with pytest.raises(NodeError, match="not a valid Kubernetes name") as refused:
         told.pods()
     assert refused.value.code == pod_resources.CODE
 

@@ -39,7 +39,7 @@ def test_a_claim_of_another_namespace_is_refused_before_the_first_effect(rig: Sh
     separate(rig, "team-a")
     rig.allocate("u1", replica(0))
     move(rig, "u1", "team-b")
-    with pytest.raises(ClaimError, match="in namespace team-a alone") as refused:
+    with pytest.raises(ClaimError, match="only in namespace team-a") as refused:
         prepare(rig, "u1", "team-b")
     assert refused.value.code == "claim.sharing-tenant"
     assert "delete the pods that use claim team-b/claim-u1" in refused.value.hint

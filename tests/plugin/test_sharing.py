@@ -250,7 +250,7 @@ def test_a_second_claim_that_wants_it_otherwise_is_refused_naming_the_first(serv
     served.allocate("u2", replica(1), configs=(mps(source="FromClass", defaultActiveThreadPercentage=20),))
     served.prepare("u1")
     with pytest.raises(
-        ClaimError, match=r"ns/claim-u1 \(UID u1\), and asked for as MPS \(20 % of the threads"
+        ClaimError, match=r"ns/claim-u1 \(UID u1\), but this claim asks for MPS \(20 % of the threads"
     ) as refused:
         served.prepare("u2")
     assert refused.value.code == "claim.sharing-differs"

@@ -17,6 +17,7 @@ from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.running_pods import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
+from tests.plugin.test_ledger import sql
 
 OLD, OTHER = "0f9f7b1c-0000-4000-8000-000000000001", "0f9f7b1c-0000-4000-8000-000000000002"
 HOST = """\
@@ -81,7 +82,7 @@ def test_a_call_whose_time_is_up_names_the_pod_and_its_claim(rig: Rig, left: Mac
     with pytest.raises(ClaimError) as caught:
         rig.prepare("new", 0.5)
     assert caught.value.code == "claim.device-in-use"
-    assert f"gpu-0 by containers of pod {OLD}, which had it by claim ns/claim-old (UID old)" in str(caught.value)
+    assert f"gpu-0 by containers of pod {OLD}, which used it through claim ns/claim-old (UID old)" in str(caught.value)
 
 
 def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, left: Machine) -> None:
@@ -102,7 +103,7 @@ def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
     assert rig.prepare("new", 5)
-    eventually(lambda: "device given on although a pod still runs" in caplog.text)
+    eventually(lambda: "device released although a pod that may use it still runs" in caplog.text)
 
 
 @pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])
@@ -209,3 +210,32 @@ def test_what_was_kept_back_in_another_boot_holds_nobody_up(rig: Rig, left: Mach
     rig.preparer.close()
     rig.reboot()
     assert rig.prepare("new", 1.0)
+
+
+def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_other_row_away(
+    rig: Rig, left: Machine
+) -> None:
+    """A claim that was recovered after a lost ledger does not know its boot; its pods may well run in this one."""
+    rig.api.put(claim_wire("found", result("gpu-1"), pods=(OLD,)))
+    rig.prepare("found")
+    sql(rig.ledger.path, "UPDATE claims SET boot_id = '' WHERE uid = 'found'")
+    rig.unprepare("found")
+    for device in ("gpu-0", "gpu-1"):
+        with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+            rig.prepare(rig.allocate(f"next-{device}", device), 0.3)
+    left.end(7)
+    eventually(lambda: not rig.ledger.kept_back.has_any())
+    assert rig.prepare("next-gpu-0")
+    assert rig.prepare("next-gpu-1")
+
+
+def test_a_claim_of_an_earlier_boot_keeps_nothing_back_and_takes_no_row_of_this_one_away(
+    rig: Rig, left: Machine
+) -> None:
+    rig.api.put(claim_wire("earlier", result("gpu-1"), pods=(OLD,)))
+    rig.prepare("earlier")
+    sql(rig.ledger.path, "UPDATE claims SET boot_id = 'an earlier one' WHERE uid = 'earlier'")
+    rig.unprepare("earlier")
+    assert rig.prepare(rig.allocate("next-gpu-1", "gpu-1"), 0.5)
+    with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+        rig.prepare("new", 0.3)

@@ -166,7 +166,7 @@ def test_without_a_supervisor_or_abilities_the_error_says_what_is_missing() -> N
     plain = SharingEffects(object())
     with pytest.raises(SharingError, match="no MPS supervisor"):
         plain.look(GPU, MpsSettings(), SOON)
-    with pytest.raises(SharingError, match="can't be set by this agent's hardware"):
+    with pytest.raises(SharingError, match="can't be set by this agent's hardware backend"):
         plain.apply(GPU, LONG, {}, SOON)
     assert plain.apply(GPU, DEFAULT, plain.look(GPU, DEFAULT, SOON), SOON) is None
 

@@ -25,7 +25,7 @@ def test_a_balanced_cut_is_possible():
         ([("3g.40gb", 2)], "a 3g.40gb starts at one of [0, 4], not at 2"),
         ([("3g.40gb", 0), ("1g.10gb", 3)], "1g.10gb at 3 overlaps 3g.40gb at 0"),
         ([("1g.10gb+me", 0), ("1g.10gb+me", 1)], "at most 1 of 1g.10gb+me fit"),
-        ([("4g.40gb", 0), ("1g.20gb", 4), ("3g.40gb", 4)], "8 compute slices are used, the GPU has 7"),
+        ([("4g.40gb", 0), ("1g.20gb", 4), ("3g.40gb", 4)], "8 compute slices are used, but the GPU has 7"),
     ],
 )
 def test_an_impossible_cut_is_refused_with_its_reason(cut, expected):
@@ -43,7 +43,7 @@ def test_a_profile_is_found_by_its_whole_name():
 
 def test_where_no_source_tells_a_placement_none_is_offered():
     assert A30.profile("2g.12gb+me").starts == ()
-    assert faults(A30, ("2g.12gb+me", 0)) == ["where a 2g.12gb+me may start is not known"]
+    assert faults(A30, ("2g.12gb+me", 0)) == ["it is not known where a 2g.12gb+me may start"]
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -72,7 +72,7 @@ def test_a_faulty_model_is_refused_with_the_path_of_the_field(change, fault):
         ({"engines": [1, 2]}, "mig.profiles[0].engines: expected five numbers"),
         ({"engines": [1, 2, 3, 4, "x"]}, "mig.profiles[0].engines[4]: expected a number"),
         ({"starts": [0, 8]}, "mig.profiles: profile 1g.10gb starts beyond 8 memory slices"),
-        ({"name": "2g.20gb"}, "mig.profiles: profile 2g.20gb is given 2 times"),
+        ({"name": "2g.20gb"}, "mig.profiles: profile 2g.20gb is listed 2 times"),
         ({"slices": 0}, "mig.profiles[0].slices: expected a whole number from 1 to 16, got 0"),
     ],
 )

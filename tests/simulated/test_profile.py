@@ -115,7 +115,7 @@ def test_a_faulty_profile_is_refused_with_the_path_of_the_field(load, change, fa
         ({"minor": -1}, "minor: expected a whole number from 0 to 4095, got -1"),
         ({"numaNode": "0"}, "numaNode: expected a whole number from 0 to 4095, got '0'"),
         ({"pcieRoot": "0000:15"}, "pcieRoot: expected a PCIe root such as pci0000:16, got '0000:15'"),
-        ({"linksUp": 19}, "linksUp: 19 links are up, the card has 18"),
+        ({"linksUp": 19}, "linksUp: 19 links are up, but the card has 18"),
         ({"nvlinkFabric": "rack 7"}, "nvlinkFabric: expected <cluster UUID>.<clique id>, got 'rack 7'"),
         ({"lost": "yes"}, "lost: expected true or false, got 'yes'"),
         ({"health": "bad"}, "health: unknown field"),
@@ -143,7 +143,7 @@ def test_overlapping_partitions_are_refused(load):
 def test_two_gpus_with_one_address_or_minor_are_refused(load):
     gpus = [SMALL["gpus"][0], SMALL["gpus"][0] | {"minor": 0}]
     found = faults_of(load, SMALL | {"gpus": gpus})
-    assert found == ["gpus: pci 0000:1b:00.0 is given to 2 GPUs", "gpus: minor 0 is given to 2 GPUs"]
+    assert found == ["gpus: 2 GPUs have pci 0000:1b:00.0", "gpus: 2 GPUs have minor 0"]
 
 
 def test_all_faults_are_told_at_once(load):
@@ -199,7 +199,7 @@ def test_foreign_devices_stand_in_wire_form(load):
         ({"attributes": {"dra.net/a-b": 1}}, "attributes.dra.net/a-b: expected a name, or domain/name"),
         ({"attributes": {"x": "y" * 65}}, "attributes.x: expected a text of at most 64 bytes"),
         ({"attributes": {"x": {"version": "1.2"}}}, "attributes.x: '1.2' is not a semantic version"),
-        ({"attributes": {"x": 2**63}}, "attributes.x: 9223372036854775808 does not fit 64 bits"),
+        ({"attributes": {"x": 2**63}}, "attributes.x: 9223372036854775808 does not fit into 64 bits"),
         ({"attributes": {"x": [1]}}, "attributes.x: expected a text"),
         ({"attributes": {f"x{n}": n for n in range(32)}}, "attributes: more than 32 attributes and capacities"),
         ({"capacity": {"bandwidth": "fast"}}, "capacity.bandwidth: 'fast' is not a quantity"),

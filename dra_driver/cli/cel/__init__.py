@@ -1,4 +1,4 @@
-"""`dra-driver cel`: judge, explain and mend selectors. `group` is the table of its commands, one module each.
+"""`dra-driver cel`: evaluate, explain and improve selectors. `group` is the table of its commands, one module each.
 
-`judge` compiles and evaluates for all of them, `report` draws what they found.
+`judge` compiles and evaluates the selectors for all commands; `report` prints the results.
 """

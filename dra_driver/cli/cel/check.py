@@ -1,7 +1,7 @@
-"""`dra-driver cel check --batch`: many expressions, for machines.
+"""`dra-driver cel check --batch`: check many expressions, for use by programs.
 
-In: JSON lines. Out: a JSON line for each, in order; a line that can't be read gives an object with `error`. Lines are
-read one at a time, so that a file may be larger than memory.
+In: JSON lines. Out: a JSON line for each, in order; a line that can't be read is answered by an object with `error`.
+Lines are read one at a time, so a file may be larger than memory.
 
 The rule: the fields of the batch format (docs/selectors.md).
 """
@@ -21,7 +21,7 @@ from dra_driver.cli.inputs.documents import STDIN, shown
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.selectors.batch import BatchChecker
 
-_LINE_MAX = 256 << 20  # bytes
+_LINE_MAX = 256 << 20  # in bytes
 
 
 @click.command(name="check")
@@ -52,7 +52,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only opening may fail as an input error)
+        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only a failure to open is an input error)
     except OSError as fault:
         raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
     with file:
@@ -60,7 +60,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _answer(file: IO[bytes]) -> int:
-    """Answer line by line; each answer is written at once, for a reader at the other end of a pipe."""
+    """Answer line by line. Each answer is written at once, because the other end of a pipe may wait for it."""
     checker = BatchChecker({})
     has_begun, bad = False, 0
     for number, raw in enumerate(_lines(file), 1):
@@ -76,7 +76,7 @@ def _answer(file: IO[bytes]) -> int:
         except DriverError as fault:
             bad += 1
             answer = {"id": _id(raw), "line": number, "error": fault.message}
-        except Exception as fault:  # noqa: BLE001  (one line must not cost the others their answers)
+        except Exception as fault:  # noqa: BLE001  (a fault in one line must not stop the others)
             bad += 1
             text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"
             answer = {"id": _id(raw), "line": number, "error": text}
@@ -86,7 +86,7 @@ def _answer(file: IO[bytes]) -> int:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines; what is longer than `_LINE_MAX` is cut, and then is no JSON."""
+    """Yield the lines. A line longer than `_LINE_MAX` is truncated, so it fails to parse as JSON."""
     while raw := file.readline(_LINE_MAX):
         yield raw
         while raw and not raw.endswith(b"\n"):
@@ -106,7 +106,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _id(raw: bytes) -> Any:
-    """Return the id of a bad line, where it can be read."""
+    """Return the id of an invalid line, or None if the id can't be read."""
     try:
         return _parsed(raw).get("id")
     except InputError:

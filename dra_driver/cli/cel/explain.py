@@ -1,7 +1,8 @@
 """`dra-driver cel explain`: why a device matches, does not match, or aborts scheduling.
 
-In: devices and selectors. Out: for each group of equal devices the expression as a tree with the value of every part
-and the part that decides; over all devices the nearest misses; names that no device has. It changes nothing.
+In: devices and selectors. Out: for each group of equal devices, the expression as a tree with the value of every part
+and the deciding part marked; for all devices together, the nearest misses and the names that no device has. It
+changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_NAMED = 3
 
 @click.command(name="explain")
 @input_options
-@click.option("--device", "only", multiple=True, metavar="NAME", help="explain these devices alone")
+@click.option("--device", "only", multiple=True, metavar="NAME", help="explain only these devices")
 @click.option(
     "--groups",
     "most",
@@ -35,9 +36,9 @@ _MOST_NAMED = 3
 )
 @output_option
 def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> int:
-    """Show why: the value of every part, the part that decides, the nearest miss.
+    """Explain why devices match or not: the value of every part, the deciding part, the nearest miss.
 
-    Devices that agree on all that the selectors read are explained once. In the tree, * marks the part that decides.
+    Devices that agree on everything the selectors read are explained once. In the tree, * marks the part that decides.
 
     \b
       dra-driver cel explain -e 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0' \\
@@ -65,7 +66,7 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
 
 
 def narrowed(given: Given, names: tuple[str, ...]) -> Given:
-    """Keep some devices. Raises: UsageError for a name that no device has."""
+    """Return a fleet with only the named devices. Raises: UsageError for a name that no device has."""
     from difflib import get_close_matches
 
     from dra_driver.cli.inputs.devices import Fleet
@@ -120,7 +121,7 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
         if len(judged.compiled) > 1:
             say(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
         if explanation.tree is None:
-            continue  # the device can't be read at all: the error below says why
+            continue  # this device can't be converted at all; the error printed below explains why
         ends_it = group.verdict.step in {None, number}
         _show_part(out, explanation.tree, 6, marks=ends_it)
     if group.verdict.error:
@@ -133,7 +134,7 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
 
 
 def _explanations(judged: Judged, group: Group) -> list[tuple[int, Explanation]]:
-    """Explain the selectors up to the one that ends it."""
+    """Explain the selectors in order, up to and including the one that decides."""
     last = len(judged.compiled) if group.verdict.step is None else group.verdict.step + 1
     found = []
     for number, one in enumerate(judged.compiled[:last]):
@@ -143,7 +144,7 @@ def _explanations(judged: Judged, group: Group) -> list[tuple[int, Explanation]]
 
 
 def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
-    """Show a part and those below it: what it is, what it says."""
+    """Print a part of the expression with its value, then the parts below it."""
     decides = marks and part.decides
     mark = "* " if decides else "  "
     if part.error is not None:

@@ -1,8 +1,8 @@
-"""Queries judged: every device of a fleet against the selectors of one request, as the scheduler asks them.
+"""Evaluate queries: every device of a fleet against the selectors of one request, as the scheduler does.
 
-In: queries, a fleet, an engine. Out: compile errors, and for each device match, no match, or that it would abort
-scheduling. Selectors are asked in order, those of the class first; the first that is false or fails ends it. Devices
-that agree on everything the selectors read are judged once.
+In: queries, a fleet, an engine. Out: compile errors and, for each device, whether it matches, does not match, or would
+abort scheduling. Selectors are evaluated in order, those of the class first; the first that is false or fails decides.
+Devices that agree on everything the selectors read are evaluated once.
 
 Source: Kubernetes' scheduler (dynamicresources: class selectors, then request selectors).
 """
@@ -27,7 +27,7 @@ MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One expression, compiled or refused. `refusal` is why the API server would not store it; None if it would."""
+    """One expression after compilation. `refusal` is why the API server would not store it; None if it would."""
 
     written: Written
     selector: KubernetesSelector | None
@@ -37,7 +37,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a device. `step` is the selector that ended it; None for a match."""
+    """The outcome for a device. `step` is the index of the selector that decided; None for a match."""
 
     kind: str
     step: int | None = None
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal devices: one converted representative, the devices, their verdict."""
+    """A group of equal devices: one converted representative, the devices, and their verdict."""
 
     view: DeviceView
     devices: tuple[FleetDevice, ...]
@@ -55,9 +55,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One query on one fleet. `groups` is empty where an expression does not compile.
+    """The results of one query on one fleet. `groups` is empty if an expression does not compile.
 
-    A node in `like` stands for those that are named there too: the same is true of their devices.
+    The devices of a node named in `like` also stand for the nodes listed there, whose results are the same.
     """
 
     query: Query
@@ -67,11 +67,11 @@ class Judged:
 
     @property
     def compiles(self) -> bool:
-        """Whether all expressions compile."""
+        """Return whether all expressions compile."""
         return all(one.error is None for one in self.compiled)
 
     def count(self, kind: str) -> int:
-        """Count devices of one verdict."""
+        """Count the devices that have a verdict."""
         return sum(self.size(group) for group in self.groups if group.verdict.kind == kind)
 
     def size(self, group: Group) -> int:
@@ -81,7 +81,7 @@ class Judged:
         return sum(1 + len(self.like.get(device.node, ())) for device in group.devices)
 
     def by_node(self) -> dict[str, dict[str, list[FleetDevice]]]:
-        """Return devices by node and verdict."""
+        """Return the devices by node and verdict."""
         found: dict[str, dict[str, list[FleetDevice]]] = {}
         for group in self.groups:
             for device in group.devices:
@@ -90,13 +90,13 @@ class Judged:
         return found
 
     def errors(self) -> dict[int, tuple[str | None, int | None]]:
-        """Return what aborts scheduling, by the identity of the device: the error and the number of the selector."""
+        """Return the errors that abort scheduling and the index of the failing selector, by id() of the device."""
         aborting = (group for group in self.groups if group.verdict.kind == ABORT)
         return {id(one): (group.verdict.error, group.verdict.step) for group in aborting for one in group.devices}
 
 
 def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: Environment) -> list[Judged]:
-    """Judge every query."""
+    """Evaluate every query on the fleet."""
     known: dict[str, Compiled] = {}
     found = []
     for query in queries:
@@ -115,7 +115,11 @@ def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: E
 
 
 def exit_code(judged: Sequence[Judged], environment: Environment) -> ExitCode:
-    """Sum up: a compile error (for new objects also a refusal) beats a device that aborts, which beats the rest."""
+    """Return the exit status for all queries.
+
+    A compile error (for new objects also a refusal) takes precedence over a device that aborts scheduling, and that
+    over everything else.
+    """
     if not all(one.compiles for one in judged):
         return ExitCode.BAD_INPUT
     if environment == "new" and any(one.refusal for query in judged for one in query.compiled):
@@ -135,11 +139,11 @@ def compile_written(written: Written, engine: Engine, environment: Environment) 
     except SelectorCompileError as error:
         return Compiled(written, None, error)
     refusal = None if selector.admissible is not False else refusal_of(selector, engine)
-    return Compiled(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set is asked of ours alone
+    return Compiled(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set: our own engine only
 
 
 def refusal_of(selector: object, engine: Engine) -> str:
-    """Return why the API server does not accept an expression that compiles for the scheduler."""
+    """Return why the API server rejects an expression that compiles for the scheduler."""
     assert isinstance(selector, KubernetesSelector)  # noqa: S101  (no other engine can tell)
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
     if length > MAX_EXPRESSION_BYTES:
@@ -152,12 +156,12 @@ def refusal_of(selector: object, engine: Engine) -> str:
 
 
 def number(value: int) -> str:
-    """Write a number for people: with separators, huge ones in powers of ten."""
+    """Format a number for people: with thousands separators, and very large ones as powers of ten."""
     return f"{value:,}" if abs(value) < 10**9 else f"{float(value):.1e}"
 
 
 def _can_be_folded(compiled: Sequence[Compiled], fleet: Fleet) -> bool:
-    """Whether nothing is read in which the nodes of a profile differ."""
+    """Return whether the selectors read no attribute in which the nodes of a profile differ."""
     shapes = [shape for repeat in fleet.repeats for shape in repeat.shapes]
     selectors = [one.selector for one in compiled]
     return all(

@@ -1,6 +1,6 @@
-"""`dra-driver cel lint`: what compiles but hurts, and how to write it better.
+"""`dra-driver cel lint`: find selectors that compile but cause trouble, and show how to write them better.
 
-In: selectors, and devices if there are any. Out: findings; with --fix better expressions, in the files themselves.
+In: selectors, and devices if there are any. Out: findings; with --fix, better expressions written into the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[str, int, tuple[str | int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """One selector with its findings; `better` is it after all safe fixes."""
+    """One selector with its findings; `better` is its expression after all safe fixes."""
 
     compiled: Compiled
     subject: LintSubject
@@ -38,7 +38,7 @@ class Linted:
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """Where the selector was found."""
         document = self.compiled.written.document
         return (document.origin, document.number, _path(self)) if document else ("", 0, (self.compiled.written.label,))
 
@@ -46,15 +46,15 @@ class Linted:
 @click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
 @input_options
 @click.option(
-    "--disable", "disabled", multiple=True, type=click.Choice(list(RULES)), metavar="ID", help="leave out a rule"
+    "--disable", "disabled", multiple=True, type=click.Choice(list(RULES)), metavar="ID", help="disable a rule"
 )
 @click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
 @output_option
 def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any) -> int:
-    """Find what compiles but hurts.
+    """Find selectors that compile but cause trouble.
 
     With devices at hand (ResourceSlices, --fleet, a cluster) every selector is tried on each of them; without, only
-    the expression itself is looked at. A fix is safe when no verdict on any of the devices changes.
+    the expression itself is checked. A fix is safe when no verdict on any of the devices changes.
 
     \b
       dra-driver cel lint deviceclasses/ --fleet dgx-h100
@@ -62,7 +62,7 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
 
     \b
     Exit status:
-      0  nothing found, or all of it mended       3  an expression does not compile, a file is wrong
+      0  nothing found, or everything fixed       3  an expression does not compile, a file is wrong
       1  findings                                 5  the cluster does not answer
       2  the command line is wrong
     """  # noqa: D301
@@ -83,7 +83,7 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
 
 
 def _linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:
-    """Lint every selector that the user gave, once."""
+    """Lint every selector that the user gave, each once."""
     seen: set[Any] = set()
     engine = given.engine()
     for query in judged:
@@ -120,7 +120,7 @@ def _holds(one: Compiled, view: Any) -> bool:
 
 
 def _write(found: list[Linted]) -> frozenset[Place]:
-    """Write better expressions into their files; tell which were."""
+    """Write better expressions into their files and return those that were written."""
     by_file: dict[str, list[Linted]] = {}
     mended: set[Place] = set()
     for one in found:
@@ -135,7 +135,7 @@ def _write(found: list[Linted]) -> frozenset[Place]:
         ]
         text = exchanged(read_text(origin), origin, exchanges)
         if text is None:
-            continue  # the findings stay, with the better expression to be written by hand
+            continue  # the findings stay, and they show the better expression for the user to write by hand
         try:
             Path(origin).write_text(text, encoding="utf-8")
         except OSError as fault:
@@ -150,7 +150,7 @@ def _path(one: Linted) -> tuple[str | int, ...]:
 
 
 def _after(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
-    """Look again at what was written into a file."""
+    """Lint a file again after it was written."""
     if one.better is None or one.place not in fixed:
         return one
     selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
@@ -162,7 +162,7 @@ def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: frozen
     out = console()
     say_heading(out, given)
     if not given.fleet.devices:
-        say(out, "no devices at hand: only the expressions are looked at", style="dim")
+        say(out, "no devices at hand: only the expressions are checked", style="dim")
     for query in judged:
         if not query.compiles:
             out.print()

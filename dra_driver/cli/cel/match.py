@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dra_driver.allocation.node_kinds import FEW_NODES
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
 from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
 from dra_driver.cli.inputs.devices import FleetDevice
@@ -19,7 +19,7 @@ from dra_driver.cli.output import Column, console, folded, say, show_table, writ
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import Engine
 
-_LEAST_NAMES, _MOST_NAMES = 24, 120  # columns for the names of matching devices
+_LEAST_NAMES, _MOST_NAMES = 24, 120  # limits, in columns, for the names of matching devices
 _MOST_ERRORS = 5
 _MOST_ROWS = 200
 
@@ -32,15 +32,15 @@ _MOST_ROWS = 200
     type=click.Choice(["kubernetes", "celpy"]),
     default="kubernetes",
     show_default=True,
-    help="celpy: a second opinion of cel-python; not the scheduler's verdict",
+    help="celpy: a second opinion from cel-python, not the scheduler's verdict",
 )
 @click.option("--devices", "by_device", is_flag=True, help="a row for each device instead of each node")
 @output_option
 def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -> int:
     """Show which devices match, node by node.
 
-    Selectors are asked as the scheduler does: those of the class first, then those of the request. A device on which
-    an expression fails is no mismatch: it aborts the scheduling of the pod, and is counted apart.
+    Selectors are evaluated in the scheduler's order: those of the class first, then those of the request. A device
+    on which an expression fails is not a mismatch: it aborts the scheduling of the pod, and is counted separately.
 
     \b
       dra-driver cel test -e 'device.driver == "gpu.nvidia.com"' --fleet dgx-h100
@@ -50,7 +50,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
     Of more than 24 nodes, those that are alike are shown together: in -o json the first of them is in `node`, the
     names of the others in `like`.
 
-    Without a source of devices, standard input is read if something is piped in; else this node's hardware.
+    Without a source of devices, standard input is read if something is piped in; otherwise this node's hardware is.
 
     \b
     Exit status:
@@ -123,7 +123,7 @@ def _show_nodes(out: Any, judged: Judged) -> None:
 
 
 def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
-    """Return nodes with their devices by verdict. More nodes than a reader looks at are put together where alike."""
+    """Return the nodes with their devices by verdict. If there are too many nodes to read, equal ones are combined."""
     nodes = judged.by_node()
     if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
         return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]
@@ -150,7 +150,7 @@ def _show_devices(out: Any, judged: Judged) -> None:
 
 
 def _names(names: list[str], room: int) -> str:
-    """Name as many devices as fit a cell.
+    """Format as many device names as fit in a cell.
 
     >>> _names(["gpu-1", "gpu-2", "gpu-3"], 16), _names([], 16)
     ('gpu-1, gpu-2, +1', '-')

@@ -1,7 +1,7 @@
-"""Nearest misses of a query: devices that one clause alone keeps out.
+"""The nearest misses of a query: devices that only one clause rejects.
 
-In: a judged query. Out: sentences, most devices first. Only devices that every other selector of the query accepts
-count as near.
+In: an evaluated query. Out: sentences, the miss with the most devices first. A device is a near miss only if every
+other selector of the query accepts it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Devices that fail one clause only. `reason` is short: "memory: 79Gi < 80Gi"."""
+    """Devices that fail only one clause. `reason` is short: "memory: 79Gi < 80Gi"."""
 
     label: str
     clause: str
@@ -28,7 +28,7 @@ class Miss:
 
     @property
     def sentence(self) -> str:
-        """Say it to people."""
+        """Return the miss as a sentence."""
         verb = "matches" if self.of == 1 else "match"
         return f"{self.devices} of {self.of} device{'' if self.of == 1 else 's'} {verb} but for {self.reason}"
 

@@ -1,7 +1,7 @@
 """`dra-driver cel repl`: try expressions, with completion and types from the devices at hand.
 
-In: devices, then lines. Out: for a bool expression which devices match, for any other its values. On a terminal lines
-are edited with completion and the type shows below while typing; from a pipe they are just read.
+In: devices, then lines. Out: for a bool expression the devices that match; for any other, its values. On a terminal,
+lines are edited with completion and the type is shown below while the user types; from a pipe, lines are simply read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def command(**options: Any) -> int:
 
 
 class ReplSession:
-    """Answers lines, one at a time."""
+    """An interactive session that answers one line at a time."""
 
     def __init__(self, given: Given) -> None:
         self.out = console()
@@ -91,7 +91,7 @@ class ReplSession:
         self._values(fragment)
 
     def type_of(self, text: str) -> str:
-        """Return the type of an unfinished line, or what is wrong with it."""
+        """Return the type of an unfinished line, or its error."""
         if not text.strip() or text.startswith(":"):
             return f"{len(self.views)} devices  ·  Tab completes  ·  :help"
         try:
@@ -144,7 +144,7 @@ def _typed(session: ReplSession) -> Iterator[str]:
     from prompt_toolkit.key_binding import KeyBindings
 
     class FromDevices(Completer):
-        """Completion from the devices at hand."""
+        """Complete names from the devices at hand."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Completion]:  # noqa: ARG002
             for one in session.completions.complete(document.text_before_cursor):
@@ -157,7 +157,7 @@ def _typed(session: ReplSession) -> Iterator[str]:
 
     @bindings.add("tab")
     def insert_or_offer(event: Any) -> None:
-        """Insert the only candidate at once; else offer them."""
+        """Insert the candidate if there is only one; otherwise show them all."""
         buffer = event.current_buffer
         found = session.completions.complete(buffer.document.text_before_cursor)
         if len(found) == 1:
@@ -180,6 +180,6 @@ def _typed(session: ReplSession) -> Iterator[str]:
         try:
             yield prompt.prompt()
         except KeyboardInterrupt:
-            continue  # as in a shell: drop the line
+            continue  # Ctrl-C drops the line, as in a shell
         except EOFError:
             return

@@ -1,6 +1,6 @@
-"""What the `cel` commands say alike: headings, compile errors with suggestions, verdict documents.
+"""Output that the `cel` commands share: headings, compile errors with suggestions, verdict documents.
 
-In: judged queries. Out: lines on a console, or plain dicts for --output json and yaml.
+In: evaluated queries. Out: lines on a console, or plain dicts for --output json and yaml.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
 
 _SOURCE = " | "
-_MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide signs are marked with wide signs)
+_MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide characters are marked with wide signs)
 COLOURS = {MATCH: "green", NO_MATCH: "", ABORT: "bold magenta"}
 
 
 def say_heading(out: Any, given: Given, *, engine: str = "", caveat: str | None = None) -> None:
-    """Say whose rules apply, and on what."""
+    """Print which version's rules apply and which devices are used."""
     rules = f"Kubernetes {given.kubernetes}{' (derived)' if given.verdicts == 'derived' else ''}"
     fleet = given.fleet
     held = ""
@@ -36,13 +36,13 @@ def say_heading(out: Any, given: Given, *, engine: str = "", caveat: str | None 
     if caveat:
         say(out, caveat, style="bold yellow")
     elif given.verdicts == "derived":
-        say(out, f"Verdicts for {given.kubernetes} are derived: no recorded ones exist yet.", style="yellow")
+        say(out, f"Verdicts for {given.kubernetes} are derived, because no recorded ones exist yet.", style="yellow")
     for note in fleet.notes:
         say(out, note, style="yellow")
 
 
 def say_compiled(out: Any, judged: Judged, given: Given) -> None:
-    """Say what is wrong with the expressions of a query: compile errors, refusals, unknown names."""
+    """Print the problems with the expressions of a query: compile errors, refusals, unknown names."""
     for one in judged.compiled:
         if one.error is not None:
             say(out, f"{one.written.label} does not compile ({one.error.kind} error):", indent=2, style="bold red")
@@ -56,7 +56,7 @@ def say_compiled(out: Any, judged: Judged, given: Given) -> None:
 
 
 def error_lines(text: str, width: int) -> list[str]:
-    """Lay out a compile error: where a line of the expression is too long, what stands around the marked place."""
+    """Format a compile error. If the marked line is too long, only the text around the mark is shown."""
     laid_out: list[str] = []
     room = max(8, width - 5)
     for line in text.splitlines():
@@ -74,7 +74,7 @@ def error_lines(text: str, width: int) -> list[str]:
 
 
 def unknowns(one: Compiled, given: Given) -> list[Unknown]:
-    """List names that don't exist: of functions for a refused expression, else of attributes on the devices."""
+    """Return the unknown names: functions if the expression does not compile, else attributes of the devices."""
     if one.error is not None:
         return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
     if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:
@@ -88,7 +88,7 @@ def views_of(fleet: Fleet) -> list[DeviceView]:
 
 
 def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
-    """Convert one device of all those whose attributes and capacities have the same names."""
+    """Convert one device for each distinct set of attribute and capacity names."""
     known: dict[Any, DeviceView] = {}
     for device in fleet.devices:
         key = device.driver, *(tuple(device.wire.get(field) or ()) for field in ("attributes", "capacity"))
@@ -98,7 +98,7 @@ def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
 
 
 def sentence(unknown: Unknown) -> str:
-    """Return what does not exist, and what was probably meant."""
+    """Return a sentence naming what does not exist and what was probably meant."""
     meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
     if unknown.kind in {"attribute", "capacity", "domain"}:
         return f"no device has the {unknown.kind} {unknown.name}{meant}"
@@ -106,7 +106,7 @@ def sentence(unknown: Unknown) -> str:
 
 
 def compiled_document(one: Compiled, given: Given) -> Wire:
-    """Return one expression for machines."""
+    """Return the JSON document for one expression."""
     error, selector = one.error, one.selector
     return {
         "source": one.written.label,
@@ -122,7 +122,7 @@ def compiled_document(one: Compiled, given: Given) -> Wire:
 
 
 def given_document(given: Given) -> Wire:
-    """Return what was judged on, for machines."""
+    """Return the JSON document for the inputs: version, gates and devices."""
     return {
         "kubernetes": given.kubernetes,
         "verdicts": given.verdicts,
@@ -136,7 +136,7 @@ def given_document(given: Given) -> Wire:
 
 
 def plural(count: int, noun: str) -> str:
-    """Count things.
+    """Return a count with its noun, in the singular or plural.
 
     >>> plural(1, "device"), plural(2, "match")
     ('1 device', '2 matches')

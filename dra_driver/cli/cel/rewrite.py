@@ -1,7 +1,7 @@
-"""Expressions exchanged inside a YAML or JSON file: all else stays as it was written, comments included.
+"""Replace expressions inside a YAML or JSON file; everything else stays as it was written, including comments.
 
-In: a file's text, and new expressions by document and path. Out: the new text, or None where it can't be made so that
-the file reads back with exactly that change.
+In: a file's text, and new expressions by document and path. Out: the new text, or None if no text can be made that
+reads back with exactly that change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One expression to be exchanged: document `number` of the file, the path in it, the new text."""
+    """One expression to replace: document `number` of the file, the path in it, the new text."""
 
     number: int
     path: tuple[Step, ...]
@@ -30,10 +30,12 @@ class Exchange:
 
 
 def exchanged(text: str, origin: str, exchanges: Sequence[Exchange]) -> str | None:
-    """Exchange expressions."""
+    """Return the text with the expressions replaced, or None if that can't be done safely."""
     import yaml
 
-    roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))  # the caller has read it: its depth is bounded
+    roots = list(
+        yaml.compose_all(text, Loader=yaml.SafeLoader)
+    )  # the caller has already read this text, so its depth is bounded
     edits = []
     for one in exchanges:
         node = _scalar(roots[one.number], one.path)
@@ -47,7 +49,7 @@ def exchanged(text: str, origin: str, exchanges: Sequence[Exchange]) -> str | No
 
 
 def _scalar(node: Any, path: Sequence[Step]) -> Any:
-    """Find the scalar at a path; None where an alias or a merge key hides it."""
+    """Return the scalar at a path, or None if an alias or a merge key hides it."""
     for step in path:
         if isinstance(step, int):
             if not isinstance(node.value, list) or step >= len(node.value):
@@ -62,7 +64,7 @@ def _scalar(node: Any, path: Sequence[Step]) -> Any:
 
 
 def _written(text: str, node: Any, expression: str) -> str:
-    """Write an expression in the style that stands there."""
+    """Write an expression in the YAML style of the one it replaces."""
     if node.style in {"|", ">"}:
         start = text.rfind("\n", 0, node.start_mark.index) + 1
         margin = " " * (len(text[start:]) - len(text[start:].lstrip(" ")) + 2)
@@ -82,7 +84,7 @@ def _written(text: str, node: Any, expression: str) -> str:
 
 
 def _reads_back(before: str, after: str, origin: str, exchanges: Sequence[Exchange]) -> bool:
-    """Return whether the new text holds the old objects with the new expressions and nothing else."""
+    """Return whether the new text holds the old objects with the new expressions, and no other change."""
     wanted = deepcopy(load_text(before, origin))
     for one in exchanges:
         holder = wanted[one.number]

@@ -1,1 +1,1 @@
-"""`dra-driver demo`: run the whole way on this machine and report it."""
+"""`dra-driver demo`: run the driver from end to end on this machine and report the result."""

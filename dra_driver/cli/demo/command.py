@@ -1,7 +1,7 @@
-"""`dra-driver demo`: the main job from end to end on this machine.
+"""`dra-driver demo`: run the driver from end to end on this machine.
 
 In: example files. Out: what was published, which device each claim got and why, what containers see, and whether
-everything is gone afterwards. The agent under it is the real one; API, kubelet and scheduler step are embedded.
+everything was removed afterwards. The agent is the real one; the API, the kubelet and the scheduling are embedded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
-_SHIPPED = {  # folders of examples by the agent's --mig
+_SHIPPED = {  # the folders of examples, by the agent's --mig setting
     "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
     "static": ("resourceclaims",),
 }
@@ -34,7 +34,7 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="folder with example files [default: those of the checkout]",
+    help="a folder with example files [default: those of the checkout]",
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
 @click.option(
@@ -45,11 +45,12 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     help="the agent's flag of that name",
 )
 def command(examples: Path | None, profile: str, mig: str) -> int:
-    """Run the main job from end to end, without a GPU and without a cluster.
+    """Run the driver from end to end, without a GPU and without a cluster.
 
-    A simulated node (8 x H100: an administrator has cut two of them by MIG, the agent cuts the others on demand) whose
-    real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded kubelet over
-    unix sockets. Every file of the folder is run, and held against the `# expect:` lines in its comments:
+    A simulated node (8 x H100: an administrator has cut two of them with MIG, the agent cuts the others on demand)
+    whose real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded
+    kubelet over unix sockets. Every file of the folder is run, and checked against the `# expect:` lines in its
+    comments:
 
     \b
       pod NAME runs
@@ -62,11 +63,11 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
       container POD/CONTAINER has env NAME=PATTERN
       containers POD/CONTAINER POD/CONTAINER see the same|different nodes
 
-    Exit status 1: an example did not come out as its file says, or something was left behind.
+    Exit status 1: an example did not end as its file expects, or something was left behind.
     """  # noqa: D301
     from dra_driver.embedded.examples.reading import load_examples
 
-    signal.signal(signal.SIGTERM, _end)  # the agent below must not outlive this process
+    signal.signal(signal.SIGTERM, _end)  # the agent started below must not outlive this process
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console()
@@ -90,14 +91,14 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
 
 
 def _groups(folders: list[Path]) -> list[list[Path]]:
-    """Put folders together that run on the same node; one that brings its own node stands alone."""
+    """Group the folders that run on the same node; a folder that brings its own node is a group of its own."""
     own = [folder for folder in folders if (folder / "node").is_dir()]
     usual = [folder for folder in folders if folder not in own]
     return [group for group in (usual, *([folder] for folder in own)) if group]
 
 
 def _node(folder: Path, profile: str, mig: str) -> Any:
-    """Make the node for a folder of examples: its own where it brings one."""
+    """Make the node for a folder of examples: the folder's own, if it brings one."""
     from dra_driver.embedded.node import EmbeddedNode
 
     own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
@@ -110,7 +111,7 @@ def _node(folder: Path, profile: str, mig: str) -> Any:
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> int:
-    """Start the node and run every example; returns how many came out well."""
+    """Start the node, run every example, and return how many passed."""
     from dra_driver.cli.demo.report import show_ending, show_example, show_published
 
     with out.status("starting") as status:

@@ -1,4 +1,4 @@
-"""Demo report: what a person is shown of the demo.
+"""The report of the demo.
 
 In: slices and example reports. Out: lines and tables on a console.
 """
@@ -20,7 +20,7 @@ from dra_driver.model.wire import DeviceWire, SliceWire
 
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
-    """Show the devices of the agent's slices as a table; what a GPU can be cut into on demand is one line."""
+    """Show the devices of the agent's slices as a table; the possible partitions of a GPU share one row."""
     devices = [device for one in slices for device in one["spec"].get("devices") or []]
     pool = slices[0]["spec"]["pool"]["name"]
     title = f"published: {len(devices)} devices in {len(slices)} ResourceSlice{'s' * (len(slices) != 1)}, pool {pool}"
@@ -38,7 +38,7 @@ def _gpu_of(device: DeviceWire) -> str:
 
 
 def _folded(devices: Sequence[DeviceWire]) -> list[str]:
-    """Return one row for all partitions of a GPU that can be made."""
+    """Return one row for all possible partitions of a GPU."""
     row = [_cell(devices[0], name) for _, name in _COLUMNS]
     profiles = list(dict.fromkeys(_cell(device, "profile") for device in devices))
     row[0] = f"{_gpu_of(devices[0])}-mig-… ({len(devices)} placements)"
@@ -89,7 +89,7 @@ def show_example(out: Any, report: ExampleReport, *, with_document: bool = False
 
 
 def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
-    """Yield each view once, with the containers that have it."""
+    """Yield each distinct view once, with the containers that have it."""
     seen: dict[ContainerView, list[str]] = {}
     for pod in report.pods:
         for name, view in pod.containers.items():
@@ -99,7 +99,7 @@ def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
 
 
 def show_ending(out: Any, report: ExampleReport) -> None:
-    """Show whether the example came out as its file says, and whether anything is left of it."""
+    """Show whether the example ended as its file expects, and whether anything was left behind."""
     for text in report.unmet:
         say(out, f"✗ not as expected: {text}", indent=2, style="red")
     for text in report.left:

@@ -1,6 +1,6 @@
 """`dra-driver claims`: claims as a tree, with their devices and pods.
 
-In: a live cluster or files. Out: a tree with flags. It reads only.
+In: a live cluster or files. Out: a tree with flags. It only reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def command(**given: Any) -> int:
     dra-driver claims                               the current cluster
     dra-driver claims -f claims.yaml --output json
 
-    Flags (!) show allocations that nobody uses, reservations of pods that are gone or have ended, devices that are not
+    Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
     published any more, and pods whose devices are not prepared yet.
 
     Exit status 1: there are flags.

@@ -1,7 +1,7 @@
-"""`dra-driver devices`: what this node would publish, with problems and with what containers will not get.
+"""`dra-driver devices`: what this node would publish, with problems and what containers would lack.
 
-In: the hardware of this node (or a simulated one). Out: a table, or the devices as ResourceSlices hold them. It reads
-only: nothing is published, nothing is changed.
+In: the hardware of this node (or simulated hardware). Out: a table, or the devices as they appear in ResourceSlices.
+It only reads: nothing is published or changed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dra_driver.model.wire import Wire
 def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
     """Show what this node would publish.
 
-    Where GPUs are cut on demand this depends on the API server: it is asked, and what it would not keep is left out.
-    Without an answer both are shown.
+    If GPUs are cut on demand, this depends on the API server: it is asked, and what it would not keep is left out.
+    If it does not answer, both cases are shown.
 
     \b
     Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
@@ -92,7 +92,7 @@ def _document(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[
 
 
 def _withheld(selected: Chosen) -> str:
-    """Return why the agent publishes none of this, as far as the node's own sockets show it."""
+    """Return why the agent would publish none of this, as far as the sockets on this node show."""
     from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
     from dra_driver.plugin.neighbours.device_plugin import live_sockets
 
@@ -103,7 +103,7 @@ def _withheld(selected: Chosen) -> str:
 
 
 def _gpu_document(gpu: GpuFacts) -> Wire:
-    """Return what is not published because it may change while claims are prepared."""
+    """Return the facts about a GPU that are not published because they may change while claims are prepared."""
     return {
         "uuid": gpu.uuid,
         "pciAddress": gpu.pci_address,
@@ -142,7 +142,7 @@ def _show(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str,
 
 
 def _show_counting(out: object, offer: NodeOffer) -> None:
-    """Say on what it depends that this is published, and what is published instead."""
+    """Print under which condition these devices are published, and what is published otherwise."""
     if not offer.is_on_demand:
         return
     if offer.is_counting is not None:
@@ -150,8 +150,8 @@ def _show_counting(out: object, offer: NodeOffer) -> None:
         say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
         return
     plain = offer.inventory.plain
-    say(out, f"This is where the API server keeps shared counters ({offer.server}).")
-    title = f"where it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
+    say(out, f"This is published if the API server keeps shared counters ({offer.server}).")
+    title = f"if it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
     show_table(out, title, _COLUMNS, map(device_row, plain))
 
 
@@ -168,7 +168,7 @@ _COLUMNS = (
 
 
 def device_row(device: Device) -> tuple[str, ...]:
-    """Return one device as the cells of the table."""
+    """Return one device as the cells of a table row."""
     gpu, partition = device.gpu, device.partition
     part = partition.profile if partition else device.cut.profile.name if device.cut else ""
     product = gpu.product_name or "?"
@@ -185,7 +185,7 @@ def device_row(device: Device) -> tuple[str, ...]:
 
 
 def share_line(device: Device, instead: tuple[Device, ...]) -> str:
-    """Return how one shared device is divided, and what takes its place where shares are not kept."""
+    """Return how one shared device is divided, and what replaces it if the API server drops shares."""
     share, policy = device.share, device.policies
     if share is None:
         return ""

@@ -1,7 +1,7 @@
 """`dra-driver in-use`: the claims that hold devices of this driver, with the pods that use them.
 
-In: the cluster's claims. Out: one line for each, exit status 1 when there is any. It reads only. The chart runs it
-before an uninstall: a pod whose driver is gone can't be unprepared, and stays Terminating.
+In: the cluster's claims. Out: one line for each claim, and exit status 1 if there are any. It only reads. The chart
+runs it before an uninstall: without the driver a pod can't be unprepared, and stays Terminating.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
     envvar="DRIVER_NAME",
     default=NVIDIA_DRIVER,
     show_default=True,
-    help="whose devices [env DRIVER_NAME]",
+    help="the driver whose devices are meant [env DRIVER_NAME]",
 )
 @click.option(
     "--kubeconfig",
@@ -55,4 +55,4 @@ def holders(claims: Iterable[Wire], driver: str) -> Iterator[str]:
         if devices:
             meta = claim["metadata"]
             users = ", ".join(f"{u['resource']} {u['name']}" for u in (claim["status"].get("reservedFor") or ()))
-            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'nobody'}"
+            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'no pod'}"

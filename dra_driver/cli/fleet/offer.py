@@ -1,8 +1,8 @@
-"""The offer of this node: its inventory under the settings of `--mig`, and whether the API server would keep it.
+"""What this node would publish: its inventory under the settings of `--mig`, and whether the API server would keep it.
 
-In: the chosen hardware and a cluster, if there is one to ask. Out: the inventory, how each GPU is offered, and what the
-server said. It reads the ledger of an agent that runs here, to tell its partitions from an administrator's, and asks
-the server by a create that stores nothing. Nothing is written.
+In: the chosen hardware and a cluster, if one can be reached. Out: the inventory, how each GPU is offered, and the
+server's answer. It reads the ledger of an agent on this node to tell the agent's partitions from an administrator's,
+and asks the server with a dry-run create. Nothing is written.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SHARED = "whole, and shared"
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What a node would publish. `is_counting` is None where no server said whether it keeps shared counters.
+    """What a node would publish. `is_counting` is None if no server answered whether it keeps shared counters.
 
-    `server` is who was asked, or why nobody was; `exceptions` says which GPUs are not cut on demand, and why.
+    `server` is the server that was asked, or why none was; `exceptions` says which GPUs are not cut on demand, and why.
     """
 
     inventory: Inventory
@@ -37,7 +37,7 @@ class NodeOffer:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Return what is published: with counters unless the server drops them."""
+        """Return the devices that are published: with counters, unless the server drops those."""
         return self.inventory.plain if self.is_counting is False and self.is_on_demand else self.inventory.devices
 
     @property
@@ -47,7 +47,7 @@ class NodeOffer:
 
 
 def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> NodeOffer:
-    """Work out what the agent would publish of these facts."""
+    """Work out what the agent would publish for this hardware."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
     shared = {device.gpu.pci_address for device in inventory.devices if device.type is DeviceType.GPU_SHARE}
@@ -64,7 +64,7 @@ def runs_here(selected: Chosen) -> bool:
 
 
 def _ownership(selected: Chosen) -> Ownership:
-    """Read whose partitions are; without a ledger every partition is an administrator's."""
+    """Read which partitions are the agent's. Without a ledger, every partition is an administrator's."""
     if not runs_here(selected):
         return Ownership()
     from dra_driver.plugin.ledger.ledger import Ledger
@@ -83,7 +83,7 @@ def _ownership(selected: Chosen) -> Ownership:
 
 
 def _ask(selected: Chosen, inventory: Inventory, kubeconfig: str | None) -> tuple[bool | None, str]:
-    """Ask a server whether it keeps shared counters. Gives the answer, and who was asked or why nobody was."""
+    """Ask a server whether it keeps shared counters. Return the answer, and which server was asked or why none was."""
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None, "no API server was asked: --kubeconfig names none"
     from dra_driver.controller.layout import PoolContent, SliceSpec

@@ -1,7 +1,7 @@
-"""The picture of a cluster: node, pool, GPU, device, claim, pod, as a tree.
+"""The picture of a cluster as a tree: node, pool, GPU, device, claim, pod.
 
-In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 where something
-is shared, and flags: what a reader should worry about. Pure; it decides nothing.
+In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 for something
+shared, and flags for what deserves a reader's attention. Pure; it decides nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from dra_driver.allocation.capacity import Amount, parse
 from dra_driver.allocation.counters import flat_takes
 from dra_driver.allocation.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.node_kinds import FEW_NODES
 from dra_driver.allocation.replicas import Replica, but_for_attributes, names_of
 from dra_driver.allocation.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
@@ -26,14 +26,14 @@ _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
 
 
-Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None where pods are not known
+Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
 
 
 @dataclass(slots=True)
 class Branch:
     """One line of the tree. `kind` is node, pool, set, device, claim or pod.
 
-    `like` are nodes below which everything is the same, but for their own names.
+    `like` lists further nodes whose subtrees are the same except for the nodes' own names.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Holding:
 
 
 def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
-    """Find who holds each device, admin access included."""
+    """Return which claims hold each device, including those with admin access."""
     held: dict[DeviceId, list[Holding]] = {}
     for claim in claims:
         for result in _results(claim):
@@ -66,7 +66,7 @@ def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
 def picture_of_slices(
     slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
 ) -> list[Branch]:
-    """Draw nodes with their pools, devices, claims and pods. `pods` of None means that they are not known."""
+    """Draw the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""
     held = holdings(claims)
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     pools: dict[PoolId, list[SliceRecord]] = {}
@@ -86,7 +86,7 @@ def picture_of_slices(
 
 
 def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
-    """Put nodes together of which nothing is held and which look the same."""
+    """Combine nodes that look the same and of which nothing is held."""
     found: dict[Hashable, list[str]] = {}
     for name, pools in nodes.items():
         is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
@@ -96,7 +96,7 @@ def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> I
 
 
 def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
-    """Return all that is drawn of a pool, but for its name."""
+    """Return everything that is drawn of a pool except its name."""
     slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
@@ -111,7 +111,7 @@ def _looks(record: SliceRecord) -> Hashable:
 def picture_of_claims(
     claims: Sequence[ClaimWire], slices: Sequence[SliceWire], pods: Sequence[Wire] | None = None
 ) -> list[Branch]:
-    """Draw claims with their devices and pods."""
+    """Draw the claims with their devices and pods."""
     published = {
         (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
         for s in slices
@@ -167,7 +167,7 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
 
 
 def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
-    """Put static partitions of one GPU together; a GPU's partitions are named after it."""
+    """Group the static partitions of one GPU; a GPU's partitions are named after it."""
     found: list[Branch] = []
     gpus: dict[str, Branch] = {}
     for device in devices:
@@ -220,7 +220,7 @@ def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
 
 
 def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
-    """Yield devices that claims hold but nobody publishes."""
+    """Yield devices that claims hold although they are not published."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
             branch = Branch("device", key[2], flags=("held, but not published",))
@@ -233,7 +233,7 @@ def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
     reserved: Sequence[Wire] = status.get("reservedFor") or ()
     flags = []
     if status.get("allocation") and not reserved:
-        flags.append("allocated, but nobody uses it")
+        flags.append("allocated, but no pod uses it")
     text = "" if status.get("allocation") else "waits for an allocation"
     if result is not None:
         text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"

@@ -1,6 +1,6 @@
 """`dra-driver slices`: the fleet as a tree, from nodes down to pods.
 
-In: a live cluster, files or profiles. Out: a tree with bars and flags. It reads only.
+In: a live cluster, files or profiles. Out: a tree with bars and flags. It only reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def command(**given: Any) -> int:
 
     \b
     dra-driver slices                                   the current cluster
-    dra-driver slices -f slices.yaml -f claims.yaml     what kubectl get -o yaml gave
+    dra-driver slices -f slices.yaml -f claims.yaml     the output of kubectl get -o yaml
     dra-driver slices --output html > fleet.html        one page, nothing to install
 
     Bars show how much of a partitioned or shared GPU is held. Flags (!) show incomplete pools, slices of older

@@ -1,4 +1,4 @@
-"""Trees of the cluster: as text, as JSON or YAML, as a page that needs nothing but itself.
+"""Trees of the cluster: as text, as JSON or YAML, or as one self-contained HTML page.
 
 In: branches. Out: lines on a terminal, or a document. Shared by `slices` and `claims`.
 """
@@ -32,11 +32,13 @@ meter{width:8em;vertical-align:middle}
 
 
 def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names the world and the form."""
+    """Add the options for the world to read and the form of the output."""
     for decorate in (
         click.option("--output", "-o", type=click.Choice(["tree", "json", "yaml", "html"]), default="tree"),
-        click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
-        click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."),
+        click.option("--watch", "-w", is_flag=True, help="Redraw whenever something changes, until interrupted."),
+        click.option(
+            "--kubeconfig", metavar="FILE", default=None, help="The cluster to read if there is no other input."
+        ),
         click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes."),
         click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods."),
     ):
@@ -45,7 +47,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Branch]]) -> int:
-    """Draw once, or again and again."""
+    """Draw the tree once, or repeatedly."""
     shown = None
     while True:
         branches = picture(read_world(given))
@@ -106,7 +108,7 @@ def _grow(parent: Any, branch: Branch) -> None:
 
 
 def page(branches: Sequence[Branch], title: str) -> str:
-    """Write the tree as one HTML page without scripts or anything from elsewhere."""
+    """Return the tree as one HTML page, without scripts or external resources."""
     body = "\n".join(_html(branch) for branch in branches)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -1,1 +1,1 @@
-"""What commands are given: options, files, profiles and clusters in; selectors, devices, classes and worlds out."""
+"""The inputs of commands: options, files, profiles and clusters in; selectors, devices, classes and worlds out."""

@@ -1,6 +1,6 @@
-"""DeviceClasses by name: from the files at hand, the cluster, or the chart's own.
+"""DeviceClasses by name: from the given files, the cluster, or the chart.
 
-In: class objects. Out: a class with where it came from, or an error with the nearest name. The chart's own lie in
+In: class objects. Out: a class with its origin, or an error with the nearest name. The chart's own classes lie in
 `deviceclasses/`: beside the package in a checkout, inside it when installed.
 """
 
@@ -19,7 +19,7 @@ _PLACES = (_PACKAGE / "deviceclasses", _PACKAGE.parent / "deviceclasses")
 
 
 class Classes:
-    """Classes, in the order in which they are asked: files, then the cluster, then the chart's own."""
+    """Classes, searched in this order: files, then the cluster, then the chart."""
 
     def __init__(self, files: list[Document], cluster: list[ClassWire] | None) -> None:
         self._known: dict[str, tuple[ClassWire, str]] = {}
@@ -31,20 +31,20 @@ class Classes:
             self._known[document.name] = document.wire, "file"
 
     def find(self, name: str, wanted_by: str) -> ClassWire:
-        """Return a class. Raises: InputError("input.no-class")."""
+        """Return a class and its origin. Raises: InputError("input.no-class")."""
         found = self._known.get(name)
         if found is None:
             near = get_close_matches(name, list(self._known), n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise InputError(
                 "no-class",
-                f"{wanted_by} names DeviceClass {name!r}, which is neither in the files nor known otherwise",
+                f"{wanted_by} names DeviceClass {name!r}, which is neither in the files nor otherwise known",
                 hint=f"{hint}known: {', '.join(sorted(self._known)) or 'none'}; add a file with the class",
             )
         return found[0]
 
     def of_extended_resource(self, resource: str) -> str | None:
-        """Name the class that serves an extended resource; None if there is none.
+        """Return the name of the class that serves an extended resource, or None if there is none.
 
         Source: Kubernetes API resource/v1 DeviceClassSpec.extendedResourceName and its implicit name.
         """
@@ -58,7 +58,7 @@ class Classes:
 
 
 def shipped_classes() -> list[Document]:
-    """Read the chart's own classes; none in an installation that lacks them."""
+    """Read the chart's own classes; return none if the installation lacks them."""
     for folder in _PLACES:
         if folder.is_dir():
             return [one for one in read_documents([str(folder)]) if one.kind == "DeviceClass"]

@@ -1,27 +1,25 @@
 """The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
 
-In: a kubeconfig path. Out: wire objects. It only reads.
+In: the path of a kubeconfig. Out: wire objects. It only reads.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_slices
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.paths import RESOURCE_GROUP, SLICES
+from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
 _SECONDS = 30.0
-_CLASSES = f"/apis/{RESOURCE_GROUP}/deviceclasses"
 
 
 class Cluster:
-    """One API server."""
+    """A connection to one API server."""
 
     def __init__(self, kubeconfig: str | None) -> None:
         from dra_driver.kube.credentials import load
@@ -36,19 +34,19 @@ class Cluster:
 
     def classes(self) -> list[Wire]:
         """Read all DeviceClasses. Raises: ApiError."""
-        return [{"kind": "DeviceClass", **wire} for wire in self._list(_CLASSES)]
+        return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]
 
     def claims(self) -> list[Wire]:
         """Read all ResourceClaims of all namespaces. Raises: ApiError."""
-        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaims")
+        return self._list(CLAIMS)
 
     def templates(self) -> list[Wire]:
         """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
-        return self._list(f"/apis/{RESOURCE_GROUP}/resourceclaimtemplates")
+        return self._list(TEMPLATES)
 
-    def find(self, plural: str, namespace: str, name: str) -> Wire | None:
-        """Read one claim or template; None if there is none. Raises: ApiError."""
-        path = f"/apis/{RESOURCE_GROUP}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Return one object of the kind whose objects are listed at a path; None if there is none. Raises: ApiError."""
+        path = named(within(kind, namespace), name)
         try:
             return self._api.request("GET", path, timeout_s=_SECONDS)
         except ApiError as error:
@@ -57,12 +55,12 @@ class Cluster:
             raise
 
     def kubernetes(self) -> str:
-        """Return the version, "1.35". Raises: ApiError."""
+        """Return the server's Kubernetes version, such as "1.35". Raises: ApiError."""
         version = self._api.server_version()
         return f"{version.major}.{version.minor}"
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._api.close()
 
     def _list(self, path: str) -> list[Wire]:
@@ -73,7 +71,7 @@ class Cluster:
 
 
 def default_kubeconfig() -> str | None:
-    """Find the kubeconfig that kubectl would use; None where there is none."""
+    """Return the kubeconfig that kubectl would use, or None if there is none."""
     for path in os.environ.get("KUBECONFIG", "").split(os.pathsep):
         if path:
             return path

@@ -1,7 +1,7 @@
-"""Devices at hand: from ResourceSlices (files, a cluster), simulated profiles, or this node's hardware.
+"""The devices at hand: from ResourceSlices (files, a cluster), simulated profiles, or this node's hardware.
 
-In: slices as wire objects, profile names, a hardware port. Out: a `Fleet` of devices, each with its driver and the
-node that it belongs to. What the scheduler would not look at (older generations of a pool) is left out and counted.
+In: slices as wire objects, profile names, a hardware port. Out: a `Fleet` of devices, each with its driver and its
+node. Slices that the scheduler would ignore (older generations of a pool) are left out and counted.
 
 Source: Kubernetes API resource/v1 ResourceSliceSpec, Device; v1beta1 devices keep their content under `basic`.
 """
@@ -24,7 +24,7 @@ SOME_NODES = "(by node selector)"
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """One device: what selectors see of it, and where it is."""
+    """One device: what selectors see of it, and its node and pool."""
 
     node: str
     driver: str
@@ -33,13 +33,13 @@ class FleetDevice:
 
     @property
     def name(self) -> str:
-        """The name in its pool."""
+        """The name of the device in its pool."""
         return str(self.wire.get("name") or "?")
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Further nodes of the shapes of one that is in the fleet (`node`)."""
+    """Further nodes with the same devices as a node of the fleet (`node`)."""
 
     node: str
     names: tuple[str, ...]
@@ -48,9 +48,9 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All devices at hand, and where they came from. `notes` are things that a reader should know.
+    """All devices at hand and their origin. `notes` are facts about the fleet for the user to read.
 
-    Nodes that stand in `repeats` are not among the devices.
+    The devices of the nodes in `repeats` are not included.
     """
 
     devices: tuple[FleetDevice, ...] = ()
@@ -68,23 +68,23 @@ class Fleet:
 
     @property
     def like(self) -> dict[str, tuple[str, ...]]:
-        """The names of further nodes, by the node that they are like."""
+        """The names of further nodes, by the node that they repeat."""
         return {repeat.node: repeat.names for repeat in self.repeats}
 
     @property
     def size(self) -> int:
-        """How many devices there are, those of repeated nodes included."""
+        """The number of devices, including those of repeated nodes."""
         return len(self.devices) + sum(
             len(repeat.names) * len(shape.wires) for repeat in self.repeats for shape in repeat.shapes
         )
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes, including repeated ones."""
         return len(self.nodes) + sum(len(repeat.names) for repeat in self.repeats)
 
     def unfolded(self) -> Fleet:
-        """Return the same fleet with all devices of all nodes."""
+        """Return the same fleet with the devices of all nodes written out."""
         if not self.repeats:
             return self
         rows: dict[str, list[FleetDevice]] = {}
@@ -106,12 +106,12 @@ class Fleet:
         return tuple(dict.fromkeys(device.driver for device in self.devices))
 
     def pairs(self) -> list[tuple[DeviceWire, str]]:
-        """Return devices with their drivers, as engines take them."""
+        """Return the devices with their drivers, in the form that engines expect."""
         return [(device.wire, device.driver) for device in self.devices]
 
 
 def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fleet:
-    """Return the devices of slices, each given with where it was found. Raises: InputError for a slice that is none."""
+    """Return the devices of slices, each given with its origin. Raises: InputError for an invalid slice."""
     specs = [(origin, _mapping(wire.get("spec"), origin, "spec")) for origin, wire in slices]
     newest: dict[tuple[str, str], int] = {}
     for origin, spec in specs:
@@ -141,7 +141,7 @@ def _slice_devices(spec: dict[str, Any], key: tuple[str, str], origin: str) -> I
         at = f"{origin}: spec.devices[{number}]"
         device = _mapping(entry, at, "")
         basic = device.get("basic")
-        if isinstance(basic, dict):  # resource.k8s.io/v1beta1
+        if isinstance(basic, dict):  # the form of resource.k8s.io/v1beta1
             device = {**{name: value for name, value in device.items() if name != "basic"}, **basic}
         for field in ("attributes", "capacity"):
             _mapping(device.get(field) or {}, at, field)
@@ -168,7 +168,7 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
 
 
 def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
-    """Return what nodes of a profile would publish, other drivers' devices included; the first of them in full.
+    """Return what nodes of a profile would publish, including other drivers' devices; only the first node in full.
 
     Raises: InputError.
     """

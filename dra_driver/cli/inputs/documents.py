@@ -1,7 +1,7 @@
-"""Documents: Kubernetes objects from files and standard input, as people and kubectl write them.
+"""Kubernetes objects from files and standard input, as people and kubectl write them.
 
-In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are opened. What the
-devices of many ResourceSlices have in common is kept once. Never runs tags.
+In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. Values
+that the devices of many ResourceSlices share are kept in memory once. Never: executes YAML tags.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 STDIN = "-"
-SIZE_MAX = 256 << 20  # bytes of a text
-STREAM_MAX = 1 << 30  # bytes of an object in JSON, of which only a part is in memory as text
-_SHOWN_MAX = 4096  # characters of a path; longer ones can't be files
+SIZE_MAX = 256 << 20  # in bytes, for text
+STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
+_SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
 SILENT_SECONDS = 5.0
-_LISTS_MAX = 4  # levels of Lists in Lists
+_LISTS_MAX = 4  # nesting levels of Lists in Lists
 
 Step = str | int
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object. `path` leads to it inside document number `number` of the file (a List's entries)."""
+    """One object. `path` leads to it inside document number `number` of the file (for the entries of a List)."""
 
     origin: str
     number: int
@@ -47,12 +47,12 @@ class Document:
 
     @property
     def kind(self) -> str:
-        """What it says it is."""
+        """The object's own `kind`."""
         return str(self.wire.get("kind") or "")
 
     @property
     def name(self) -> str:
-        """The name under metadata."""
+        """The name in the object's metadata."""
         metadata = self.wire.get("metadata")
         found = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, dict) else None
         return found if isinstance(found, str) else "?"
@@ -69,14 +69,14 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
         for origin in files_of(path):
             with _without_collection():
                 for number, loaded in enumerate(_load_file(origin, values.share)):
-                    if loaded is not None:  # an empty document: a file that begins or ends with ---
+                    if loaded is not None:  # None is an empty document, as in a file that begins or ends with ---
                         found.extend(_objects(loaded, origin, number, ()))
     return found
 
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Keep the garbage collector from going through millions of new values again and again: they hold no cycles."""
+    """Pause the garbage collector, which would scan millions of new values again and again; they hold no cycles."""
     gc.disable()
     try:
         yield
@@ -85,7 +85,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _load_file(origin: str, each: Each) -> list[Any]:
-    """Read the documents of a file: an object in JSON piece by piece, all else as a text."""
+    """Read the documents of a file: a JSON object is read piece by piece, anything else as one text."""
     if origin != STDIN:
         try:
             with Path(origin).open("rb") as file:
@@ -95,7 +95,7 @@ def _load_file(origin: str, each: Each) -> list[Any]:
         except RecursionError as fault:
             raise _nested(origin) from fault
         except (OSError, ValueError):
-            pass  # no such file, or not one JSON object: the reader of texts says what is wrong
+            pass  # no such file, or not a single JSON object: reading it as text below reports what is wrong
     return load_text(read_text(origin), origin, each)
 
 
@@ -119,7 +119,7 @@ def read_text(path: str) -> str:
 
 
 def stdin_has_something() -> bool:
-    """Return whether something is piped into this process; a pipe that stays silent is not waited for."""
+    """Return whether something is piped into this process, without waiting for a silent pipe."""
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
@@ -140,12 +140,12 @@ def parse_documents(text: str, origin: str) -> Iterator[Document]:
     """Read the objects in a text. Raises: InputError."""
     for number, loaded in enumerate(load_text(text, origin)):
         if loaded is None:
-            continue  # an empty document: a file that begins or ends with ---
+            continue  # an empty document, as in a file that begins or ends with ---
         yield from _objects(loaded, origin, number, ())
 
 
 def shown(path: str) -> str:
-    """Name a file for people."""
+    """Return the name of a file as shown to people."""
     if path == STDIN:
         return "standard input"
     return path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]}… ({len(path):,} characters)"
@@ -173,18 +173,20 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
     elif isinstance(loaded, dict) and isinstance(loaded.get("items"), list):
         entries, path = loaded["items"], (*path, "items")
         kind = str(loaded.get("kind") or "")
-        if kind.endswith("List") and kind != "List":  # the API server leaves the kind out in typed lists
+        if kind.endswith("List") and kind != "List":  # the API server omits `kind` from the items of typed lists
             entries = [{"kind": kind.removesuffix("List"), **e} if isinstance(e, dict) else e for e in entries]
     elif isinstance(loaded, dict):
         if not isinstance(loaded.get("kind"), str):
             raise InputError(
-                "not-an-object", f"{shown(origin)}: document {number + 1} has no kind: it is no Kubernetes object"
+                "not-an-object", f"{shown(origin)}: document {number + 1} has no kind: it is not a Kubernetes object"
             )
         yield Document(origin, number, path, loaded)
         return
     else:
         what = type(loaded).__name__
-        raise InputError("not-an-object", f"{shown(origin)}: document {number + 1} is no Kubernetes object but {what}")
+        raise InputError(
+            "not-an-object", f"{shown(origin)}: document {number + 1} is not a Kubernetes object but {what}"
+        )
     for position, entry in enumerate(entries):
         yield from _objects(entry, origin, number, (*path, position))
 
@@ -198,7 +200,7 @@ def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
         except RecursionError as fault:
             raise _nested(origin) from fault
         except ValueError:
-            pass  # YAML's flow style, or several JSON documents after each other: the YAML reader says what is wrong
+            pass  # YAML's flow style, or several JSON documents in a row: the YAML reader below reports what is wrong
     try:
         return list(load_yaml(text, each))
     except TooDeepError as fault:
@@ -211,7 +213,7 @@ def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
 
 
 def _shallow(value: Any, origin: str) -> Any:
-    """Check how deeply JSON is nested: what reads it afterwards may recurse."""
+    """Check that JSON is not nested too deeply, since the code that reads it afterwards may recurse."""
     level = [value]
     for _ in range(NESTING_MAX):
         level = [

@@ -1,6 +1,6 @@
-"""Hardware options: the flags that commands on this node's hardware share with the agent, with the same twins.
+"""The flags and environment variables that commands on this node's hardware share with the agent.
 
-In: click's parameters and the environment. Out: the chosen hardware, and what of it is shared.
+In: click's parameters and the environment. Out: the chosen hardware, and how it is shared.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLAC
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the flags name."""
+    """The settings chosen by the flags."""
 
     node: str
     driver: str
     hardware: Hardware
-    device_plugins: Path | None  # the kubelet's folder of them; None where they are ignored
+    device_plugins: Path | None  # the kubelet's folder of device plugins; None to ignore them
     registrar: Path  # the kubelet's folder of registration sockets
     data: Path  # the agent's own folder
     cdi: Path
@@ -43,7 +43,7 @@ class Chosen:
     mps_tenants: Tenants = Tenants.ANY
 
     def rules(self) -> SharingRules:
-        """Read what is shared; labels of the node are not known here. Raises: InputError with every fault."""
+        """Read the sharing rules; the node's labels are not known here. Raises: InputError with every fault."""
         if self.sharing_config is None:
             return NOTHING_SHARED
         from dra_driver.claims.node_settings import read_sharing_config
@@ -62,7 +62,7 @@ def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen(given: Mapping[str, str | None]) -> Chosen:
-    """Settle the flags and choose the hardware. Raises: UsageError, InputError for a bad profile."""
+    """Resolve the flags and choose the hardware. Raises: UsageError, InputError for a bad profile."""
     values = resolve(given, os.environ, SHARED)
     node = check_node_name(values["node_name"] or socket.gethostname().lower())
     driver = check_driver_name(values["driver_name"])
@@ -70,7 +70,7 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
     registrar = Path(values["kubelet_registrar_directory_path"]).absolute()
     data = Path(values["kubelet_plugins_directory_path"]).absolute() / driver
     roots = roots_of(values)
-    # What an agent has made of simulated hardware; nothing where this user may not look.
+    # An agent's changes to simulated hardware; empty if this user may not read them.
     state = data if os.access(data / "ledger.db", os.F_OK) else None
     return Chosen(
         node=node,

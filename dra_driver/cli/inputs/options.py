@@ -1,16 +1,15 @@
-"""Options that the `cel` commands share, and what they name: devices, selectors, a Kubernetes version, gates.
+"""Options that the `cel` commands share, and what they stand for: devices, selectors, a Kubernetes version, gates.
 
-In: click's parameters. Out: `Given`. Files are sorted by what they hold: ResourceSlices are devices, everything else
-that has selectors or leads to them is a selector.
+In: click's parameters. Out: `Given`. Files are sorted by content: ResourceSlices are devices; everything else that
+has selectors, or leads to them, counts as selectors.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -19,10 +18,12 @@ from dra_driver.cli.inputs.classes import Classes
 from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
 from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.profile_nodes import read_count
 from dra_driver.cli.inputs.selectors import SELECTOR_KINDS, SLICE, Query, queries_of
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
-from dra_driver.selectors.checking.declarations import VERSIONS, declare
+from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 
@@ -31,7 +32,7 @@ DEFAULT_VERSION = "1.35"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a command works on."""
+    """The inputs of a command."""
 
     fleet: Fleet
     queries: list[Query]
@@ -41,16 +42,16 @@ class Given:
 
     @property
     def verdicts(self) -> str:
-        """Say "exact" where recorded verdicts of this version exist, else "derived"."""
+        """Return "exact" if recorded verdicts of this version exist, else "derived"."""
         return declare(self.kubernetes, self.gates, self.environment).verdicts
 
     def engine(self) -> KubernetesEngine:
-        """Make the engine that decides."""
+        """Make the engine for this version and these gates."""
         return KubernetesEngine(self.kubernetes, gates=self.gates)
 
 
 def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names devices, selectors and the version."""
+    """Add the options for devices, selectors and the version."""
     for decorate in reversed(_OPTIONS):
         function = decorate(function)
     return function
@@ -59,14 +60,19 @@ def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _OPTIONS = (
     click.argument("files", nargs=-1, metavar="[FILE]..."),
     click.option(
-        "-e", "--expression", "expressions", multiple=True, metavar="EXPR", help="a selector; several must all hold"
+        "-e",
+        "--expression",
+        "expressions",
+        multiple=True,
+        metavar="EXPR",
+        help="a selector; if there are several, all must hold",
     ),
     click.option(
         "--fleet",
         "profiles",
         multiple=True,
         metavar="PROFILE[=N]",
-        help="a simulated node: a shipped profile's name or a file; N of them; again for other nodes",
+        help="a simulated node: the name of a shipped profile or a file; N of them; repeatable",
     ),
     click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
@@ -77,21 +83,21 @@ _OPTIONS = (
         "--kubernetes",
         type=click.Choice(VERSIONS),
         default=None,
-        help=f"whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]",
+        help=f"the Kubernetes version whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]",
     ),
     click.option(
         "--gate",
         "gates",
         multiple=True,
         metavar="NAME=BOOL",
-        help="a feature gate; the rest are at the version's defaults",
+        help="a feature gate; the others keep the version's defaults",
     ),
     click.option(
         "--environment",
         type=click.Choice(["stored", "new"]),
         default="stored",
         show_default=True,
-        help="stored: for the scheduler; new: for the API server, in new objects",
+        help="stored: as the scheduler compiles; new: as the API server checks new objects",
     ),
 )
 
@@ -108,7 +114,7 @@ def gather(
     uses_stdin: bool = True,
     folds: bool = False,
 ) -> Given:
-    """Read all inputs. With `folds`, nodes of a profile may be left folded (`Fleet.repeats`).
+    """Read all inputs. With `folds`, nodes of a profile may stay folded (`Fleet.repeats`).
 
     Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
     """
@@ -129,35 +135,15 @@ def gather(
             cluster.close()
     if needs_selectors and not queries:
         raise UsageError(
-            "no-selector", "there is no selector to work on", hint="give -e EXPR, or a file with a class, claim or pod"
+            "no-selector", "there is no selector to evaluate", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    return Given(
-        fleet if folds else fleet.unfolded(), queries, kubernetes, read_gates(given["gates"], kubernetes), environment
-    )
-
-
-def read_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
-    """Read NAME=BOOL rows. Raises: UsageError."""
-    known = {name: version for version in reversed(VERSIONS) for name in declare(version, None, "stored").gates}
-    gates: dict[str, bool] = {}
-    for row in rows:
-        for one in row.split(","):
-            name, _, value = one.strip().partition("=")
-            if value.lower() not in {"true", "false"}:
-                raise UsageError("gate", f"--gate {one!r} is not NAME=true or NAME=false")
-            if name not in known:
-                near = get_close_matches(name, list(known), n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-                raise UsageError("gate", f"--gate {name}: no selector depends on this gate", hint=hint)
-            if value.lower() == "true" and name not in declare(kubernetes, None, "stored").gates:
-                raise UsageError("gate", f"--gate {name}: selectors know it since Kubernetes {known[name]}")
-            gates[name] = value.lower() == "true"
-    return gates
+    gates = read_gates(given["gates"], kubernetes, known=SELECTOR_GATES, asker="selector")
+    return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
 
 
 def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
-    """Read the files; and standard input, if nothing else gives devices."""
+    """Read the files, and standard input if no other option supplies devices."""
     paths = list(given["files"])
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")

@@ -1,7 +1,7 @@
 """Simulated nodes: any number of nodes of one profile, which is read once.
 
-In: a profile's name or file. Out: node names, and the devices of each node, by driver. Of the devices only some
-attributes depend on the node (identifiers made of its name), so their shape is kept once for all nodes.
+In: a profile's name or file. Out: node names, and the devices of each node by driver. Only some attributes of the
+devices depend on the node (identifiers made from its name), so all nodes share one copy of the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_NODES = 100_000
 
 
 class ProfileNodes:
-    """The nodes of one profile. Raises: InputError for a profile that can't be used."""
+    """The nodes of one profile. Raises: InputError for an invalid profile."""
 
     def __init__(self, name_or_path: str) -> None:
         self.name = name_or_path
@@ -65,7 +65,7 @@ def read_count(text: str) -> tuple[str, int]:
 
 
 def _differing(one: Sequence[DeviceWire], other: Sequence[DeviceWire]) -> Iterator[str]:
-    """List the attributes that differ between two nodes."""
+    """Return the attributes that differ between two nodes."""
     for first, second in zip(one, other, strict=True):
         for name, value in (first.get("attributes") or {}).items():
             if second["attributes"][name] != value:

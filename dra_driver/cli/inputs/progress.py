@@ -1,7 +1,7 @@
-"""Progress: how far a long command is, for who watches it.
+"""Show the progress of a long command.
 
-In: what is gone through. Out: the same; on the way a line on standard error, drawn again and again, if that is a
-terminal. Nothing is written before half a second is over, and the line is gone in the end.
+In: an iterable. Out: the same items; meanwhile a line on standard error is redrawn, if that is a terminal. Nothing is
+written during the first half second, and the line is removed at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """One line about one thing that takes long."""
+    """The progress line of one long task."""
 
     def __init__(self, noun: str, total: int = 0) -> None:
         self._noun = noun
@@ -28,7 +28,7 @@ class Progress:
         self._is_drawn = False
 
     def tell(self, done: int) -> None:
-        """Draw how many are done, not too often."""
+        """Draw how many are done, but not too often."""
         if not self._is_seen or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SECONDS
@@ -38,14 +38,14 @@ class Progress:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._is_drawn:
             print(_CLEAR, end="", file=sys.stderr)
             sys.stderr.flush()
 
 
 def progress(things: Collection[_T], noun: str) -> Iterator[_T]:
-    """Go through things and tell how many are done."""
+    """Yield the items and show how many are done."""
     line = Progress(noun, len(things))
     try:
         for done, one in enumerate(things):

@@ -1,7 +1,7 @@
-"""Selectors at hand: from -e, classes, claims, templates, and pods with what they name.
+"""The selectors at hand: from -e, classes, claims, templates, and the claims and classes that pods refer to.
 
-In: expressions and documents. Out: `Query`s: what one request demands, in the order the scheduler asks: selectors of
-the class, then those of the request. It compiles nothing.
+In: expressions and documents. Out: `Query`s: the selectors of one request in the scheduler's order: those of the class,
+then those of the request. It compiles nothing.
 
 Source: Kubernetes API resource/v1 DeviceClassSpec, DeviceRequest (exactly, firstAvailable); v1beta1 requests hold the
 fields of `exactly` themselves.
@@ -16,11 +16,12 @@ from typing import Any
 from dra_driver.cli.inputs.classes import Classes
 from dra_driver.cli.inputs.cluster import Cluster
 from dra_driver.cli.inputs.documents import Document, Step, shown
+from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
-# Where the pod stands in what makes pods.
+# The path of the pod in each kind that creates pods.
 _POD_SPECS: dict[str, tuple[str, ...]] = {
     "Pod": ("spec",),
     "PodTemplate": ("template", "spec"),
@@ -35,9 +36,9 @@ SELECTOR_KINDS = (CLASS, CLAIM, TEMPLATE, *_POD_SPECS)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One expression and where it stands. `document` and `path` lead to it; None for -e and the cluster."""
+    """One expression and its location. `document` and `path` lead to it; they are None for -e and the cluster."""
 
-    label: str  # as the scheduler names it: "class NAME: selector #0"
+    label: str  # in the scheduler's words: "class NAME: selector #0"
     expression: str
     document: Document | None = None
     path: tuple[Step, ...] = ()
@@ -46,7 +47,10 @@ class Written:
 
 @dataclass(slots=True)
 class Query:
-    """What one request demands of a device. Queries with one `request` are alternatives (firstAvailable)."""
+    """The selectors that one request applies to a device.
+
+    Queries with the same `request` are alternatives (firstAvailable).
+    """
 
     title: str
     request: str
@@ -55,14 +59,14 @@ class Query:
 
     @property
     def is_class(self) -> bool:
-        """Whether this is a class alone."""
+        """Return whether this is a class by itself, without a request."""
         return all(written.in_class for written in self.selectors) and self.title.startswith("class ")
 
 
 def queries_of(
     expressions: Sequence[str], documents: Sequence[Document], classes: Classes, cluster: Cluster | None
 ) -> list[Query]:
-    """Return what is asked. Raises: InputError for objects that are not what they should be; ApiError."""
+    """Return the queries in the documents. Raises: InputError for invalid objects; ApiError."""
     found: list[Query] = []
     if expressions:
         written = [Written(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)]
@@ -74,7 +78,7 @@ def queries_of(
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The claim or template that a request stands in. `at` is how errors name it."""
+    """The claim or template that holds a request. `at` names it in errors."""
 
     document: Document | None
     namespace: str
@@ -145,7 +149,7 @@ class _Builder:
         ]
 
     def _pod(self, document: Document) -> list[Query]:
-        """Note what a pod names; give queries for its extended resources."""
+        """Record what a pod refers to, and return queries for its extended resources."""
         at = f"{shown(document.origin)}: {document.kind} {document.name}"
         spec = _walk(document.wire, _POD_SPECS[document.kind], at)
         user = f"{document.kind} {document.name}"
@@ -163,8 +167,8 @@ class _Builder:
             if (held_kind, held_name) == (kind, name) and (not namespace or held_namespace in {"", namespace}):
                 return queries
         if self._cluster is not None:
-            plural = "resourceclaimtemplates" if kind == TEMPLATE else "resourceclaims"
-            wire = self._cluster.find(plural, namespace or "default", name)
+            path = paths.TEMPLATES if kind == TEMPLATE else paths.CLAIMS
+            wire = self._cluster.find(path, namespace or "default", name)
             if wire is not None:
                 return self._hold(kind, wire, None)
         raise InputError(
@@ -183,12 +187,12 @@ class _Builder:
 
 
 def document_name(document: Document | None) -> str:
-    """Name a document that may lack metadata."""
+    """Return the name of a document that may lack metadata."""
     return document.name if document else "?"
 
 
 def _alternatives(request: Wire, at: str) -> Iterator[tuple[tuple[Step, ...], Wire, str]]:
-    """Yield the parts of a request that name a class: where, what, and a suffix for the title."""
+    """Yield the parts of a request that name a class, each with its path and a suffix for the title."""
     if "exactly" in request:
         yield ("exactly",), _sub(request, "exactly", at), ""
     elif "firstAvailable" in request:

@@ -1,7 +1,7 @@
-"""What Kubernetes objects look like: checked before anything looks at them.
+"""The shapes of Kubernetes objects, checked before any other code reads them.
 
-In: an object as somebody wrote it. Out: nothing, or an error that says which field is not what it should be. Fields
-that are null are taken out, as the API server takes them; fields that nobody here reads are not looked at.
+In: an object as a user wrote it. Out: nothing, or an error that names the invalid field. Fields that are null are
+removed, as the API server does; fields that this program does not read are not checked.
 
 Source: Kubernetes API resource/v1 and core/v1.
 """
@@ -18,7 +18,7 @@ from dra_driver.model.quantity import Quantity, QuantityError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scalar:
-    """One value of some types."""
+    """One value of one of several types."""
 
     what: str
     types: frozenset[type]
@@ -27,21 +27,21 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Many:
-    """A list."""
+    """A list of values of one shape."""
 
     of: Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """A mapping with names that its author chooses."""
+    """A mapping whose keys its author chooses."""
 
     of: Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """A mapping with these fields, and others that do not matter here."""
+    """A mapping with these fields; other fields are ignored."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
@@ -138,7 +138,7 @@ _POD = _record(
 )
 _POD_STATUS = _record(phase=_TEXT, resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT)))
 _NODE = _record(unschedulable=_FLAG, taints=Many(_record("key effect", key=_TEXT, effect=_TEXT, value=_TEXT)))
-_UNNAMED_META = Record(_META.fields)  # a claim or pod that was not created yet may have a generateName alone
+_UNNAMED_META = Record(_META.fields)  # a claim or pod that has not been created yet may have only a generateName
 _OBJECTS: dict[str, Record] = {
     "ResourceSlice": _record("metadata spec", metadata=_META, spec=_SLICE),
     "ResourceClaim": _record("metadata", metadata=_UNNAMED_META, spec=_CLAIM, status=_CLAIM_STATUS),
@@ -155,17 +155,19 @@ _GOOD_MAX = 65_536
 
 
 class ShapeChecker:
-    """Checks objects. What was found good and stands in another object too is not looked at again."""
+    """Check objects. A value that was found valid is not checked again in another object that shares it."""
 
     def __init__(self) -> None:
-        self._good: dict[int, dict[int, Any]] = {}  # by shape, then by identity; the values are kept, so that it holds
+        self._good: dict[
+            int, dict[int, Any]
+        ] = {}  # by shape, then by id(); the values are kept so that their ids stay unique
 
     def check(self, kind: str, wire: Any, at: str) -> None:
         """Check an object of a kind; `at` is where it was found. Raises: InputError("input.object")."""
         self._check(_OBJECTS[kind], wire, f"{at}: {kind} {_name(wire)}", "")
 
     def check_devices(self, wire: Any, at: str) -> None:
-        """Check what stands under `spec.devices` of a claim. Raises: InputError("input.object")."""
+        """Check `spec.devices` of a claim. Raises: InputError("input.object")."""
         self._check(_DEVICES, wire, at, "")
 
     def _check(self, shape: Shape, value: Any, at: str, path: str) -> None:

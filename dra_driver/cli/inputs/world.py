@@ -13,18 +13,18 @@ from typing import Any
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.documents.shared_values import SharedValues
+from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 _PAGE = "500"
-_RESOURCE = "/apis/resource.k8s.io/v1"
 _PATHS = {
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/pods",
-    "ResourceSlice": f"{_RESOURCE}/resourceslices",
-    "DeviceClass": f"{_RESOURCE}/deviceclasses",
-    "ResourceClaim": f"{_RESOURCE}/resourceclaims",
-    "ResourceClaimTemplate": f"{_RESOURCE}/resourceclaimtemplates",
+    "Node": paths.NODES,
+    "Pod": paths.PODS,
+    "ResourceSlice": paths.SLICES,
+    "DeviceClass": paths.CLASSES,
+    "ResourceClaim": paths.CLAIMS,
+    "ResourceClaimTemplate": paths.TEMPLATES,
 }
 
 
@@ -40,7 +40,7 @@ class World:
         return self.objects[kind]
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:
-        """Return one object; files may leave the namespace out."""
+        """Return one object; in files, the namespace may be missing."""
         for wire in self.objects[kind]:
             metadata = wire["metadata"]
             if metadata["name"] == name and metadata.get("namespace", namespace) == namespace:
@@ -48,11 +48,11 @@ class World:
         return None
 
     def allocated(self) -> list[Wire]:
-        """Return the claims that hold something."""
+        """Return the claims that have an allocation."""
         return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
 
     def complete(self) -> None:
-        """Add the nodes that slices speak of, and the shipped classes, where they are not given."""
+        """Add the nodes that slices refer to, and the shipped classes, unless they are already present."""
         known = {node["metadata"]["name"] for node in self.objects["Node"]}
         for one in self.objects["ResourceSlice"]:
             name = one["spec"].get("nodeName")
@@ -67,7 +67,7 @@ class World:
 
 
 def bare_node(name: str) -> Wire:
-    """Make the node that a slice speaks of."""
+    """Make a minimal node with the name that a slice refers to."""
     metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
@@ -135,7 +135,7 @@ def world_of_cluster(kubeconfig: str | None) -> World:
 
 
 def _list(api: Any, kind: str) -> list[Wire]:
-    """List all objects of a kind, page by page; what their devices have in common is kept once."""
+    """List all objects of a kind, page by page; values that their devices share are kept once."""
     found: list[Wire] = []
     token = ""
     line, values, checker = Progress(f"{kind}s read"), SharedValues(), ShapeChecker()
@@ -158,7 +158,7 @@ def _list(api: Any, kind: str) -> list[Wire]:
 
 
 def pod_claims(world: World, pod: Wire) -> list[Wire]:
-    """Return a pod's claims; those that would be made from a template are made up here.
+    """Return a pod's claims; those that a template would create are made here.
 
     Raises:
         InputError: A claim or template is missing.
@@ -199,7 +199,7 @@ def _with_defaults(wire: Wire) -> Wire:
 
 
 def default_requests(spec: Mapping[str, Any]) -> None:
-    """Set what the API server would set in a claim that was written by hand."""
+    """Set the defaults that the API server would set in a hand-written claim."""
     for request in (spec.get("devices") or {}).get("requests") or ():
         for one in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
             if one is not None:

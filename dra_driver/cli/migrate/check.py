@@ -1,4 +1,4 @@
-"""Migrated requests tried on devices: each selector compiled for the API server, and counted on a fleet.
+"""Try migrated requests on devices: compile each selector for the API server, and count its matches on a fleet.
 
 In: migrated texts, a fleet, classes. Out: a `Check` for each request. It changes nothing.
 """
@@ -22,7 +22,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What became of one request. Without devices at hand `devices` is None: then only its text was looked at."""
+    """The outcome for one request. `devices` is None if no devices were at hand and only the text was checked."""
 
     template: str
     request: str
@@ -36,7 +36,7 @@ class Check:
 
     @property
     def words(self) -> str:
-        """Say it in a sentence."""
+        """Return the outcome as a sentence."""
         if self.problem or self.devices is None:
             return self.problem or "the API server accepts it; not tried on devices"
         subject = "this selector matches" if len(self.expressions) == 1 else "these selectors match"
@@ -52,7 +52,7 @@ class Check:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What it means for the command."""
+        """The exit status that this outcome leads to."""
         if self.aborts:
             return ExitCode.ABORTS_SCHEDULING
         is_short = self.devices is not None and not self.nodes_with_enough
@@ -60,7 +60,7 @@ class Check:
 
 
 def checks_of(done: Sequence[Migrated], fleet: Fleet | None, classes: Classes, engine: KubernetesEngine) -> list[Check]:
-    """Try every request of the templates that were written."""
+    """Check every request of the templates that were written."""
     found = []
     for one in done:
         written = [document for document in parse_documents(one.new, one.origin) if _is_new(document, one)]
@@ -90,7 +90,7 @@ def _bare(document: Document, request: dict[str, Any], problem: str = "") -> Che
 
 
 def _counted(bare: Check, judged: Judged, fleet: Fleet | None) -> Check:
-    """Count what a request matches."""
+    """Count the devices that a request matches."""
     problems = [one.error.text if one.error else one.refusal for one in judged.compiled if one.error or one.refusal]
     problem = f"the API server refuses it: {problems[0]}" if problems else ""
     if fleet is None or problem:

@@ -1,7 +1,7 @@
-"""`dra-driver migrate`: manifests written for the device plugin, turned into claims.
+"""`dra-driver migrate`: turn manifests written for the device plugin into manifests with claims.
 
-In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves);
-what changed, why, and what is lost on standard error; or all of it as one document.
+In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves),
+and on standard error what changed, why, and what is lost; or all of it as one document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, sho
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
-from dra_driver.selectors.checking.declarations import VERSIONS
+from dra_driver.model.kubernetes import VERSIONS
 
 if TYPE_CHECKING:
     from dra_driver.cli.inputs.cluster import Cluster
@@ -30,14 +30,21 @@ if TYPE_CHECKING:
 
 @click.command(name="migrate")
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--in-place", "-i", is_flag=True, help="Write the files themselves; all of them, or none.")
+@click.option("--in-place", "-i", is_flag=True, help="Change the files in place: all of them, or none.")
 @click.option("--diff", is_flag=True, help="Show what would change, as a unified diff.")
 @click.option(
-    "--fleet", "--profile", "profiles", multiple=True, metavar="PROFILE[=N]", help="Try the selectors on these nodes."
+    "--fleet",
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="PROFILE[=N]",
+    help="Try the selectors on simulated nodes.",
 )
-@click.option("--slices", multiple=True, metavar="FILE", help="Or on these ResourceSlices; DeviceClasses are read too.")
 @click.option(
-    "--kubeconfig", metavar="FILE", default=None, help="Or on this cluster; templates there keep their names."
+    "--slices", multiple=True, metavar="FILE", help="Try them on these ResourceSlices; DeviceClasses are read too."
+)
+@click.option(
+    "--kubeconfig", metavar="FILE", default=None, help="Try them on this cluster, whose templates keep their names."
 )
 @click.option("--cluster", is_flag=True, help="The same, with kubectl's kubeconfig.")
 @click.option(
@@ -50,7 +57,7 @@ if TYPE_CHECKING:
     "--kubernetes",
     type=click.Choice(VERSIONS),
     default=None,
-    help=f"Whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
+    help=f"The Kubernetes version whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
 )
 @output_option
 def command(
@@ -101,7 +108,7 @@ def command(
 
 
 def _paths(files: tuple[str, ...], *, in_place: bool, diff: bool) -> list[str]:
-    """Check what is to be read. Raises: UsageError."""
+    """Check the given paths. Raises: UsageError."""
     if not files and stdin_has_something():
         files = (STDIN,)
     if not files:
@@ -123,7 +130,7 @@ def _shared(resources: tuple[str, ...]) -> Known:
         kind = kind_of(one)
         if kind is None:
             hint = "such as nvidia.com/gpu or nvidia.com/mig-1g.10gb"
-            raise UsageError("shared", f"--shared {one!r} is no resource of the device plugin", hint=hint)
+            raise UsageError("shared", f"--shared {one!r} is not a resource of the device plugin", hint=hint)
         known[one] = replace(kind, is_share=True)
     return known
 
@@ -137,7 +144,7 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
-    """Note the templates that exist."""
+    """Return the names of existing templates."""
     from dra_driver.migrate import TemplateNames
 
     names = TemplateNames()
@@ -173,7 +180,7 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
-    """Gather the devices; None where none were named. Raises: InputError, UsageError, ApiError."""
+    """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
     from dra_driver.cli.inputs.devices import Fleet, fleet_of_profile, fleet_of_slices
     from dra_driver.cli.inputs.profile_nodes import read_count
 
@@ -207,7 +214,7 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
 
 
 def diff_of(one: Migrated) -> str:
-    """Return what changed as a unified diff; "" where nothing did."""
+    """Return the changes as a unified diff; "" if there are none."""
     old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
     name = one.origin.lstrip("/")
     rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")

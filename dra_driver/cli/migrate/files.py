@@ -1,6 +1,7 @@
-"""Files of `dra-driver migrate`: read all before any is written, each replaced at once.
+"""The files of `dra-driver migrate`: all are read before any is written, and each is replaced atomically.
 
-In: paths. Out: sources, and files written: a reader sees the old file or the new one, with mode and owner of the old.
+In: paths. Out: sources, and files written: a reader sees either the old file or the new one, which has the mode and
+owner of the old.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_sources(paths: Sequence[str]) -> list[SourceText]:
-    """Read what is to be migrated. Raises: InputError, UsageError."""
+    """Read the files to migrate. Raises: InputError, UsageError."""
     if list(paths).count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
     origins = list(dict.fromkeys(origin for path in paths for origin in files_of(path)))
@@ -37,7 +38,7 @@ def write_sources(done: Sequence[Migrated]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside the file, then rename over it."""
+    """Write a new file beside the old one, then rename it over the old."""
     known = path.stat()
     with path.open("rb") as old:
         mark = _BOM if old.read(len(_BOM)) == _BOM else b""

@@ -1,4 +1,4 @@
-"""What `dra-driver migrate` says: changes with reasons, losses with remedies, checks.
+"""The report of `dra-driver migrate`: changes with reasons, losses with remedies, checks.
 
 In: migrated files and checks. Out: lines on standard error, or a plain dict for --output json and yaml.
 """
@@ -21,14 +21,14 @@ _MOST_SUBJECTS = 3
 
 
 def say_migrated(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
-    """Say everything."""
+    """Print the whole report."""
     out = console(stderr=True)
     for one in done:
         _say_file(out, one, in_place=in_place)
     losses = [loss for one in done for loss in one.losses]
     if losses:
         out.print()
-        say(out, "To know, and to look at:", style="bold yellow")
+        say(out, "Please note and check:", style="bold yellow")
         _say_losses(out, losses)
     if checks:
         out.print()
@@ -57,7 +57,7 @@ def _say_file(out: Any, one: Migrated, *, in_place: bool) -> None:
 
 
 def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
-    """Say each loss once, with all that it is about."""
+    """Print each loss once, with all the objects that it concerns."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for loss in losses:
         grouped.setdefault((loss.code, loss.what, loss.remedy), []).append(loss.subject)
@@ -70,7 +70,7 @@ def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
 
 
 def document_of(done: Sequence[Migrated], checks: Sequence[Check]) -> dict[str, Any]:
-    """Return it for machines."""
+    """Return the report as a JSON document."""
     return {
         "files": [
             {

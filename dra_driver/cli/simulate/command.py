@@ -1,7 +1,7 @@
 """`dra-driver simulate`: what the scheduler would do, without a cluster.
 
-In: a scenario, or the objects of files, profiles or a live cluster; or problems for machines, one JSON object per line.
-Out: who gets what, who waits and why, how full the cluster is. It reads only.
+In: a scenario, or the objects of files, profiles or a live cluster; or a batch of problems from another program, one
+JSON object per line. Out: which pod gets what, which waits and why, and how full the cluster is. It only reads.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.timeline import Moment
+    from dra_driver.allocation.simulation.timeline import Moment
     from dra_driver.cli.simulate.scenario import Scenario
 
 DEFAULT_VERSION = "1.35"
-# A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
+# The lines of a batch are not validated beforehand: an invalid one is noticed where it is first read.
 _FAULTS_OF_LINES = (
     DriverError,
     ValueError,
@@ -36,24 +37,26 @@ _FAULTS_OF_LINES = (
     RecursionError,
 )
 _MOST_SAID = 500
-LINE_MAX = 64 << 20  # characters
+LINE_MAX = 64 << 20  # in characters
 
 
 @click.command(name="simulate")
 @click.argument("scenario", required=False, metavar="[SCENARIO.yaml]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Pods, claims, classes, nodes, slices.")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
-@click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="What if there were more nodes.")
-@click.option("--drain", "drained", multiple=True, metavar="NODE", help="What if a node were drained first.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given.")
-@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
-@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="Add simulated nodes.")
+@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Drain a node first.")
+@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster to read if there is no other input.")
+@click.option("--kubernetes", metavar="VERSION", default=None, help="The Kubernetes version whose rules apply.")
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
+)
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option(
-    "--batch", "batch", default=None, metavar="FILE", help="For machines: problems, one JSON object per line."
+    "--batch", "batch", default=None, metavar="FILE", help="A batch of problems for programs, one JSON object per line."
 )
 def command(scenario: str | None, batch: str | None, output: str, **given: Any) -> int:
-    """Play what happens to pods and claims, with the scheduler's own answers.
+    """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b
     dra-driver simulate scenario.yaml
@@ -66,7 +69,7 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     and is answered by
       {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
 
-    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong.
+    Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
@@ -100,16 +103,18 @@ def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
 
 
 def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.timeline import Timeline, TimelineEvent
-    from dra_driver.cli.simulate.explain import read_gates
+    from dra_driver.allocation.rules import GATES
+    from dra_driver.allocation.simulation.timeline import Timeline, TimelineEvent
 
     world = scenario.world
+    kubernetes = given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION
+    gates = read_gates(given["gates"], kubernetes, known=GATES, asker="allocation")
     timeline = Timeline(
         nodes=world.of("Node"),
         slices=world.of("ResourceSlice"),
         classes=world.of("DeviceClass"),
-        kubernetes=given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION,
-        gates={**scenario.gates, **read_gates(given["gates"])},
+        kubernetes=kubernetes,
+        gates={**scenario.gates, **gates},
         held=world.allocated(),
     )
     events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)

@@ -1,6 +1,6 @@
 """`dra-driver explain`: why a claim or pod fits or does not, node by node.
 
-In: objects of a live cluster, or of files. Out: one sentence, then a funnel per node and request. It reads only.
+In: objects of a live cluster, or of files. Out: one sentence, then a funnel per node and request. It only reads.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.explanation import AllocationExplanation, NodeExplanation
-    from dra_driver.allocation.funnel import Funnel
+    from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
+    from dra_driver.allocation.explaining.funnel import Funnel
     from dra_driver.cli.inputs.world import World
 
 DEFAULT_VERSION = "1.35"
-MOST_NODES = 8  # shown in full
-MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
+MOST_NODES = 8  # the number of nodes shown in full
+MOST_WRITTEN = 256  # the number of distinct nodes whose devices a document lists one by one
 
 
 @click.command(name="explain")
@@ -32,10 +33,17 @@ MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, classes, nodes.")
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where no file is given.")
-@click.option("--node", "only", multiple=True, metavar="NAME", help="Look at these nodes only.")
-@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
-@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster to read if no file is given.")
+@click.option("--node", "only", multiple=True, metavar="NAME", help="Explain only these nodes.")
+@click.option(
+    "--kubernetes",
+    metavar="VERSION",
+    default=None,
+    help="The Kubernetes version whose rules apply [default: the cluster's, 1.35].",
+)
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
+)
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> int:
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
@@ -51,13 +59,14 @@ def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> 
     Exit status 1: it fits nowhere; 4: a selector fails on a device, or another error ends the pod's scheduling.
     """  # noqa: D301
     from dra_driver.allocation.allocator import Allocator
-    from dra_driver.allocation.explanation import explain
-    from dra_driver.allocation.node_kinds import FEW_NODES
+    from dra_driver.allocation.explaining.explanation import explain
+    from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+    from dra_driver.allocation.rules import GATES
 
     world = _world(given)
     pod, claims = _asked(world, kind, namespace, name)
     version = given["kubernetes"] or world.kubernetes or DEFAULT_VERSION
-    gates = read_gates(given["gates"])
+    gates = read_gates(given["gates"], version, known=GATES, asker="allocation")
     state: Any = {
         "slices": world.of("ResourceSlice"),
         "classes": world.of("DeviceClass"),
@@ -95,7 +104,7 @@ def _world(given: dict[str, Any]) -> World:
 
 
 def _asked(world: World, kind: str, namespace: str, name: str) -> tuple[Wire | None, list[Wire]]:
-    """Find what is to be explained: the pod if it is one, and its claims that hold nothing yet."""
+    """Return what to explain: the pod, if it is one, and its claims that have no allocation yet."""
     from dra_driver.cli.inputs.world import pod_claims
 
     found = world.find("Pod" if kind == "pod" else "ResourceClaim", namespace, name)
@@ -108,21 +117,8 @@ def _asked(world: World, kind: str, namespace: str, name: str) -> tuple[Wire | N
     return (found if kind == "pod" else None), waiting
 
 
-def read_gates(rows: tuple[str, ...]) -> dict[str, bool]:
-    """Read NAME=BOOL rows. Raises: UsageError."""
-    from dra_driver.model.errors import UsageError
-
-    gates = {}
-    for row in rows:
-        name, _, value = row.partition("=")
-        if value.lower() not in {"true", "false"}:
-            raise UsageError("gate", f"--gate {row!r} is not NAME=true or NAME=false")
-        gates[name] = value.lower() == "true"
-    return gates
-
-
 def _document(explanation: AllocationExplanation) -> Wire:
-    """Write down all kinds of nodes, the first of them with all their devices."""
+    """Write a document of all distinct nodes, the first of them with all their devices."""
     nodes = [
         asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
         for place, node in enumerate(explanation.nodes)

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_driver.allocation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.allocation.rules import GATES
+from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.cli.inputs.gates import nearest
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
 from dra_driver.model.errors import InputError
@@ -34,7 +36,7 @@ _KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One file, read."""
+    """One scenario file."""
 
     world: World
     events: tuple[TimelineEvent, ...]
@@ -56,6 +58,9 @@ def read_scenario(path: str) -> Scenario:
     timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
     if not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    if strangers := [str(name) for name in gates if name not in GATES]:
+        text = f"{path}: gate {strangers[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(strangers[0], GATES))
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
@@ -65,7 +70,7 @@ def read_scenario(path: str) -> Scenario:
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
-    """Return a key of a scenario; an empty one where it is not there. Raises: InputError."""
+    """Return the value of a key of a scenario, or an empty value if it is missing. Raises: InputError."""
     value = wire.get(key)
     if value is None:
         return kind()
@@ -75,13 +80,13 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
 
 
 def arrivals(world: World) -> TimelineEvent:
-    """Let everything arrive that waits in a world: its pods, then claims that no pod uses."""
+    """Return arrivals for everything that waits in a world: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
     return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
 
 
 def jobs_of(world: World) -> Iterator[Job]:
-    """Yield the jobs of a world that hold nothing yet. Raises: InputError."""
+    """Yield the jobs of a world that have no allocation yet. Raises: InputError."""
     used: set[int] = set()
     for pod in world.of("Pod"):
         claims = pod_claims(world, pod)
@@ -103,7 +108,7 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent
         return _arrive(what, number, world, folder)
     if kind == "replace":
         if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
-            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
+            raise InputError("scenario", f"timeline entry {number}: replace needs {{node, fleet}}")
         other = World()
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
@@ -113,14 +118,14 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent
 
 def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent:
     if not isinstance(what, dict):
-        raise InputError("scenario", f"timeline entry {number}: arrive wants {{name, requests}} or {{file}}")
+        raise InputError("scenario", f"timeline entry {number}: arrive needs {{name, requests}} or {{file}}")
     if "file" in what:
         coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
         return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
-        text = f"timeline entry {number}: arrive wants a name, and a count of at most {MOST_JOBS:,}"
+        text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"
         raise InputError("scenario", text)
     names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
     ShapeChecker().check_devices(what, f"timeline entry {number}")

@@ -1,7 +1,7 @@
 """Dispatch: from an HTTP request to the verb that it means, and back to an answer.
 
-In: method, path, query and body. Out: objects, lists, watches, or a Refusal. It does not know who asks, nor what tests
-ordered. Source: Kubernetes API concepts (verbs, patch types, list and watch parameters).
+In: method, path, query and body. Out: objects, lists, watches, or an ApiRefusal. It knows neither who asks nor which
+faults a test has ordered. Source: Kubernetes API concepts (verbs, patch types, list and watch parameters).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ OPEN_PATHS = frozenset(["/version", "/readyz", "/livez", "/healthz"])
 
 
 class Dispatcher:
-    """Answers requests from the store. `gone_as_http`: how a watch from a forgotten version is refused."""
+    """Answers requests from the store.
+
+    With `gone_as_http` a watch from a version that is forgotten is refused with HTTP 410 instead of an ERROR event.
+    """
 
     def __init__(self, store: Store, registry: Registry, watchers: Watchers, minor: int) -> None:
         self._store = store
@@ -42,7 +45,7 @@ class Dispatcher:
         self.gone_as_http = False
 
     def answer(self, request: HttpRequest) -> Response | Stream:
-        """Answer one request. Raises: Refusal."""
+        """Answer one request. Raises: ApiRefusal."""
         if request.path in OPEN_PATHS:
             return self._about(request.path)
         target = parse_path(request.path)
@@ -155,7 +158,7 @@ class Dispatcher:
 
 
 def _body(request: HttpRequest) -> Wire:
-    """Read the body as a JSON object (YAML too, for apply). Raises: Refusal 400."""
+    """Return the body, a JSON object (or YAML, for apply). Raises: ApiRefusal 400."""
     try:
         decoded = json.loads(request.body)
     except ValueError:
@@ -176,7 +179,9 @@ def _selection(target: Target, query: Mapping[str, str]) -> Selection:
 def _merged(wire: Wire, patch: Wire) -> Wire:
     merged: Any = merge_patch(wire, patch)
     if "resourceVersion" not in (patch.get("metadata") or {}):
-        merged["metadata"].pop("resourceVersion", None)  # a patch without one is not bound to what it was read from
+        merged["metadata"].pop(
+            "resourceVersion", None
+        )  # a patch without a version applies to any version of the object
     return dict(merged)
 
 

@@ -1,6 +1,7 @@
-"""Gates: which features an API server of a given minor version has switched on, and which fields they carry.
+"""Gates: the features that an API server of a given minor version has switched on.
 
-In: a version and overrides. Out: the set of gates that are on. Source: Kubernetes feature gate reference, 1.34 to 1.37.
+In: a version and overrides. Out: the set of gates that are on. A gate that no rule of this server asks about is
+refused, because switching it would change nothing.
 """
 
 from __future__ import annotations
@@ -8,35 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_driver.model.errors import UsageError
+from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, FRACTIONAL_RANGE, VERSIONS, gate_defaults, minor_of
 
-# Gate -> (first minor that knows it, first minor that has it on by default; None for never so far).
-_GATES: dict[str, tuple[int, int | None]] = {
-    "DRAAdminAccess": (34, 34),
-    "DRAPrioritizedList": (34, 34),
-    "DRAResourceClaimDeviceStatus": (34, 34),
-    "DRAConsumableCapacity": (34, 36),
-    "DRAPartitionableDevices": (34, 36),
-    "DRADeviceTaints": (34, 36),
-    "DRADeviceBindingConditions": (34, 36),
-    "DRAExtendedResource": (34, 36),
-    "DRAListTypeAttributes": (36, None),
-}
-MINORS = (34, 35, 36, 37)
+_NOT_SERVED = (COMPATIBILITY_GROUPS, FRACTIONAL_RANGE)
 
 
 def parse_minor(version: str) -> int:
     """Return the minor of "1.36". Raises: UsageError("usage.server-version")."""
-    major, _, minor = version.partition(".")
-    if major != "1" or not minor.isdigit() or int(minor) not in MINORS:
-        served = ", ".join(f"1.{m}" for m in MINORS)
-        raise UsageError("server-version", f"no embedded API of version {version!r}; there are {served}")
-    return int(minor)
+    if version not in VERSIONS:
+        raise UsageError(
+            "server-version", f"there is no embedded API of version {version!r}, only of {', '.join(VERSIONS)}"
+        )
+    return minor_of(version)
 
 
 def gates_on(minor: int, overrides: Mapping[str, bool]) -> frozenset[str]:
     """Return the gates that are on. Raises: UsageError("usage.gate") for one that this version does not know."""
-    known = {name: on for name, (since, on) in _GATES.items() if since <= minor}
-    if unknown := overrides.keys() - known.keys():
+    defaults = {name: is_on for name, is_on in gate_defaults(minor).items() if name not in _NOT_SERVED}
+    if unknown := overrides.keys() - defaults.keys():
         raise UsageError("gate", f"1.{minor} has no feature gate {', '.join(sorted(unknown))}")
-    defaults = {name: on is not None and on <= minor for name, on in known.items()}
     return frozenset(name for name, is_on in {**defaults, **overrides}.items() if is_on)

@@ -1,7 +1,8 @@
-"""Httpd: a small HTTP/1.1 server: keep-alive, one thread a connection, chunked streams, no delay on small writes.
+"""Httpd: a small HTTP/1.1 server with keep-alive, a thread for each connection, chunked streams and undelayed writes.
 
-In: bytes on a loopback socket. Out: a `HttpRequest` to the application, its `Response` or `Stream` back. It knows nothing
-of Kubernetes. (The stdlib's handler parses headers as mail, which costs more than a whole GET here.)
+In: bytes on a loopback socket. Out: an `HttpRequest` to the application, and its `Response` or `Stream` back to the
+client. It knows nothing of Kubernetes. (The stdlib's handler parses headers as mail, which costs more than a whole GET
+here.)
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ _HEADERS = 100
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request. Header names are lower case; of a repeated query key the last value stands."""
+    """One request. Header names are in lower case; if a query key is repeated, its last value counts."""
 
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
-    is_gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # has the client hung up?
+    is_gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # returns whether the client has hung up
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """An answer that is sent as a whole."""
 
     status: int
     body: bytes
@@ -43,14 +44,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer that is sent as it comes, one chunk a piece; an empty piece only asks whether somebody listens."""
+    """An answer that is sent piece by piece, each as one chunk; nothing is sent for an empty piece."""
 
     pieces: Iterator[bytes]
     content_type: str = "application/json"
 
 
 Application = Callable[[HttpRequest], Response | Stream | None]
-"""Gives the answer; None closes the connection without one (a server that dies)."""
+"""Returns the answer, or None to close the connection without one, as a server that dies would."""
 
 
 class LoopbackServer:
@@ -64,7 +65,7 @@ class LoopbackServer:
         self._acceptor: threading.Thread | None = None
 
     def start(self, port: int = 0) -> int:
-        """Listen and serve; returns the port."""
+        """Listen and serve; return the port. With `port` 0 the system chooses one."""
         listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self._listener = listener
         self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="embedded-api", daemon=True)
@@ -72,7 +73,7 @@ class LoopbackServer:
         return int(listener.getsockname()[1])
 
     def stop(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and close all connections."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -111,7 +112,7 @@ class LoopbackServer:
                 if not self._answer(connection, request):
                     break
         except (OSError, ValueError):
-            pass  # the peer hung up, or speaks something else
+            pass  # the peer has hung up, or does not speak HTTP
         finally:
             with self._lock:
                 self._connections.discard(connection)
@@ -119,7 +120,7 @@ class LoopbackServer:
             connection.close()
 
     def _answer(self, connection: socket.socket, request: HttpRequest) -> bool:
-        """Send the answer; returns whether the connection stays open."""
+        """Send the answer, and return whether the connection stays open."""
         answer = self._application(request)
         if answer is None:
             return False
@@ -143,7 +144,7 @@ def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) 
 
 
 def _read(reader: BinaryIO, connection: socket.socket) -> HttpRequest | None:
-    """Read one request; None at the end of the connection. Raises: ValueError for what is not HTTP."""
+    """Return one request; None at the end of the connection. Raises: ValueError for anything that is not HTTP."""
     line = reader.readline(_LINE)
     if not line.strip():
         return None

@@ -1,4 +1,4 @@
-"""Kind rules: which rules each kind has; a kind that is not here is only stored."""
+"""Kind rules: which rules each kind has; objects of a kind that is not listed are stored without checks."""
 
 from __future__ import annotations
 

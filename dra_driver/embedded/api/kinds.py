@@ -1,4 +1,4 @@
-"""Kinds: which objects the embedded API serves, and under which paths.
+"""Kinds: the objects that the embedded API serves, and their paths.
 
 In: an HTTP path. Out: the kind and the object that it names. Source: Kubernetes API conventions on resource paths.
 """
@@ -13,7 +13,7 @@ from dra_driver.model.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class ApiKind:
-    """One served kind. `selectable` are the field selectors beside metadata.name and metadata.namespace."""
+    """One served kind. `selectable` lists the field selectors besides metadata.name and metadata.namespace."""
 
     group: str
     version: str
@@ -26,16 +26,16 @@ class ApiKind:
 
     @property
     def api_version(self) -> str:
-        """Return `resource.k8s.io/v1`, or `v1` of the core group."""
+        """The group and version, such as `resource.k8s.io/v1`; `v1` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """Return the name that messages use: `resourceslices.resource.k8s.io`."""
+        """The name that messages use, such as `resourceslices.resource.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the URL path of one object, or of the collection without `name`."""
+        """Return the URL path of one object; without `name`, that of the collection."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
@@ -68,7 +68,7 @@ _BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names. `name` is empty for a collection, `subresource` is "" or "status"."""
+    """What a path refers to. `name` is "" for a collection; `subresource` is "" or "status"."""
 
     kind: ApiKind
     namespace: str
@@ -77,7 +77,7 @@ class Target:
 
 
 def kind_of(wire: Wire) -> ApiKind:
-    """Return the kind of an object that carries apiVersion and kind. Raises: Refusal 404 for one that is not served."""
+    """Return the kind of an object by its apiVersion and kind. Raises: ApiRefusal 404 if it is not served."""
     try:
         return _BY_KIND[wire["apiVersion"], wire["kind"]]
     except KeyError:
@@ -85,7 +85,7 @@ def kind_of(wire: Wire) -> ApiKind:
 
 
 def parse_path(path: str) -> Target:
-    """Return what a URL path names. Raises: Refusal 404 for anything that is not served."""
+    """Return what a URL path refers to. Raises: ApiRefusal 404 for anything that is not served."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]

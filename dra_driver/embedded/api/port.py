@@ -1,6 +1,6 @@
 """API port: the one function of the Kubernetes API that the embedded kubelet, scheduler and controllers use.
 
-Met by `kube.api.KubeApi` (over HTTP) and by `EmbeddedApi` (in this process).
+Implemented by `kube.api.KubeApi` (over HTTP) and by `EmbeddedApi` (in this process).
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ class Api(Protocol):
     def request(
         self, method: str, path: str, *, body: Wire | None = None, query: Mapping[str, str] | None = None
     ) -> Wire:
-        """Send a request. Raises: ApiError."""
+        """Send a request and return the decoded answer. Raises: ApiError for any answer but a success, and for none."""

@@ -1,8 +1,8 @@
-"""Registry: the verbs on objects: create, replace, patch, delete, with everything a write does beside storing.
+"""Registry: the verbs create, replace, patch and delete, with everything that a write does besides storing.
 
-In: decoded bodies. Out: stored objects, or a Refusal. Server fields (uid, generation, creationTimestamp,
-resourceVersion), stale writes, preconditions, finalizers and owned objects are dealt with here; what one kind demands
-stands in its rules. Source: Kubernetes API conventions; apiserver registry/rest.
+In: decoded bodies. Out: stored objects, or an ApiRefusal. Fields set by the server (uid, generation, creationTimestamp,
+resourceVersion), stale writes, preconditions, finalizers and owned objects are handled here; the demands of one kind
+are in its rules. Source: Kubernetes API conventions; apiserver registry/rest.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OPAQUE = frozenset(["parameters", "data"])
 
 
 def now_text() -> str:
-    """Return the time as the API server writes it: UTC, whole seconds."""
+    """Return the current time as the API server writes it: UTC, in whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Registry:
-    """Verbs on stored objects. Every verb is one step under the store's lock."""
+    """The verbs on stored objects. Every verb is one atomic step under the store's lock."""
 
     def __init__(self, store: Store, rules: Mapping[ApiKind, KindRules], *, minor: int, gates: frozenset[str]) -> None:
         self._store = store
@@ -44,16 +44,16 @@ class Registry:
         self._gates = gates
 
     def read(self, target: Target) -> Stored:
-        """Return an object. Raises: Refusal 404."""
+        """Return an object. Raises: ApiRefusal 404."""
         stored = self._store.get(target.kind, _key(target.kind, target.namespace, target.name))
         if stored is None:
             raise not_found(target.kind.resource, target.name)
         return stored
 
     def create(self, kind: ApiKind, namespace: str, wire: Wire, *, is_dry: bool = False) -> Stored:
-        """Create an object under its name or under a generated one; a dry run stores nothing.
+        """Create an object under its own name or a generated one; a dry run stores nothing.
 
-        Raises: Refusal 400, 404, 409, 422.
+        Raises: ApiRefusal 400, 404, 409, 422.
         """
         with self._store.lock:
             new = self._decoded(kind, wire)
@@ -84,19 +84,19 @@ class Registry:
             return self._store.put(kind, key, self._as_stored(kind, new))
 
     def replace(self, target: Target, wire: Wire) -> Stored:
-        """Put an object in the place of the stored one. Raises: Refusal 400, 404, 409, 422."""
+        """Replace the stored object. Raises: ApiRefusal 400, 404, 409, 422."""
         with self._store.lock:
             stored = self.read(target)
             return self._update(target, stored, wire)
 
     def patch(self, target: Target, change: Callable[[Wire], Wire]) -> Stored:
-        """Replace an object by `change(object)`, in one step. Raises: as `replace`."""
+        """Replace an object by `change(object)` in one atomic step. Raises: as `replace`."""
         with self._store.lock:
             stored = self.read(target)
             return self._update(target, stored, change(stored.wire))
 
     def delete(self, target: Target, preconditions: Wire) -> Stored:
-        """Delete an object, or mark it while it has finalizers; then what it owns. Raises: Refusal 404, 409."""
+        """Delete an object and what it owns, or only mark it if it has finalizers. Raises: ApiRefusal 404, 409."""
         with self._store.lock:
             stored = self.read(target)
             metadata = stored.wire["metadata"]
@@ -163,7 +163,7 @@ class Registry:
         _refuse(target.kind, target.name, faults)
 
     def _decoded(self, kind: ApiKind, wire: Wire) -> Wire:
-        """Return a new object of this kind. Raises: Refusal 400 when the body is something else."""
+        """Return a new object of this kind. Raises: ApiRefusal 400 if the body is of another kind or type."""
         for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
             if wire.get(name, wanted) != wanted:
                 raise bad_request(f"the {name} in the data ({wire[name]}) does not match the expected ({wanted})")
@@ -177,7 +177,7 @@ class Registry:
         return body | {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": kept}
 
     def _as_stored(self, kind: ApiKind, wire: Wire) -> Wire:
-        """Return the object without empty lists and maps, if we know its shape."""
+        """Return the object without empty lists and maps, if the shape of its kind is known."""
         rules = self._rules.get(kind, KindRules())
         if rules.shape is None:
             return wire
@@ -187,7 +187,7 @@ class Registry:
         return stored
 
     def _place(self, kind: ApiKind, namespace: str, metadata: Wire) -> None:
-        """Settle namespace and name of a new object."""
+        """Set the namespace and the name of a new object."""
         if kind.is_namespaced:
             if metadata.get("namespace", namespace) != namespace:
                 raise bad_request(
@@ -223,7 +223,7 @@ def _refuse(kind: ApiKind, name: str, faults: Faults) -> None:
 
 
 def _check_identity(target: Target, old: Wire, metadata: Wire) -> None:
-    """Check name, uid and resourceVersion of an update. Raises: Refusal 400, 409."""
+    """Check name, uid and resourceVersion of an update. Raises: ApiRefusal 400, 409."""
     if metadata.setdefault("name", target.name) != target.name:
         raise bad_request(
             f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"

@@ -1,6 +1,6 @@
-"""Selection: field selectors and label selectors of list and watch requests.
+"""Selection: the field selectors and label selectors of list and watch requests.
 
-In: the query texts. Out: a predicate over wire objects. Equality, inequality and existence only; set-based label
+In: the query texts. Out: a predicate over objects. It supports equality, inequality and existence; set-based label
 selectors are refused rather than misread.
 """
 
@@ -19,20 +19,20 @@ _TERM = re.compile(r"(?P<key>[A-Za-z0-9_./-]+)\s*(?:(?P<op>==|=|!=)\s*(?P<value>
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind a request wants."""
+    """The objects of a kind that a request selects."""
 
     namespace: str
     tests: tuple[Callable[[Wire], bool], ...]
 
     def matches(self, wire: Wire) -> bool:
-        """Return whether the object is wanted."""
+        """Return whether the object is selected."""
         if self.namespace and wire["metadata"].get("namespace") != self.namespace:
             return False
         return all(test(wire) for test in self.tests)
 
 
 def select(kind: ApiKind, namespace: str, fields: str, labels: str) -> Selection:
-    """Read both selectors. Raises: Refusal 400 for a field that is not selectable or a term that is not understood."""
+    """Parse both selectors. Raises: ApiRefusal 400 for a field that is not selectable or an unknown term."""
     tests = [_field_test(kind, term) for term in _terms(fields)]
     tests += [_label_test(term) for term in _terms(labels)]
     return Selection(namespace, tuple(tests))

@@ -1,7 +1,8 @@
 """Apiserver: the embedded Kubernetes API: HTTP paths to verbs, and the knobs that tests turn.
 
-In: HTTP on the loopback interface. Out: what a Kubernetes API server of the chosen version would answer. Served: nodes,
-namespaces, pods and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. It never leaves memory.
+In: HTTP on the loopback interface. Out: the answers of a Kubernetes API server of the chosen version. Served are nodes,
+namespaces, pods, events and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. All objects are kept in memory
+only.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from dra_driver.model.wire import Wire
 class EmbeddedApi:
     """A Kubernetes API server in this process.
 
-    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs: `troubles` (failing requests,
-    latency, hanging up), `log` (what was asked), `compact()`, `drop_watches()`, `expire_watches()`, `gone_as_http`,
-    `bookmark_every_s`, `token`.
+    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs for tests: `troubles` (failing
+    requests, latency, closed connections), `log` (the requests so far), `compact()`, `drop_watches()`,
+    `expire_watches()`, `gone_as_http`, `bookmark_every_s`, `token`.
     """
 
     def __init__(self, *, version: str = "1.36", gates: Mapping[str, bool] | None = None, token: str = "") -> None:
@@ -50,12 +51,12 @@ class EmbeddedApi:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, port: int = 0) -> str:
-        """Serve; returns the URL. After `stop` the same objects can be served again on the same port."""
+        """Serve, and return the URL. After `stop` the same objects can be served again, also on the same port."""
         self.url = f"http://127.0.0.1:{self._http.start(port)}"
         return self.url
 
     def stop(self) -> None:
-        """Stop serving; open watches end and connections are closed."""
+        """Stop serving: open watches end, and all connections are closed."""
         self._watchers.end_all()
         self._http.stop()
 
@@ -67,7 +68,7 @@ class EmbeddedApi:
         self.stop()
 
     def write_kubeconfig(self, path: Path | str, *, token_file: Path | str | None = None) -> Path:
-        """Write a kubeconfig with this server and its token (or with a file that holds the token)."""
+        """Write a kubeconfig with this server and its token, or with a file that holds the token; return its path."""
         user: Wire = {"token": self.token}
         if token_file is not None:
             Path(token_file).write_text(self.token)
@@ -82,17 +83,17 @@ class EmbeddedApi:
         }
         path = Path(path)
         path.touch(mode=0o600)
-        path.write_text(json.dumps(config, indent=2))  # JSON is YAML
+        path.write_text(json.dumps(config, indent=2))  # every JSON text is YAML, too
         return path
 
     # -- knobs --------------------------------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Forget the history of events: resuming from any earlier resourceVersion answers 410."""
+        """Forget the history of events, so that a watch from any earlier resourceVersion is answered with 410."""
         self.store.compact()
 
     def drop_watches(self) -> None:
-        """End every open watch without a word, as a server that restarts does."""
+        """End every open watch without an error, as a server that restarts does."""
         self._watchers.end_all()
 
     def expire_watches(self) -> None:
@@ -106,12 +107,12 @@ class EmbeddedApi:
 
     @property
     def open_watches(self) -> int:
-        """Count the watches that are open now."""
+        """The number of watches that are open now."""
         return self._watchers.open
 
     @property
     def gone_as_http(self) -> bool:
-        """Return whether a watch from a forgotten version is answered by HTTP 410, not by an ERROR event."""
+        """Whether a watch from a forgotten version is refused with HTTP 410 instead of an ERROR event."""
         return self._dispatch.gone_as_http
 
     @gone_as_http.setter
@@ -120,7 +121,7 @@ class EmbeddedApi:
 
     @property
     def bookmark_every_s(self) -> float:
-        """Return how often a watch that wants bookmarks gets one."""
+        """The seconds between two bookmarks of a watch that asked for them."""
         return self._watchers.bookmark_every_s
 
     @bookmark_every_s.setter
@@ -130,21 +131,21 @@ class EmbeddedApi:
     # -- without HTTP -------------------------------------------------------------------------------------------------
 
     def create(self, wire: Wire) -> Wire:
-        """Create an object as POST would. Raises: Refusal."""
+        """Create an object as POST would. Raises: ApiRefusal."""
         kind = kind_of(wire)
         namespace = (wire.get("metadata") or {}).get("namespace", "default")
         return self._registry.create(kind, namespace, wire).wire
 
     def get(self, kind: ApiKind, name: str, namespace: str = "default") -> Wire:
-        """Read an object. The result is the stored one: don't change it. Raises: Refusal 404."""
+        """Return an object. It is the stored one and must not be changed. Raises: ApiRefusal 404."""
         return self._registry.read(Target(kind, namespace if kind.is_namespaced else "", name, "")).wire
 
     def items(self, kind: ApiKind) -> list[Wire]:
-        """Read all objects of a kind, in name order. The results are the stored ones: don't change them."""
+        """Return all objects of a kind, in the order of names. They are the stored ones and must not be changed."""
         return [stored.wire for stored in self.store.all(kind)]
 
     def delete(self, kind: ApiKind, name: str, namespace: str = "default") -> Wire:
-        """Delete an object as DELETE would. Raises: Refusal 404."""
+        """Delete an object as DELETE would. Raises: ApiRefusal 404."""
         return self._registry.delete(Target(kind, namespace if kind.is_namespaced else "", name, ""), {}).wire
 
     def request(
@@ -156,7 +157,7 @@ class EmbeddedApi:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Wire:
-        """Answer one request without the network. Raises: Refusal."""
+        """Answer one request without the network. Raises: ApiRefusal."""
         encoded = b"" if body is None else json.dumps(body).encode()
         answer = self._dispatch.answer(
             HttpRequest(method, path, dict(query or {}), {"content-type": content_type}, encoded)

@@ -1,7 +1,8 @@
 """Store: the objects in memory, their versions and their history.
 
-In: whole objects, already admitted. Out: the objects, and events after a resourceVersion. One counter numbers the
-writes of all kinds, as etcd's revision does. Stored objects are never changed in place. It never judges an object.
+In: whole objects that have already been admitted. Out: the objects, and the events after a resourceVersion. One counter
+numbers the writes of all kinds, as etcd's revision does. Stored objects are never changed in place. It checks no
+object.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from dra_driver.embedded.api.kinds import KINDS, ApiKind
 from dra_driver.embedded.api_rules.refusals import expired
 from dra_driver.model.wire import Wire
 
-HISTORY = 20_000  # events kept of a kind before the older half is let go
+HISTORY = 20_000  # events kept for each kind before the older half is dropped
 
 
 @dataclass(slots=True)
 class Stored:
-    """One version of one object; its JSON is made once, when it is first sent."""
+    """One version of one object; its JSON is encoded once, when it is first sent."""
 
     wire: Wire
     _encoded: bytes | None = field(default=None, repr=False)
 
     @property
     def encoded(self) -> bytes:
-        """Return the object as JSON."""
+        """The object as JSON."""
         if self._encoded is None:
             self._encoded = json.dumps(self.wire, separators=(",", ":")).encode()
         return self._encoded
 
     @property
     def revision(self) -> int:
-        """Return the resourceVersion as a number."""
+        """The resourceVersion as a number."""
         return int(self.wire["metadata"]["resourceVersion"])
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One write: what was there before and what is there now. A deletion carries its last state in `new`."""
+    """One write: the object before it and after it. For a deletion `new` is the last state."""
 
     revision: int
     type: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -49,11 +50,11 @@ class Event:
     new: Stored
 
 
-Key = tuple[str, str]  # namespace ("" for cluster scope), name
+Key = tuple[str, str]  # namespace ("" for a cluster-scoped object) and name
 
 
 class Store:
-    """Objects of all kinds. Writers hold `lock`; `changed` is notified after every write."""
+    """The objects of all kinds. Writers hold `lock`; `changed` is notified after every write."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -64,11 +65,11 @@ class Store:
         self._oldest: dict[ApiKind, int] = dict.fromkeys(KINDS, 0)
 
     def get(self, kind: ApiKind, key: Key) -> Stored | None:
-        """Return the object, or None."""
+        """Return the object; None if it does not exist."""
         return self._objects[kind].get(key)
 
     def all(self, kind: ApiKind) -> list[Stored]:
-        """Return the objects of a kind in key order, as etcd does."""
+        """Return the objects of a kind in the order of keys, as etcd does."""
         with self.lock:
             return [stored for _, stored in sorted(self._objects[kind].items())]
 
@@ -77,7 +78,7 @@ class Store:
         return self._oldest[kind]
 
     def put(self, kind: ApiKind, key: Key, wire: Wire) -> Stored:
-        """Store an object (which the store owns from now on) under the next revision."""
+        """Store an object under the next revision. From now on the store owns it."""
         with self.lock:
             old = self._objects[kind].get(key)
             stored = self._next(wire)
@@ -86,7 +87,7 @@ class Store:
             return stored
 
     def remove(self, kind: ApiKind, key: Key) -> Stored:
-        """Remove an object; the event carries its last state under the revision of the deletion."""
+        """Remove an object; the event carries its last state with the revision of the deletion."""
         with self.lock:
             old = self._objects[kind].pop(key)
             last = self._next({**old.wire, "metadata": dict(old.wire["metadata"])})
@@ -94,7 +95,7 @@ class Store:
             return last
 
     def events_after(self, kind: ApiKind, revision: int) -> list[Event]:
-        """Return the events of a kind after `revision`. Raises: Refusal 410 when they are no longer all there."""
+        """Return the events of a kind after `revision`. Raises: ApiRefusal 410 if some of them have been dropped."""
         with self.lock:
             if revision < self._oldest[kind]:
                 raise expired(revision, self._oldest[kind])
@@ -104,9 +105,9 @@ class Store:
             return history[bisect_right(history, revision, key=lambda e: e.revision) :]
 
     def compact(self) -> None:
-        """Forget the history: whoever resumes from before now is told that it is gone."""
+        """Drop the history, so that a watch from any version before now is answered with 410."""
         with self.lock:
-            self.revision += 1  # also a reader of the newest event resumes from before
+            self.revision += 1  # so that the version of the newest event is too old as well
             for kind in KINDS:
                 self._history[kind].clear()
                 self._oldest[kind] = self.revision

@@ -1,6 +1,6 @@
-"""Troubles: faults that a test orders from the embedded API, and the record of what was asked.
+"""Troubles: faults that a test orders from the embedded API, and the record of requests.
 
-In: orders such as "answer 500 to the next two PUTs of slices". Out: those answers, once each.
+In: orders such as "answer 500 to the next two PUTs of slices". Out: those answers, each as often as ordered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One answered request. `at` is time.monotonic() of the answer."""
+    """One answered request. `at` is the time of the answer by time.monotonic(), in seconds."""
 
     method: str
     path: str
@@ -41,12 +41,12 @@ class Logged:
 
     @property
     def is_write(self) -> bool:
-        """Return whether the request was one that writes."""
+        """Whether the request was a write."""
         return self.method in WRITES
 
 
 class RequestLog:
-    """The last requests (at most `keep`), and how many there were in all by method."""
+    """The last requests (at most `keep`), and the number of all requests by method."""
 
     def __init__(self, keep: int = 10_000) -> None:
         self._lock = threading.Lock()
@@ -67,11 +67,11 @@ class RequestLog:
             return [e for e in self._entries if (not method or e.method == method) and contains in e.path]
 
     def writes(self, contains: str = "") -> list[Logged]:
-        """Return the recorded requests that write."""
+        """Return the recorded writes whose path contains a text."""
         return [e for e in self.entries(contains=contains) if e.is_write]
 
     def clear(self) -> None:
-        """Forget everything so far."""
+        """Forget all requests so far."""
         with self._lock:
             self._entries.clear()
             self.counts.clear()
@@ -90,7 +90,7 @@ class _Order:
 
 
 class Troubles:
-    """Orders for failing requests. `latency_s` delays every answer."""
+    """Orders for requests to fail. `latency_s` delays every answer by that many seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,9 +106,9 @@ class Troubles:
         contains: str = "",
         retry_after_s: int = 0,
     ) -> None:
-        """Answer `status` to the next `count` requests of a method whose path contains a text.
+        """Answer `status` to the next `count` requests of a method ("" for all) whose path contains a text.
 
-        Status 0 hangs up without an answer.
+        With status 0 the connection is closed without an answer.
         """
         with self._lock:
             self._orders.append(_Order(status, count, method, contains, retry_after_s))
@@ -120,7 +120,10 @@ class Troubles:
             self.latency_s = 0.0
 
     def meet(self, request: HttpRequest) -> bool:
-        """Do to this request what was ordered; returns True to hang up. Raises: Refusal with the ordered status."""
+        """Apply to this request what was ordered, and return True if the connection is to be closed.
+
+        Raises: ApiRefusal with the ordered status.
+        """
         if self.latency_s:
             time.sleep(self.latency_s)
         with self._lock:

@@ -1,6 +1,6 @@
 """Watching: the event stream of one watch request.
 
-In: the store, what the client wants and from which resourceVersion. Out: lines of JSON, one event each: ADDED,
+In: the store, the client's selection and the resourceVersion to start from. Out: lines of JSON, one event each: ADDED,
 MODIFIED, DELETED, BOOKMARK, ERROR. Source: Kubernetes API concepts, "Efficient detection of changes".
 """
 
@@ -18,12 +18,12 @@ from dra_driver.embedded.api.store import Event, Store
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, expired
 from dra_driver.model.wire import Wire
 
-_LOOK_S = 2.0  # how often a silent watch looks whether its client is still there
+_LOOK_S = 2.0  # seconds between two checks of a silent watch whether its client is still there
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What the client asked for. `start` None means: the state now as ADDED events, then what follows."""
+    """What the client asked for. If `start` is None, the current objects come first, as ADDED events."""
 
     kind: ApiKind
     selection: Selection
@@ -34,7 +34,7 @@ class WatchRequest:
 
 
 class Watchers:
-    """All open watches: they can be ended, or told that their history is gone."""
+    """All open watches. They can be ended together, silently or because their history has expired."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,14 +45,14 @@ class Watchers:
         self.bookmark_every_s = 60.0
 
     def end_all(self, *, is_expired: bool = False) -> None:
-        """End every open watch: silently, or with an ERROR event of code 410."""
+        """End every open watch: silently, or with an ERROR event of code 410 if `is_expired`."""
         with self._store.changed:
             self._epoch += 1
             self._is_expired = is_expired
             self._store.changed.notify_all()
 
     def stream(self, request: WatchRequest, is_gone: Callable[[], bool]) -> Iterator[bytes]:
-        """Yield the event stream, each piece holding whole lines."""
+        """Yield the event stream in pieces of whole lines."""
         with self._lock:
             self.open += 1
         try:
@@ -114,7 +114,7 @@ def _bookmark(kind: ApiKind, revision: int, annotations: Wire | None = None) -> 
 
 
 def _selected(event: Event, selection: Selection) -> bytes:
-    """Return the event as this watch sees it: an object that leaves the selection is deleted for it."""
+    """Return the event as this watch sees it: an object that leaves the selection appears as deleted."""
     was = event.old is not None and selection.matches(event.old.wire)
     is_now = event.type != "DELETED" and selection.matches(event.new.wire)
     if was and is_now:

@@ -1,7 +1,7 @@
-"""Claim rules: what the API server does to a ResourceClaim's spec, a template and a DeviceClass, and what it demands.
+"""Claim rules: what the API server changes in and demands of a ResourceClaim's spec, a template and a DeviceClass.
 
-In: the object. Out: defaults, fields of switched-off gates gone, every fault at once. A claim's status stands in
-`claim_status_rules`. Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
+In: the object. Out: defaults filled in, fields of switched-off gates removed, and every fault at once. The status of a
+claim is checked in `claim_status_rules`. Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from typing import Any
 from dra_driver.embedded.api_rules import claim_status_rules, shapes, value_rules
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
 from dra_driver.embedded.api_rules.value_rules import LIST_ENTRIES
+from dra_driver.model.kubernetes import (
+    ADMIN_ACCESS,
+    CONSUMABLE_CAPACITY,
+    DEVICE_TAINTS,
+    EXTENDED_RESOURCE,
+    PRIORITIZED_LIST,
+)
 from dra_driver.model.wire import Wire
 
 _ALTERNATIVES = 8
@@ -30,25 +37,23 @@ def _prepare_spec(spec: Wire, before: Wire, circumstances: Circumstances) -> Non
     gates = circumstances.gates
     for choice in _choices(spec):
         choice["allocationMode"] = choice.get("allocationMode") or "ExactCount"
-        if not choice.get("count"):  # 0 is what an absent count is
+        if not choice.get("count"):  # an absent count reads as 0
             choice.pop("count", None)
             if choice["allocationMode"] == "ExactCount":
                 choice["count"] = 1
-        if "DRAAdminAccess" not in gates and not any(c.get("adminAccess") for c in _choices(before)):
+        if ADMIN_ACCESS not in gates and not any(c.get("adminAccess") for c in _choices(before)):
             choice.pop("adminAccess", None)
-        if "DRADeviceTaints" not in gates and not any("tolerations" in c for c in _choices(before)):
+        if DEVICE_TAINTS not in gates and not any("tolerations" in c for c in _choices(before)):
             choice.pop("tolerations", None)
-        if "DRAConsumableCapacity" not in gates and not any("capacity" in c for c in _choices(before)):
+        if CONSUMABLE_CAPACITY not in gates and not any("capacity" in c for c in _choices(before)):
             choice.pop("capacity", None)
         for toleration in choice.get("tolerations") or []:
             toleration.setdefault("operator", "Equal")
     devices, devices_before = spec.get("devices") or {}, before.get("devices") or {}
-    if "DRAPrioritizedList" not in gates and not any(
-        "firstAvailable" in r for r in devices_before.get("requests") or []
-    ):
+    if PRIORITIZED_LIST not in gates and not any("firstAvailable" in r for r in devices_before.get("requests") or []):
         for request in devices.get("requests") or []:
             request.pop("firstAvailable", None)
-    if "DRAConsumableCapacity" not in gates:
+    if CONSUMABLE_CAPACITY not in gates:
         for constraint in devices.get("constraints") or []:
             constraint.pop("distinctAttribute", None)
 
@@ -76,7 +81,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
 
 
 def _check_request(request: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> set[str]:
-    """Check one request; returns the names by which constraints and configs may refer to it."""
+    """Check one request, and return the names by which constraints and configs may refer to it."""
     name = request.get("name", "")
     given = [kind for kind in ("exactly", "firstAvailable") if request.get(kind) not in (None, [])]
     if len(given) != 1:
@@ -132,7 +137,7 @@ def _check_references(entry: Wire, path: str, names: set[str], faults: Faults) -
 
 def _check_constraint(constraint: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
     given = [name for name in ("matchAttribute", "distinctAttribute") if name in constraint]
-    if not given and "DRAConsumableCapacity" in circumstances.gates:
+    if not given and CONSUMABLE_CAPACITY in circumstances.gates:
         faults.required(path, "exactly one of `matchAttribute` or `distinctAttribute` is required")
     elif not given:
         faults.required(f"{path}.matchAttribute")
@@ -190,7 +195,7 @@ def _check_unchanged(new: Wire, old: Wire, faults: Faults) -> None:
 def _prepare_class(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
     spec: Wire = new.setdefault("spec", {})
     used = "extendedResourceName" in ((old or {}).get("spec") or {})
-    if "DRAExtendedResource" not in circumstances.gates and not used:
+    if EXTENDED_RESOURCE not in circumstances.gates and not used:
         spec.pop("extendedResourceName", None)
 
 

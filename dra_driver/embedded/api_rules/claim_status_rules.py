@@ -1,6 +1,6 @@
 """Claim status rules: allocation, reservations and device status of a ResourceClaim.
 
-In: the claim as it is and as it is to be. Out: faults. An allocation is set or cleared as a whole, never changed.
+In: the stored claim and the new one. Out: faults. An allocation is set or cleared as a whole, never changed.
 Source: resource.k8s.io/v1 validation of ResourceClaimStatus, Kubernetes 1.34 to 1.36.
 """
 
@@ -15,6 +15,7 @@ from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.patching import device_key
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, DEVICE_STATUS
 from dra_driver.model.wire import Wire
 
 _RESERVED_FOR = 256
@@ -27,21 +28,21 @@ _HARDWARE_ADDRESS = 128
 
 
 def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
-    """Drop fields of switched-off gates; and the device status when the allocation goes."""
+    """Drop the fields of switched-off gates, and the device status if there is no allocation."""
     status = new.get("status")
     if not status:
         return
-    if "DRAConsumableCapacity" not in circumstances.gates:
+    if CONSUMABLE_CAPACITY not in circumstances.gates:
         for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or []:
             result.pop("shareID", None)
             result.pop("consumedCapacity", None)
     was_used = "devices" in (old.get("status") or {})
-    if "allocation" not in status or ("DRAResourceClaimDeviceStatus" not in circumstances.gates and not was_used):
+    if "allocation" not in status or (DEVICE_STATUS not in circumstances.gates and not was_used):
         status.pop("devices", None)
 
 
 def check_status(new: Wire, old: Wire, circumstances: Circumstances, faults: Faults) -> None:  # noqa: ARG001
-    """Find every fault of a claim's new status."""
+    """Collect every fault of a claim's new status."""
     status, before = new.get("status") or {}, old.get("status") or {}
     allocation, was = status.get("allocation"), before.get("allocation")
     if allocation is not None and was is not None and allocation != was:

@@ -12,13 +12,14 @@ from typing import Any
 from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.model.wire import DeviceWire, Wire
 
 _LISTS = ("ints", "bools", "strings", "versions")
 _SCALARS = ("int", "bool", "string", "version")
-_ATTRIBUTE_VALUES = 48  # scalars and list items of a device (>= 1.36)
+_ATTRIBUTE_VALUES = 48  # scalars and list items in all attributes of a device (1.36 and newer)
 _BINDING_CONDITIONS = 4
 _VALID_VALUES = 10
 
@@ -30,7 +31,7 @@ def check_device(
     circumstances: Circumstances,
     faults: Faults,
 ) -> None:
-    """Find every fault of one device."""
+    """Collect every fault of one device."""
     value_rules.check_label_name(device.get("name"), f"{path}.name", faults)
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
@@ -57,7 +58,7 @@ def check_device(
 
 
 def _check_attribute(attribute: Wire, path: str, faults: Faults) -> int:
-    """Check one attribute; returns how many values it holds."""
+    """Check one attribute, and return how many values it holds."""
     given = [name for name in (*_SCALARS, *_LISTS) if name in attribute]
     if len(given) != 1:
         if given:
@@ -141,7 +142,7 @@ def _check_valid_range(limit: Wire, default: Quantity | None, most: Quantity, pa
 
 
 def _check_step(limit: Wire, on_steps: tuple[Quantity | None, ...], most: Quantity, path: str, faults: Faults) -> None:
-    """Check the step of a range. A server divides by a step of 0 and hangs up; here it is refused."""
+    """Check the step of a range. A real server divides by a step of 0 and closes the connection; here 0 is refused."""
     low, step = int(Quantity.parse(limit["min"]).value), int(Quantity.parse(limit["step"]).value)
     if step <= 0:
         faults.invalid(path, limit["step"], "must be greater than zero")
@@ -177,7 +178,7 @@ def _check_node(device: DeviceWire, path: str, spec: Wire, faults: Faults) -> No
 
 def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
     entries: list[Wire] = device.get("consumesCounters") or []
-    is_old = circumstances.minor == 34
+    is_old = circumstances.minor < COUNTERS_APART_MINOR
     sets: Mapping[Any, Wire] = {s.get("name"): s.get("counters") or {} for s in spec.get("sharedCounters") or []}
     if not is_old and len(entries) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
         faults.too_many(f"{path}.consumesCounters", len(entries), limits.COUNTER_CONSUMPTIONS_PER_DEVICE)

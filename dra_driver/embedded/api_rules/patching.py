@@ -1,6 +1,6 @@
 """Patching: JSON merge patch, and as much of server-side apply as status.devices needs.
 
-In: a stored object and a patch. Out: a new object; neither input is changed.
+In: a stored object and a patch. Out: a new object. Never: a change of either input.
 Source: RFC 7386; Kubernetes list-map keys of ResourceClaim status.devices (driver, device, pool, shareID).
 """
 
@@ -37,10 +37,10 @@ def device_key(entry: Wire) -> DeviceKey:
 
 
 def apply_status(stored: Wire, applied: Wire, owned: frozenset[DeviceKey]) -> tuple[Wire, frozenset[DeviceKey]]:
-    """Apply a status: entries of status.devices are one owner's each, everything else is merged.
+    """Apply a status: each entry of status.devices belongs to one field manager, and everything else is merged.
 
-    `owned` are the entries that this field manager applied before: those it leaves out now are removed. Returns the new
-    object and what the manager owns now.
+    `owned` are the entries that this field manager has applied before; those that it now leaves out are removed. Return
+    the new object and the entries that the manager owns now.
     """
     status = dict(applied.get("status") or {})
     entries = status.pop("devices", None) or []

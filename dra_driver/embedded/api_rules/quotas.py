@@ -1,8 +1,8 @@
 """Quotas: ResourceQuotas on the devices of a class, as the API server's admission counts them.
 
-In: quotas, the claims that there are, one more. Out: why that one is refused, "" when it is not. Pure.
+In: quotas, the existing claims, and one more claim. Out: why that claim is refused, or "". Pure.
 Source: Kubernetes quota evaluator of resourceclaims: `<class>.deviceclass.resource.k8s.io/devices`; `All` counts as the
-32 devices that a claim may hold, firstAvailable as the most it could get of each class.
+32 devices that a claim may hold, firstAvailable as the most that it could get of each class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALL = 32
 
 
 def refusal(quotas: Iterable[Wire], claims: Iterable[ClaimWire], claim: ClaimWire) -> str:
-    """Return which quota a claim would exceed."""
+    """Return the API server's message about the first quota that a claim would exceed; "" if there is none."""
     used: Counter[str] = Counter()
     for one in claims:
         used += devices_by_class(one)
@@ -33,7 +33,7 @@ def refusal(quotas: Iterable[Wire], claims: Iterable[ClaimWire], claim: ClaimWir
 
 
 def devices_by_class(claim: ClaimWire) -> Counter[str]:
-    """Count what a claim may take of each class."""
+    """Return the largest number of devices of each class that a claim may take."""
     found: Counter[str] = Counter()
     for request in claim["spec"]["devices"].get("requests") or ():
         if "exactly" in request:

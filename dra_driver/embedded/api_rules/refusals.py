@@ -1,6 +1,7 @@
-"""Refusals: the Status objects with which a Kubernetes API server says no.
+"""Refusals: the Status objects with which a Kubernetes API server refuses a request.
 
-In: what was wrong. Out: an `ApiError` that carries HTTP status and Status object. It never decides what is wrong.
+In: what is wrong. Out: an `ApiError` that carries the HTTP status and the Status object. Never: a decision what is
+wrong.
 Source: k8s.io/apimachinery api/errors; meta/v1 Status.
 """
 
@@ -16,19 +17,19 @@ from dra_driver.model.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One fault of an object: where, of which sort (`FieldValueInvalid` …) and in words."""
+    """One fault of an object: the field, the reason (`FieldValueInvalid` …) and a message."""
 
     field: str
     reason: str
     message: str
 
     def wire(self) -> Wire:
-        """Return the cause as it stands in a Status."""
+        """Return the cause as a Status contains it."""
         return {"field": self.field, "reason": self.reason, "message": self.message}
 
 
 class ApiRefusal(ApiError):
-    """An answer of the API server that is not a success. The HTTP border writes `wire()`."""
+    """An answer of the API server that is not a success. The HTTP server sends its `wire()`."""
 
     def __init__(
         self,
@@ -63,49 +64,49 @@ class ApiRefusal(ApiError):
 
 
 def _code(reason: str) -> str:
-    """Return `AlreadyExists` as `already-exists`."""
+    """Return a reason such as `AlreadyExists` as a code such as `already-exists`."""
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
 
 
 def bad_request(message: str) -> ApiRefusal:
-    """Say that the request can't be read."""
+    """Return the refusal (400) of a request that can't be understood."""
     return ApiRefusal(400, "BadRequest", message)
 
 
 def unauthorized() -> ApiRefusal:
-    """Say that the token is missing or not known."""
+    """Return the refusal (401) of a request whose token is missing or unknown."""
     return ApiRefusal(401, "Unauthorized", "Unauthorized")
 
 
 def not_found(resource: str, name: str) -> ApiRefusal:
-    """Say that the object does not exist; `resource` is `resourceslices.resource.k8s.io`."""
+    """Return the refusal (404) for a missing object; `resource` is a name such as `resourceslices.resource.k8s.io`."""
     return ApiRefusal(404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
 
 
 def unknown_path() -> ApiRefusal:
-    """Say that nothing is served under this path."""
+    """Return the refusal (404) of a path under which nothing is served."""
     return ApiRefusal(404, "NotFound", "the server could not find the requested resource")
 
 
 def method_not_allowed(verb: str) -> ApiRefusal:
-    """Say that the path is known but not with this verb."""
+    """Return the refusal (405) of a verb that the path does not support."""
     return ApiRefusal(405, "MethodNotAllowed", f"the server does not allow {verb} on the requested resource")
 
 
 def already_exists(resource: str, name: str) -> ApiRefusal:
-    """Say that an object of this name exists."""
+    """Return the refusal (409) of a create because an object of this name exists."""
     return ApiRefusal(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
 
 
 def conflict(resource: str, name: str, why: str = "") -> ApiRefusal:
-    """Say that the object changed since it was read, or that a precondition failed."""
+    """Return the refusal (409) of a write because the object has changed or a precondition has failed."""
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiRefusal(409, "Conflict", message, details=_details(resource, name))
 
 
 def expired(wanted: int, oldest: int) -> ApiRefusal:
-    """Say that the history before `oldest` is gone."""
+    """Return the refusal (410) of a watch because the history before `oldest` is gone."""
     return ApiRefusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
 
 
@@ -116,7 +117,7 @@ def list_expired(go_on_with: str) -> ApiRefusal:
 
 
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiRefusal:
-    """Say everything that is wrong with an object."""
+    """Return the refusal (422) of an object, with everything that is wrong with it."""
     texts = [f"{c.field}: {c.message}" for c in causes]
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     full_kind = f"{kind}.{group}" if group else kind
@@ -125,7 +126,7 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiRef
 
 
 def unsupported_media_type(content_type: str) -> ApiRefusal:
-    """Say that a patch of this type is not understood."""
+    """Return the refusal (415) of a patch whose type is not supported."""
     return ApiRefusal(
         415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type!r}"
     )

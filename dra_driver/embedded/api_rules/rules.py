@@ -1,8 +1,8 @@
-"""Rules: what the API server does to one kind of object before it is stored, and what it refuses.
+"""Rules: what the API server changes in one kind of object before it is stored, and what it refuses.
 
-In: the new object, the stored one if there is one, and the server's version and gates. Out: defaults filled in and
-fields of switched-off gates gone (`prepare`), every fault at once (`check`), and fields that are written even when they
-are empty (`finish`).
+In: the new object, the stored one if there is one, and the server's version and gates. Out: an object with defaults
+filled in and fields of switched-off gates removed (`prepare`), every fault at once (`check`), and fields that are
+written even when they are empty (`finish`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.model.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a rule may look at beside the object. `now` is RFC 3339 in whole seconds."""
+    """What a rule may depend on besides the object. `now` is in RFC 3339 with whole seconds."""
 
     minor: int
     gates: frozenset[str]
@@ -33,33 +33,33 @@ class Faults:
     causes: list[Cause] = field(default_factory=list)
 
     def invalid(self, path: str, value: Any, why: str) -> None:
-        """Note a value that is not allowed."""
+        """Record a value that is not allowed."""
         self.causes.append(Cause(path, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {why}"))
 
     def required(self, path: str, why: str = "") -> None:
-        """Note a value that is missing."""
+        """Record a value that is missing."""
         self.causes.append(Cause(path, "FieldValueRequired", f"Required value{': ' + why if why else ''}"))
 
     def too_many(self, path: str, count: int, most: int) -> None:
-        """Note a list or map that is too long."""
+        """Record a list or map that is too long."""
         self.causes.append(
             Cause(path, "FieldValueTooMany", f"Too many: {count}: must have at most {most} item{'s' * (most != 1)}")
         )
 
     def too_long(self, path: str, most: int) -> None:
-        """Note a text that is too long."""
+        """Record a text that is too long."""
         self.causes.append(Cause(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes"))
 
     def duplicate(self, path: str, value: Any) -> None:
-        """Note a key that stands twice."""
+        """Record a key that occurs twice."""
         self.causes.append(Cause(path, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}"))
 
     def forbidden(self, path: str, why: str) -> None:
-        """Note a field that may not be there."""
+        """Record a field that must not be set."""
         self.causes.append(Cause(path, "FieldValueForbidden", f"Forbidden: {why}"))
 
     def unsupported(self, path: str, value: Any, known: tuple[str, ...]) -> None:
-        """Note a value outside a closed set."""
+        """Record a value that is not one of the supported ones."""
         listed = ", ".join(f'"{k}"' for k in known)
         message = f"Unsupported value: {_shown(value)}: supported values: {listed}"
         self.causes.append(Cause(path, "FieldValueNotSupported", message))
@@ -82,12 +82,12 @@ def _finished(wire: Wire) -> None:
 
 
 def _no_faults(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
-    """Find nothing wrong."""
+    """Accept every object."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    """The rules of one kind. `shape` None keeps every field (kinds that we only store)."""
+    """The rules of one kind. If `shape` is None, every field is kept (for kinds that are only stored)."""
 
     shape: Shape | None = None
     prepare: Callable[[Wire, Wire | None, Circumstances], None] = _unchanged

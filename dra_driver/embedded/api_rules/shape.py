@@ -1,8 +1,8 @@
-"""Shape: decode JSON as a typed API server does: unknown fields go, wrong types are refused, nulls are absent.
+"""Shape: decode JSON as a typed API server does: drop unknown fields, refuse wrong types, treat null as absent.
 
-In: JSON and a description of the type. Out: a new value. The description is data: a dict is an object, a one-element
-list is a list, `Map(x)` a map, a Python type a scalar, `QUANTITY` and `TIME` texts that are stored in their canonical
-form, and `ANY` keeps what is there.
+In: JSON and a description of the type. Out: a new value. The description is data: a dict describes an object, a
+one-element list a list, `Map(x)` a map, and a Python type a scalar; `QUANTITY` and `TIME` are texts that are stored in
+their canonical form, and `ANY` keeps the value as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIME = object()
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map from text to one type."""
+    """A map from text to values of one type."""
 
     value: Shape
 
@@ -32,7 +32,7 @@ _GO = {str: "string", int: "int64", bool: "bool"}
 
 
 def decode(value: Any, shape: Shape, path: str = "") -> Any:
-    """Return `value` as the type `shape` holds it. Raises: Refusal 400 naming the field whose type is wrong."""
+    """Return `value` as a value of the type `shape`. Raises: ApiRefusal 400 with the field whose type is wrong."""
     if shape is ANY:
         return copy.deepcopy(value)
     if isinstance(shape, dict):
@@ -58,7 +58,7 @@ def decode(value: Any, shape: Shape, path: str = "") -> Any:
 
 
 def _time(value: Any, path: str) -> str:
-    """Return a time as the server writes it: UTC, whole seconds."""
+    """Return a time as the server writes it: UTC, in whole seconds."""
     _expect(isinstance(value, str), value, path, "time")
     try:
         parsed = datetime.fromisoformat(value)
@@ -79,9 +79,9 @@ def _quantity(value: Any, path: str) -> str:
 
 
 def without_empty(value: Any, keep: frozenset[str] = frozenset()) -> Any:
-    """Drop empty lists and maps from objects, as `omitempty` does when the object is written.
+    """Return the value without empty lists and maps in objects, as `omitempty` leaves them out of JSON.
 
-    `keep` names fields that stay as they are (opaque objects that we don't own).
+    `keep` lists the fields that stay as they are (opaque objects of others).
     """
     if isinstance(value, list):
         return [without_empty(item, keep) for item in value]

@@ -1,4 +1,4 @@
-"""Shapes: the fields that resource.k8s.io/v1 objects have, as data for `shape.decode`.
+"""Shapes: the fields of resource.k8s.io/v1 objects, as data for `shape.decode`.
 
 Source: resource.k8s.io/v1 API reference, Kubernetes 1.34 to 1.36.
 """

@@ -1,6 +1,6 @@
-"""Slice rules: what the API server does to a ResourceSlice and what it demands of it; devices stand in `device_rules`.
+"""Slice rules: what the API server changes in and demands of a ResourceSlice; `device_rules` checks its devices.
 
-In: a ResourceSlice. Out: fields of switched-off gates gone, taints stamped, every fault at once.
+In: a ResourceSlice. Out: fields of switched-off gates removed, taints with their time, and every fault at once.
 Source: resource.k8s.io/v1 validation and strategy of ResourceSlice, Kubernetes 1.34 to 1.36.
 """
 
@@ -13,32 +13,41 @@ from dra_driver.embedded.api_rules import shapes, value_rules
 from dra_driver.embedded.api_rules.device_rules import check_device
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import (
+    BINDING_CONDITIONS,
+    CONSUMABLE_CAPACITY,
+    COUNTERS_APART_MINOR,
+    DEVICE_STATUS,
+    DEVICE_TAINTS,
+    LIST_ATTRIBUTES,
+    PARTITIONABLE_DEVICES,
+)
 from dra_driver.model.wire import Wire
 
 _LISTS = ("ints", "bools", "strings", "versions")
-_COUNTERS_CONSUMED_PER_SLICE = 1024  # 1.34 only
+_COUNTERS_CONSUMED_PER_SLICE = 1024  # only on 1.34
 
 
 def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
-    """Drop fields of switched-off gates unless the stored slice uses them; stamp new taints."""
+    """Drop the fields of switched-off gates unless the stored slice uses them, and add the time to new taints."""
     spec, before = new.get("spec") or {}, (old or {}).get("spec") or {}
     gates = circumstances.gates
-    if "DRADeviceTaints" not in gates and not _any_device(before, ("taints",)):
+    if DEVICE_TAINTS not in gates and not _any_device(before, ("taints",)):
         _drop_of_devices(spec, ("taints",))
     partitionable = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
-    if "DRAPartitionableDevices" not in gates and not (
+    if PARTITIONABLE_DEVICES not in gates and not (
         _any_device(before, partitionable) or before.keys() & {"sharedCounters", "perDeviceNodeSelection"}
     ):
         _drop_of_devices(spec, partitionable)
         _drop(spec, ("sharedCounters", "perDeviceNodeSelection"))
     binding = ("bindsToNode", "bindingConditions", "bindingFailureConditions")
-    if not {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= gates and not _any_device(before, binding):
+    if not {BINDING_CONDITIONS, DEVICE_STATUS} <= gates and not _any_device(before, binding):
         _drop_of_devices(spec, binding)
-    if "DRAConsumableCapacity" not in gates and not _uses_policies(before):
+    if CONSUMABLE_CAPACITY not in gates and not _uses_policies(before):
         _drop_of_devices(spec, ("allowMultipleAllocations",))
         for device in spec.get("devices") or []:
             _drop_each((device.get("capacity") or {}).values(), ("requestPolicy",))
-    if "DRAListTypeAttributes" not in gates and not _uses_lists(before):
+    if LIST_ATTRIBUTES not in gates and not _uses_lists(before):
         for device in spec.get("devices") or []:
             _drop_each((device.get("attributes") or {}).values(), _LISTS)
     for device in spec.get("devices") or []:
@@ -49,7 +58,7 @@ def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
 
 
 def _amounts(spec: Wire) -> Iterator[Wire]:
-    """Yield everything that holds a quantity under `value`, which is 0 where it is absent."""
+    """Yield every object with a quantity under `value`, which reads as 0 if it is absent."""
     for device in spec.get("devices") or []:
         yield from (device.get("capacity") or {}).values()
         for entry in device.get("consumesCounters") or []:
@@ -87,7 +96,7 @@ def _drop_of_devices(spec: Wire, names: tuple[str, ...]) -> None:
 
 
 def check(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
-    """Find every fault of a slice, and changes of what may not change."""
+    """Collect every fault of a slice, and every change of an immutable field."""
     spec = new.get("spec") or {}
     value_rules.check_driver(spec.get("driver"), "spec.driver", faults)
     _check_pool(spec.get("pool") or {}, faults)
@@ -151,10 +160,10 @@ def _check_devices(spec: Wire, circumstances: Circumstances, faults: Faults) -> 
 
 
 def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
-    if circumstances.minor >= 35 and "sharedCounters" in spec and "devices" in spec:
+    if circumstances.minor >= COUNTERS_APART_MINOR and "sharedCounters" in spec and "devices" in spec:
         faults.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     sets: list[Wire] = spec.get("sharedCounters") or []
-    if circumstances.minor >= 35 and len(sets) > limits.COUNTER_SETS_PER_SLICE:
+    if circumstances.minor >= COUNTERS_APART_MINOR and len(sets) > limits.COUNTER_SETS_PER_SLICE:
         faults.too_many("spec.sharedCounters", len(sets), limits.COUNTER_SETS_PER_SLICE)
     seen: set[Any] = set()
     total = 0
@@ -168,11 +177,11 @@ def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) ->
         total += len(counters)
         if not counters:
             faults.required(f"{at}.counters")
-        if circumstances.minor >= 35 and len(counters) > limits.COUNTERS_PER_SET:
+        if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
             faults.too_many(f"{at}.counters", len(counters), limits.COUNTERS_PER_SET)
         for name in counters:
             value_rules.check_label_name(name, value_rules.of_key(f"{at}.counters", name, circumstances.minor), faults)
-    if circumstances.minor == 34:
+    if circumstances.minor < COUNTERS_APART_MINOR:
         if total > limits.COUNTERS_PER_SLICE_1_34:
             faults.invalid(
                 "spec.sharedCounters",

@@ -1,4 +1,4 @@
-"""Value rules: what names, labels, selectors, opaque configs and tolerations must look like.
+"""Value rules: the form of names, labels, selectors, opaque configs and tolerations.
 
 In: one value and its field path. Out: faults. Source: k8s.io/apimachinery util/validation; resource/validation.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import Wire
 
@@ -20,14 +21,14 @@ _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_TEXT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 SUBDOMAIN_CHARS = 253
 LABEL_CHARS = 63
-LIST_ENTRIES = 32  # selectors, constraints, configs and requests of a claim or class
+LIST_ENTRIES = 32  # the most selectors, constraints, configs or requests in a claim or class
 
 _LABEL_RULE = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'"
 _SUBDOMAIN_RULE = "a lowercase RFC 1123 subdomain is expected"
 
 
 def check_label_name(text: str | None, path: str, faults: Faults) -> None:
-    """Check a DNS label that must be there."""
+    """Check a required DNS label."""
     if not text:
         faults.required(path)
     elif not is_dns_label(text):
@@ -35,7 +36,7 @@ def check_label_name(text: str | None, path: str, faults: Faults) -> None:
 
 
 def check_subdomain(text: str | None, path: str, faults: Faults, *, most: int = SUBDOMAIN_CHARS) -> None:
-    """Check a DNS subdomain that must be there."""
+    """Check a required DNS subdomain."""
     if not text:
         faults.required(path)
     elif len(text) > most:
@@ -45,7 +46,7 @@ def check_subdomain(text: str | None, path: str, faults: Faults, *, most: int = 
 
 
 def check_driver(text: str | None, path: str, faults: Faults) -> None:
-    """Check a driver name; upper case is tolerated by the API (with a warning)."""
+    """Check a driver name; the API accepts upper case (with a warning)."""
     check_subdomain(text.lower() if text else text, path, faults, most=limits.ATTRIBUTE_DOMAIN_CHARS)
 
 
@@ -61,7 +62,10 @@ def check_pool(text: str | None, path: str, faults: Faults) -> None:
 
 
 def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: bool = False) -> None:
-    """Check the name of an attribute or capacity: `name` or `domain/name`; with more slashes the server looks away."""
+    """Check the name of an attribute or capacity: `name` or `domain/name`.
+
+    With more slashes the server checks neither the domain nor the form of the name, and neither does this function.
+    """
     parts = text.split("/")
     if len(parts) == 1 and needs_domain:
         faults.invalid(path, text, "must include a domain")
@@ -79,7 +83,7 @@ def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: 
 
 
 def of_key(path: str, key: str, minor: int) -> str:
-    """Return the field path of a fault in a map's key: up to 1.35 it names the key."""
+    """Return the field path of a fault in the key of a map, which contains the key up to 1.35."""
     return f"{path}[{key}]" if minor < 36 else path
 
 
@@ -101,7 +105,7 @@ def check_label_value(text: str, path: str, faults: Faults) -> None:
 
 
 def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circumstances, faults: Faults) -> None:
-    """Check CEL selectors: count, length, and that each compiles as this version demands of a new expression."""
+    """Check CEL selectors: their number and length, and that each compiles by the rules for new expressions."""
     if len(selectors) > LIST_ENTRIES:
         faults.too_many(path, len(selectors), LIST_ENTRIES)
     for i, selector in enumerate(selectors):
@@ -120,9 +124,9 @@ def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circums
 def _check_compiles(expression: str, path: str, circumstances: Circumstances, faults: Faults) -> None:
     from dra_driver.selectors import SelectorCompileError, compile_selector  # noqa: PLC0415  (tables load on first use)
 
-    gates = {name: name in circumstances.gates for name in ("DRAConsumableCapacity", "DRAListTypeAttributes")}
+    gates = {name: name in circumstances.gates for name in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)}
     if circumstances.minor < 36:
-        del gates["DRAListTypeAttributes"]
+        del gates[LIST_ATTRIBUTES]
     try:
         selector = compile_selector(expression, kubernetes=f"1.{circumstances.minor}", gates=gates, environment="new")
     except SelectorCompileError as fault:
@@ -167,7 +171,7 @@ def check_tolerations(tolerations: Sequence[Wire], path: str, faults: Faults) ->
 
 
 def check_node_selector(selector: Wire, path: str, faults: Faults) -> None:
-    """Check a node selector of the resource API: exactly one term."""
+    """Check a node selector of the resource API, which must have exactly one term."""
     terms = selector.get("nodeSelectorTerms") or []
     if not terms:
         faults.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")

@@ -1,6 +1,6 @@
-"""Expectations: hold what an example expects against what became of it.
+"""Expectations: compare what an example expects with what happened.
 
-In: an expectation and the report. Out: "" when it is met, else what was seen instead. Pure.
+In: an expectation and the report. Out: "" if it is met, otherwise what was observed instead. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def unmet(expectation: Expectation, report: ExampleReport) -> str:
-    """Return how an expectation was not met; "" when it was."""
+    """Return what was observed instead of what was expected; "" if the expectation was met."""
     match expectation:
         case PodRuns(pod):
             return _runs(report, pod)
@@ -38,7 +38,7 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             return _pends(report, pod, text)
         case ClaimRefused(claim, text):
             said = report.refused.get(claim)
-            return "" if said and text in said else f"the API server said: {said or 'nothing against it'}"
+            return "" if said and text in said else f"the API server said: {said or 'nothing against the claim'}"
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimTakes(claim, amount, capacity):
@@ -99,13 +99,13 @@ def _paths(view: ContainerView) -> list[str]:
 
 def _holds(expectation: ClaimHolds, claim: ClaimReport | None) -> str:
     if claim is None or claim.refusal:
-        return f"it holds nothing: {claim.refusal if claim else 'it was never made'}"
+        return f"it holds nothing: {claim.refusal if claim else 'it was never created'}"
     if len(claim.held) != expectation.count:
         return f"it holds {len(claim.held)}"
     for held in claim.held:
         for name, operator, value in expectation.tests:
             if not _passes(held.device, name, operator, value):
-                return f"{held.choice.id[2]} has not {name}{operator}{value}"
+                return f"{held.choice.id[2]} does not have {name}{operator}{value}"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Examples: files of Kubernetes objects that say in their comments what is to become of them.
+"""Examples: files of Kubernetes objects whose comments state what is expected to happen.
 
 In: a YAML file. Out: its intent (the comment at its head), its objects, and what it expects. Strict: a line that begins
-with `# expect:` is one of the sentences below, and names only what stands in the file.
+with `# expect:` must be one of the sentences below, and may refer only to objects in the file.
 
     pod NAME runs
     pod NAME stays pending[: TEXT IN THE REASON]
@@ -13,8 +13,8 @@ with `# expect:` is one of the sentences below, and names only what stands in th
     container POD/CONTAINER has env NAME=PATTERN
     containers POD/CONTAINER POD/CONTAINER see the same|different nodes
 
-CLAIM is the name of a ResourceClaim, or POD/ENTRY for the one that is made from a template. The pods of a Deployment or
-Job are NAME-0 and so on (`workloads`). Patterns are as in a shell.
+CLAIM is the name of a ResourceClaim, or POD/ENTRY for a claim that is made from a template. The pods of a Deployment or
+Job are NAME-0 and so on (`workloads`). Patterns are those of a shell.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PodPends:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """The API server does not take the claim; its reason contains `text`."""
+    """The API server refuses the claim; its reason contains `text`."""
 
     claim: str
     text: str
@@ -70,7 +70,7 @@ class ClaimHolds:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTakes:
-    """Each device of the claim is shared, and this much of a capacity is the claim's."""
+    """Every device of the claim is shared, and the claim takes this amount of a capacity of each."""
 
     claim: str
     amount: str
@@ -79,7 +79,7 @@ class ClaimTakes:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAgrees:
-    """All devices of the claim have one value of an attribute."""
+    """All devices of the claim have the same value of an attribute."""
 
     claim: str
     attribute: str
@@ -105,7 +105,7 @@ class ContainerHasEnv:
 
 @dataclass(frozen=True, slots=True)
 class ContainersSee:
-    """Two containers see the same device nodes, or not the same."""
+    """Two containers see the same device nodes, or different ones."""
 
     first: str
     second: str
@@ -127,7 +127,7 @@ Expectation = (
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One expectation and how it was written."""
+    """One expectation, with its text and its line."""
 
     text: str
     line: int
@@ -136,7 +136,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One file."""
+    """One example file, as it was read."""
 
     path: Path
     intent: str
@@ -146,7 +146,7 @@ class Example:
 
     @property
     def pods(self) -> list[Wire]:
-        """Return the pods, in the order of the file."""
+        """The pods, in the order of the file."""
         return [wire for wire in self.objects if wire["kind"] == PODS.kind]
 
 
@@ -204,7 +204,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
 
 
 def load_examples(folder: Path) -> list[Example]:
-    """Read every YAML file of a folder, by name. Raises: InputError for an empty folder or a file that is wrong."""
+    """Read every YAML file of a folder, in the order of names.
+
+    Raises: InputError if there is none, or if a file is wrong.
+    """
     paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if not paths:
         raise InputError("no-examples", f"no YAML file in {folder}")
@@ -212,7 +215,7 @@ def load_examples(folder: Path) -> list[Example]:
 
 
 def load_example(path: Path) -> Example:
-    """Read one file. Raises: InputError naming file and line."""
+    """Read one file. Raises: InputError with the file and the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
@@ -232,7 +235,7 @@ def load_example(path: Path) -> Example:
 
 
 def load_objects(path: Path, text: str) -> Iterator[Wire]:
-    """Read the Kubernetes objects of a file. Raises: InputError."""
+    """Yield the Kubernetes objects of a file. Raises: InputError."""
     import yaml  # noqa: PLC0415  (loaded when there is a file to read)
 
     try:
@@ -268,7 +271,7 @@ def _meaning(path: Path, line: int, text: str) -> Expectation:
                 return make(match.groupdict())
             except ValueError as fault:
                 raise _fault(path, line, str(fault)) from fault
-    raise _fault(path, line, f"{text!r} is not an expectation that is understood", "see dra-driver demo --help")
+    raise _fault(path, line, f"{text!r} is not a known expectation", "see dra-driver demo --help")
 
 
 def _intent(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Example run: one example from its objects to nothing left.
+"""Example run: one example, from creating its objects until nothing of it is left.
 
 In: an example and a running node. Out: a report: what each claim got and why, what each container sees, which
 expectations were not met, and what was left behind.
@@ -27,10 +27,12 @@ from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ApiError, DriverError, InputError
 from dra_driver.model.wire import DeviceWire, Wire
 
+SETTLE_S = 5.0  # until nothing may be left of a claim
+
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """One device of a claim: as chosen, and as published."""
+    """One device of a claim, as it was chosen and as it is published."""
 
     choice: Choice
     device: DeviceWire
@@ -38,7 +40,7 @@ class HeldDevice:
 
 @dataclass(slots=True)
 class ClaimReport:
-    """What became of one claim. `label` is the name by which expectations know it."""
+    """What happened to one claim. `label` is its name in expectations."""
 
     label: str
     name: str
@@ -49,7 +51,7 @@ class ClaimReport:
 
 @dataclass(slots=True)
 class PodReport:
-    """What became of one pod. `failure` is why its containers did not start, "" when they could."""
+    """What happened to one pod. `failure` is why its containers did not start; "" if they could."""
 
     name: str
     is_placed: bool = False
@@ -59,24 +61,24 @@ class PodReport:
 
 @dataclass(slots=True)
 class ExampleReport:
-    """What became of one example."""
+    """What happened to one example."""
 
     example: Example
     claims: list[ClaimReport] = field(default_factory=list)
     pods: list[PodReport] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)  # claims that were not taken, and why
+    refused: dict[str, str] = field(default_factory=dict)  # the claims that were refused, with the reasons
     unmet: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     took_s: float = 0.0
 
     @property
     def is_good(self) -> bool:
-        """Return whether every expectation was met and nothing was left behind."""
+        """Whether every expectation was met and nothing was left behind."""
         return not self.unmet and not self.left
 
     @property
     def files(self) -> list[Path]:
-        """Return the CDI files that the containers' devices stand in."""
+        """The CDI files that contain the devices of the containers."""
         views = [view for pod in self.pods for view in pod.containers.values()]
         return list(dict.fromkeys(path for view in views for path in view.files))
 
@@ -91,9 +93,9 @@ class ExampleRunner:
         self._ledger = ledger
 
     def run(self, example: Example) -> Iterator[ExampleReport]:
-        """Run one example. Gives its report twice: while its pods run, and when everything is undone.
+        """Run one example. Yield its report twice: while its pods run, and after everything has been undone.
 
-        Raises: InputError when the API refuses an object of the file.
+        Raises: InputError if the API refuses an object of the file.
         """
         started = time.monotonic()
         report = ExampleReport(example)
@@ -130,7 +132,7 @@ class ExampleRunner:
         return self._api.request("GET", PODS.path(metadata.get("namespace", "default"), metadata["name"]))
 
     def _start(self, pod: Wire, report: ExampleReport, running: list[Wire]) -> None:
-        """Make the pod's claims, place it, prepare its devices."""
+        """Create the pod's claims, place the pod and prepare its devices."""
         pod_report = PodReport(pod["metadata"]["name"])
         report.pods.append(pod_report)
         pod = make_claims(self._api, pod)
@@ -140,7 +142,7 @@ class ExampleRunner:
         labels = {claim_name(pod, entry): _label(pod, entry) for entry in pod["spec"].get("resourceClaims") or []}
         for placement in placements:
             if any(known.name == placement.claim for known in report.claims):
-                continue  # another pod's claim, reported there
+                continue  # the claim is another pod's as well, and was reported there
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
             held = tuple(HeldDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
             label, uid = labels[placement.claim], wire["metadata"]["uid"]
@@ -165,7 +167,7 @@ class ExampleRunner:
         }
 
     def _end(self, running: list[Wire], made: list[Wire], report: ExampleReport) -> None:
-        """End every pod and delete every object; a fault here is something left behind."""
+        """End every pod and delete every object; an error counts as something left behind."""
         for pod in reversed(running):
             try:
                 self._kubelet.unprepare_pod(pod)
@@ -174,11 +176,11 @@ class ExampleRunner:
                 report.left.append(f"pod {pod['metadata']['name']}: {fault}")
         for wire in reversed(made):
             metadata = wire["metadata"]
-            with contextlib.suppress(ApiError):  # pods are gone by now
+            with contextlib.suppress(ApiError):  # the pods are gone already
                 self._api.request("DELETE", kind_of(wire).path(metadata.get("namespace", ""), metadata["name"]))
 
     def _left(self, report: ExampleReport) -> Iterator[str]:
-        """Look for what was left behind of the claims: in the API, the CDI folder, the ledger, the kubelet."""
+        """Yield what is left of the claims in the API, the CDI folder, the ledger and the kubelet."""
         yield from report.left
         still_there: list[Wire] = self._api.request("GET", CLAIMS.path())["items"]
         for wire in still_there:
@@ -190,12 +192,22 @@ class ExampleRunner:
             for path in self._kubelet.cdi_dir.glob("*"):
                 if claim.uid in path.name or claim.uid in path.read_text():
                     yield f"CDI file {path.name} of claim {claim.label}"
-            for row in ledger_rows(self._ledger, claim.uid):
+            for row in self._rows(claim.uid):
                 yield f"ledger row {row} of claim {claim.label}"
+
+    def _rows(self, uid: str) -> list[str]:
+        """Return the tables that still mention a claim once the agent has had time to look at its pod's processes.
+
+        The agent keeps a claim's devices back until it has seen that no container uses them any more.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        while (rows := ledger_rows(self._ledger, uid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return rows
 
 
 def ledger_rows(ledger: Path, uid: str) -> list[str]:
-    """Name the tables of a ledger that hold a row of a claim; looks into the file itself, whatever its tables are."""
+    """Return the tables of a ledger that mention a claim. It reads the file itself, whatever its tables are."""
     if not ledger.exists():
         return []
     with contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:

@@ -1,6 +1,6 @@
 """Container view: what a container runtime makes of CDI device ids: environment, device nodes, mounts, hooks.
 
-In: CDI folders and ids. Out: a `ContainerView`. It starts no container. Folders are read afresh at each look.
+In: CDI folders and ids. Out: a `ContainerView`. It starts no container, and reads the folders again each time.
 Source: Container Device Interface specification 0.3.0 to 1.0.0, and its reference implementation's cache.
 """
 
@@ -25,7 +25,10 @@ _RELEASED = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """One device node in the container. `host_path` is where its numbers came from when the spec does not give them."""
+    """One device node in the container.
+
+    `host_path` is the node that provides the numbers if the spec leaves them out.
+    """
 
     path: str
     host_path: str
@@ -40,7 +43,7 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """What the edits of some CDI devices do to a container. `files` are the spec files that they came from."""
+    """What the edits of some CDI devices do to a container. `files` are the spec files with those edits."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[SeenNode, ...] = ()
@@ -58,11 +61,12 @@ class _Spec:
 
 
 def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
-    """Return what a container with these devices sees; of equal names in two folders the later folder's stands.
+    """Return what a container with these devices sees; if two folders have a device, the later folder's counts.
 
-    Raises: NodeError("node.cdi") for an id that no file has, that two files of one folder have, or whose file is wrong.
+    Raises: NodeError("node.cdi") for an id that is in no file, in two files of one folder, or only in a file that is
+    wrong.
     """
-    wanted = list(dict.fromkeys(ids))  # runtimes drop repetitions
+    wanted = list(dict.fromkeys(ids))  # runtimes ignore repetitions
     specs, faults = _read(folders)
     found = [_find(name, specs, faults) for name in wanted]
     env: dict[str, str] = {}
@@ -83,7 +87,7 @@ def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
 
 
 def _edits(found: Sequence[tuple[_Spec, Wire]]) -> Iterable[Wire]:
-    """Yield the edits in the order in which they apply: a file's own once, before its first device's."""
+    """Yield the edits in the order in which they apply: those of a file once, before those of its first device."""
     seen: set[Path] = set()
     for spec, device in found:
         if spec.path not in seen:
@@ -107,12 +111,12 @@ def _find(name: str, specs: Sequence[_Spec], faults: Sequence[str]) -> tuple[_Sp
     hits = [hit for hit in hits if hit[0].priority == top]
     if len(hits) > 1:
         paths = ", ".join(str(spec.path) for spec, _ in hits)
-        raise NodeError("cdi", f"conflicting CDI device {name}: it stands in {paths}")
+        raise NodeError("cdi", f"conflicting CDI device {name}: it is in {paths}")
     return hits[0]
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[_Spec], list[str]]:
-    """Read every spec file; a file that is wrong is left out and its fault kept."""
+    """Read every spec file, and return the valid ones and the faults of the others."""
     specs, faults = [], []
     for priority, folder in enumerate(folders):
         for path in sorted(folder.glob("*")) if folder.is_dir() else []:
@@ -121,7 +125,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[_Spec], list[str]]:
             try:
                 document = _parse(path)
             except FileNotFoundError:
-                continue  # removed meanwhile
+                continue  # removed since the folder was listed
             except ValueError as fault:
                 faults.append(f"{path.name}: {fault}")
                 continue
@@ -145,7 +149,7 @@ def _parse(path: Path) -> Any:
 
 
 def _fault(document: Any) -> str:
-    """Return what makes a runtime leave a spec file out; "" if nothing does."""
+    """Return why a runtime ignores a spec file; "" if it does not."""
     if not isinstance(document, dict):
         return "not an object"
     version, kind = document.get("cdiVersion"), str(document.get("kind"))
@@ -162,7 +166,7 @@ def _fault(document: Any) -> str:
         if not _DEVICE.fullmatch(name):
             return f"device name {name!r} is not allowed"
     if len(set(names)) < len(names):
-        return "a device name stands twice"
+        return "a device name occurs twice"
     if not any(device.get("containerEdits") for device in devices) and not document.get("containerEdits"):
         return "no container edits"
     needed = _version_needed(document, cdi_class)
@@ -188,7 +192,7 @@ def _version_needed(document: CdiWire, cdi_class: str) -> str:
 
 
 def _node(node: Wire) -> SeenNode:
-    """Return a device node; what the spec leaves open is read from the host, as a runtime does."""
+    """Return a device node; what the spec leaves out is read from the host, as a runtime does."""
     path = node["path"]
     host_path = node.get("hostPath") or path
     kind, major, minor = node.get("type", ""), node.get("major"), node.get("minor")

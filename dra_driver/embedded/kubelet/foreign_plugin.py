@@ -1,7 +1,7 @@
 """Foreign plugin: another vendor's DRA driver, as far as an example needs one (a NIC beside the GPU).
 
-In: a driver name and its devices. Out: ResourceSlices in the API, and a plugin on unix sockets that says yes to every
-claim and hands out no CDI ids. It touches no hardware.
+In: a driver name and its devices. Out: ResourceSlices in the API, and a plugin on unix sockets that accepts every claim
+and returns no CDI ids. It touches no hardware.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def publish_slice(api: Api, driver: str, node: str, devices: Sequence[DeviceWire
 
 
 class ForeignPlugin:
-    """One registered plugin that prepares everything and changes nothing."""
+    """One registered plugin that accepts every claim and changes nothing."""
 
     def __init__(self, driver: str, *, registrar_dir: Path, plugins_dir: Path) -> None:
         self.driver = driver
@@ -42,7 +42,7 @@ class ForeignPlugin:
         self._servers: list[grpc.Server] = []
 
     def start(self) -> None:
-        """Serve; the registration socket comes last."""
+        """Serve; the registration socket is created last."""
         self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._serve(
             self._endpoint,
@@ -62,7 +62,7 @@ class ForeignPlugin:
         )
 
     def stop(self) -> None:
-        """Deregister and stop."""
+        """Stop serving; the registration socket goes first."""
         for server in reversed(self._servers):
             server.stop(0).wait(5)
         self._servers.clear()

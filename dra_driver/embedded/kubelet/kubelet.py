@@ -1,6 +1,6 @@
-"""Kubelet: the DRA part of a kubelet: registers plugins, prepares and unprepares the claims of pods.
+"""Kubelet: the DRA part of a kubelet, which registers plugins, and prepares and unprepares the claims of pods.
 
-In: pods as wire objects, claims from the API, plugins on unix sockets. Out: what each container sees. It starts no
+In: pods as the API has them, claims from the API, plugins on unix sockets. Out: what each container sees. It starts no
 containers. Source: kubelet cm/dra (1.34 to 1.36).
 """
 
@@ -22,18 +22,19 @@ from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, Re
 from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.embedded.pod_claims import claim_name
+from dra_driver.kube.paths import node_path
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-WIPE_AFTER_S = 30.0  # without a connected instance the driver's slices go
+WIPE_AFTER_S = 30.0  # seconds without a connected instance after which a driver's slices are deleted
 
 
 @dataclass(slots=True)
 class CachedClaim:
-    """What the kubelet knows of a claim: by driver the devices that were prepared, and which pods use them."""
+    """What the kubelet has recorded of a claim: the prepared devices by driver, and the UIDs of its pods."""
 
     ref: ClaimRef
     drivers: tuple[str, ...]
@@ -43,7 +44,7 @@ class CachedClaim:
 
 
 class EmbeddedKubelet:
-    """A kubelet for one node. Folders below `root`: plugins_registry, plugins, cdi."""
+    """A kubelet for one node. Its folders below `root` are plugins_registry, plugins and cdi."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class EmbeddedKubelet:
         )
 
     def start(self) -> None:
-        """Make the folders, wipe this node's slices as a kubelet does at its start, look for plugins."""
+        """Create the folders, delete this node's slices as a kubelet does when it starts, and look for plugins."""
         for folder in (self.registrar_dir, self.plugins_dir, self.cdi_dir):
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         if self._wipes_slices:
@@ -89,7 +90,7 @@ class EmbeddedKubelet:
         self._wiper.start()
 
     def stop(self) -> None:
-        """End; plugins stay where they are and prepared claims stay prepared."""
+        """Stop; plugins keep running and prepared claims stay prepared."""
         self._stop.set()
         self.plugins.stop()
         self.resources.stop()
@@ -97,21 +98,21 @@ class EmbeddedKubelet:
             self._wiper.join(10)
         with self._lock:
             for claim in self._claims.values():
-                claim.is_prepared = False  # memory only: the checkpoint does not hold it
+                claim.is_prepared = False  # held in memory only, not in the checkpoint
 
     def restart(self) -> None:
-        """Stop and start: slices are wiped, plugins register again, the next pod of a claim prepares it again."""
+        """Stop and start: slices are deleted, plugins register again, and the next pod of a claim prepares it again."""
         self.stop()
         self.start()
 
     def wait_registered(self, driver: str, timeout_s: float = 10.0, *, instances: int = 1) -> Plugin:
-        """Wait until a driver is registered. Raises: NodeError("node.not-registered")."""
+        """Wait until a driver is registered. Raises: NodeError("node.not-registered") after `timeout_s` seconds."""
         return self.plugins.wait_for(driver, timeout_s, instances=instances)
 
     def prepare_pod(self, pod: Wire) -> None:
-        """Prepare every claim of a pod that is not prepared yet; one call per driver, in any order.
+        """Prepare every claim of a pod that is not prepared yet, with one call to each driver, in any order.
 
-        Raises: NodeError saying which claim can't be used and why; what succeeded stays recorded.
+        Raises: NodeError with the claim that can't be used and why; what succeeded stays recorded.
         """
         with self._lock:
             self._pods[pod["metadata"]["uid"]] = pod
@@ -129,16 +130,19 @@ class EmbeddedKubelet:
                 claim.is_prepared = True
 
     def containers(self, pod: Wire) -> dict[str, ContainerView]:
-        """Return what each container of a prepared pod sees. Raises: NodeError("node.cdi") as the runtime would refuse."""
+        """Return what each container of a prepared pod sees.
+
+        Raises: NodeError("node.cdi") where a container runtime would refuse a device.
+        """
         return {
             container["name"]: resolve(self._ids(pod, container), self._cdi_folders)
             for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
         }
 
     def unprepare_pod(self, pod: Wire) -> None:
-        """Let go of the claims of a pod that has ended; unprepare those that no other pod uses.
+        """Release the claims of a pod that has ended, and unprepare those that no other pod uses.
 
-        Raises: NodeError when a driver is not there or refuses: the pod would stay Terminating.
+        Raises: NodeError if a driver is not registered or refuses; a real pod would then stay Terminating.
         """
         uid = pod["metadata"]["uid"]
         with self._lock:
@@ -162,12 +166,12 @@ class EmbeddedKubelet:
             self._pods.pop(uid, None)
 
     def cached_claims(self) -> tuple[CachedClaim, ...]:
-        """Return what the kubelet holds about claims, as its checkpoint would."""
+        """Return what the kubelet has recorded of claims, as its checkpoint would hold it."""
         with self._lock:
             return tuple(self._claims.values())
 
     def pod_resources(self, pod: Wire) -> dict[str, list[Wire]]:
-        """Return by container the dynamic resources as the PodResources API lists them."""
+        """Return the dynamic resources of each container, as the PodResources API lists them."""
         answer: dict[str, list[Wire]] = {}
         for container in pod["spec"]["containers"]:
             entries = []
@@ -201,7 +205,7 @@ class EmbeddedKubelet:
 
     def _allocatable(self) -> Wire:
         try:
-            node = self._api.request("GET", f"/api/v1/nodes/{self.node}")
+            node = self._api.request("GET", node_path(self.node))
         except ApiError:
             return {}
         return (node.get("status") or {}).get("allocatable") or {}
@@ -209,7 +213,7 @@ class EmbeddedKubelet:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _claims_of(self, pod: Wire) -> Iterator[ClaimWire]:
-        """Yield the claims of a pod from the API, each checked. Raises: NodeError."""
+        """Yield the claims of a pod from the API after checking each. Raises: NodeError."""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         for entry in pod["spec"].get("resourceClaims") or []:
             name = claim_name(pod, entry)
@@ -257,11 +261,11 @@ class EmbeddedKubelet:
             reply = replies[claim.ref.uid]
             if isinstance(reply, str):
                 raise _refused(driver, claim.ref, "NodePrepareResources", reply)
-            with self._lock:  # up to 1.36 a kubelet appends what a repeated call returns
+            with self._lock:  # a kubelet up to 1.36 appends the result of a repeated call
                 claim.devices.setdefault(driver, []).extend(reply)
 
     def _used(self, pod: Wire, container: Wire) -> Iterator[tuple[CachedClaim, str]]:
-        """Yield the claims that a container names, each with the request it wants ("" for all)."""
+        """Yield the claims to which a container refers, each with the request it refers to ("" for all)."""
         by_entry = {entry["name"]: entry for entry in pod["spec"].get("resourceClaims") or []}
         for use in (container.get("resources") or {}).get("claims") or []:
             key = (pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))
@@ -274,7 +278,7 @@ class EmbeddedKubelet:
                 yield from device.cdi_ids
 
     def _watch_connections(self) -> None:
-        """Wipe the slices of a driver that has had no connected instance for a while."""
+        """Delete the slices of a driver that has had no connected instance for `wipe_after_s` seconds."""
         lost: dict[str, float] = {}
         while not self._stop.wait(0.1):
             now = time.monotonic()
@@ -295,7 +299,7 @@ class EmbeddedKubelet:
 
 
 def _matching(claim: CachedClaim, request: str) -> Iterator[ReportedDevice]:
-    """Yield the devices of a claim that a container gets."""
+    """Yield the devices of a claim that belong to a request ("" for all)."""
     for devices in claim.devices.values():
         for device in devices:
             if not request or not device.request_names or request in device.request_names:

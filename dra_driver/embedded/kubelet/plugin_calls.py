@@ -1,7 +1,7 @@
-"""Plugin calls: the gRPC client with which a kubelet speaks to one DRA plugin.
+"""Plugin calls: the gRPC client with which a kubelet calls one DRA plugin.
 
-In: claims (namespace, name, UID). Out: the devices of each, or why not. A reply is checked as the kubelet checks it.
-Source: Kubernetes DRA plugin API v1 and v1beta1; pluginregistration v1; kubelet cm/dra.
+In: claims (namespace, name, UID). Out: the devices of each, or the error. Replies are checked as the kubelet checks
+them. Source: Kubernetes DRA plugin API v1 and v1beta1; pluginregistration v1; kubelet cm/dra.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIAL_S = 10.0
 GET_INFO_S = 1.0
 NOTIFY_S = 5.0
 _DIAL_POLL_S = 0.05
-_WATCHED_S = 0.5  # grpc looks five times a second whether somebody still wants to know
+_WATCHED_S = 0.5  # longer than the 0.2 s after which grpc's thread notices that a channel is no longer watched
 RPC_S = 45.0
 
 _REGISTRATION = "/pluginregistration.Registration/"
@@ -38,7 +38,7 @@ _VERSIONS: Mapping[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """What a plugin is told of a claim."""
+    """What a plugin receives about a claim."""
 
     namespace: str
     name: str
@@ -47,7 +47,7 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class ReportedDevice:
-    """One device as a plugin reported it; no request names means every request of the claim."""
+    """One device as a plugin reported it; without request names it belongs to every request of the claim."""
 
     driver: str
     request_names: tuple[str, ...]
@@ -59,7 +59,7 @@ class ReportedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What a registration socket says about itself."""
+    """What a plugin reports about itself on its registration socket."""
 
     type: str
     driver: str
@@ -68,7 +68,7 @@ class PluginInfo:
 
 
 def choose_version(offered: Sequence[str]) -> str:
-    """Return the first DRA version, in the plugin's order, that this kubelet speaks; "" for none."""
+    """Return the first of the offered DRA versions that this kubelet supports; "" if there is none."""
     return next((version for version in offered if version in _VERSIONS), "")
 
 
@@ -78,14 +78,14 @@ def _channel(path: Path, authority: str = "") -> grpc.Channel:
 
 
 class Registrar:
-    """The kubelet's side of one registration socket. Close it after use."""
+    """The kubelet's side of one registration socket. It has to be closed after use."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._given_up = path, threading.Event()
         self._channel = _channel(path, quote(str(path), safe=""))
 
     def get_info(self) -> PluginInfo:
-        """Ask who is there. Raises: NodeError("node.registration") when nobody answers in time."""
+        """Ask the plugin for its identity. Raises: NodeError("node.registration") if it does not answer in time."""
         try:
             self._await_listener(time.monotonic() + DIAL_S)
             info = self._call("GetInfo", registration.PluginInfo)(registration.InfoRequest(), timeout=GET_INFO_S)
@@ -94,7 +94,10 @@ class Registrar:
         return PluginInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
     def notify(self, error: str = "") -> None:
-        """Say that the plugin is registered, or why not. Raises: NodeError("node.registration")."""
+        """Report to the plugin that it is registered, or with `error` why it is not.
+
+        Raises: NodeError("node.registration").
+        """
         status = registration.RegistrationStatus(plugin_registered=not error, error=error)
         try:
             self._call("NotifyRegistrationStatus", registration.RegistrationStatusResponse)(status, timeout=NOTIFY_S)
@@ -103,7 +106,7 @@ class Registrar:
             raise NodeError("registration", message, retry=Retry.LATER) from fault
 
     def give_up(self) -> None:
-        """Wait no longer for a connection; from any thread."""
+        """Stop waiting for a connection. May be called from any thread."""
         self._given_up.set()
 
     def close(self) -> None:
@@ -111,7 +114,7 @@ class Registrar:
         self._channel.close()
 
     def _await_listener(self, deadline: float) -> None:
-        """Wait until somebody listens. Raises: OSError."""
+        """Wait until a process listens on the socket. Raises: OSError after the deadline."""
         while True:
             try:
                 with socket.socket(socket.AF_UNIX) as probe:
@@ -146,22 +149,22 @@ class Plugin:
     def prepare(
         self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S
     ) -> dict[str, tuple[ReportedDevice, ...] | str]:
-        """Prepare claims in one call; gives by UID the devices, or the claim's error.
+        """Prepare claims in one call; return by UID the devices of each, or its error.
 
-        Raises: NodeError("node.plugin-call") when the call as a whole failed or its reply is not what was asked for.
+        Raises: NodeError("node.plugin-call") if the whole call fails, or if the reply does not match the request.
         """
         request = self._messages.NodePrepareResourcesRequest(claims=self._wire(claims))
         reply = self._send(self._prepare, request, claims, "NodePrepareResources", timeout_s)
         return {uid: entry.error or self._devices(entry.devices) for uid, entry in reply.items()}
 
     def unprepare(self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S) -> dict[str, str]:
-        """Unprepare claims in one call; gives by UID the claim's error, "" for success. Raises: as `prepare`."""
+        """Unprepare claims in one call; return by UID the error of each, "" for success. Raises: as `prepare`."""
         request = self._messages.NodeUnprepareResourcesRequest(claims=self._wire(claims))
         reply = self._send(self._unprepare, request, claims, "NodeUnprepareResources", timeout_s)
         return {uid: str(entry.error) for uid, entry in reply.items()}
 
     def close(self) -> None:
-        """Close the connection, in a moment: a thread of grpc's still looks at the channel, and would die of it."""
+        """Close the connection after a moment, since a thread of grpc's still watches the channel and would crash."""
         self._channel.unsubscribe(self._note_connectivity)
         closing = threading.Timer(_WATCHED_S, self._channel.close)
         closing.daemon = True

@@ -1,8 +1,8 @@
 """Plugin watcher: finds registration sockets and keeps the list of plugins as the kubelet does.
 
-In: a folder. Out: for each driver its registered instances, the last registered one last. A socket that goes is a
-plugin that is deregistered; one that is made anew is registered anew; a failure is tried again with growing delay.
-Source: kubelet pluginmanager (as of 1.36), cm/dra/plugin.
+In: a folder. Out: the registered instances of each driver, in the order of registration. When a socket disappears, its
+plugin is deregistered; when a socket is recreated, its plugin is registered again; a failed registration is retried
+with growing delays. Source: kubelet pluginmanager (as of 1.36), cm/dra/plugin.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, PluginInfo, Registrar, choose_version
 from dra_driver.model.errors import NodeError
+from dra_driver.model.stamp import Stamp, stamp_of_status
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -25,14 +26,12 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY_S = 0.5
 _LAST_DELAY_S = 122.0
 
-_Identity = tuple[int, int]  # inode and change time: a socket made anew differs
-
 
 @dataclass(slots=True)
 class _Socket:
-    """A socket that was seen, and what became of it."""
+    """A socket that was found, and the state of its registration."""
 
-    identity: _Identity
+    identity: Stamp
     plugin: Plugin | None = None
     error: str = ""
     delay_s: float = _FIRST_DELAY_S
@@ -54,7 +53,7 @@ class PluginWatcher:
         self._trying: Registrar | None = None
 
     def start(self) -> None:
-        """Watch."""
+        """Start to watch."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="embedded-kubelet-plugins", daemon=True)
         self._thread.start()
@@ -62,7 +61,7 @@ class PluginWatcher:
     def stop(self) -> None:
         """Stop watching and close every connection, as a kubelet that ends does."""
         self._stop.set()
-        if trying := self._trying:  # behind its socket there may be nobody any more
+        if trying := self._trying:  # no process may listen on the socket any more
             trying.give_up()
         if self._thread is not None:
             self._thread.join(20)
@@ -73,12 +72,12 @@ class PluginWatcher:
             self._sockets.clear()
 
     def plugins(self, driver: str) -> list[Plugin]:
-        """Return the instances of a driver, the last registered last."""
+        """Return the instances of a driver in the order of registration."""
         with self._changed:
             return [plugin for plugin in self._order if plugin.driver == driver]
 
     def newest(self, driver: str) -> Plugin | None:
-        """Return the instance that gets the calls: the last registered that is connected, else the last registered."""
+        """Return the instance to call: the last registered one that is connected, otherwise the last registered one."""
         instances = self.plugins(driver)
         return next((p for p in reversed(instances) if p.is_connected), instances[-1] if instances else None)
 
@@ -88,12 +87,12 @@ class PluginWatcher:
             return sorted({plugin.driver for plugin in self._order})
 
     def errors(self) -> dict[Path, str]:
-        """Return the sockets that could not be registered, and why."""
+        """Return the sockets whose plugins could not be registered, with the errors."""
         with self._changed:
             return {path: seen.error for path, seen in self._sockets.items() if seen.error}
 
     def wait_for(self, driver: str, timeout_s: float, *, instances: int = 1) -> Plugin:
-        """Wait until a driver is registered. Raises: NodeError("node.not-registered") saying what went wrong so far."""
+        """Wait until a driver is registered. Raises: NodeError("node.not-registered") with the errors so far."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while sum(plugin.driver == driver for plugin in self._order) < instances:
@@ -110,7 +109,7 @@ class PluginWatcher:
             self._stop.wait(self._poll_s)
 
     def _look(self) -> None:
-        """Bring what is registered in line with the sockets that are there."""
+        """Register and deregister plugins so that they match the existing sockets."""
         there = dict(_sockets_in(self._folder))
         for path, seen in list(self._sockets.items()):
             if there.get(path) != seen.identity:
@@ -176,7 +175,7 @@ class PluginWatcher:
         return ""
 
 
-def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
+def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
     """Yield the sockets below a folder; names that begin with a dot are not looked at."""
     try:
         entries = list(os.scandir(folder))
@@ -193,4 +192,4 @@ def _sockets_in(folder: Path) -> Iterator[tuple[Path, _Identity]]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            yield Path(entry.path), (status.st_ino, status.st_mtime_ns)  # a changed mode makes no new socket
+            yield Path(entry.path), stamp_of_status(status)

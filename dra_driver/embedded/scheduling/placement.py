@@ -1,7 +1,7 @@
-"""Placement: which devices a pod's claims get on this node, and the words for it.
+"""Placement: which devices a pod's claims get on this node, and the explanation in words.
 
-In: claims, the cluster's slices, classes and held claims. Out: one `ClaimOutcome` per claim: an allocation with a reason for
-each choice, or a refusal that says why. The decision is the offline allocator's; only the words are made here.
+In: claims, the cluster's slices, classes and held claims. Out: one `ClaimOutcome` for each claim: an allocation with a
+reason for each choice, or a refusal with its reason. The offline allocator decides; only the words are made here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.allocation import Allocator, PodAllocator
-from dra_driver.allocation.explanation import AllocationExplanation, explain
-from dra_driver.allocation.funnel import Funnel, funnels_on
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.requests import Alternative, RequestPlan
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
@@ -20,7 +20,7 @@ DeviceId = tuple[str, str, str]  # driver, pool, device
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One device of an allocation and why it was taken; of a shared one, how much was taken."""
+    """One device of an allocation and why it was chosen; for a shared device also how much of it was taken."""
 
     request: str
     id: DeviceId
@@ -31,7 +31,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ClaimOutcome:
-    """What became of a claim: `allocation` as it is written, or None and a `refusal`; `aborts`: an error ended it."""
+    """The result for one claim: `allocation` in wire form, or None and a `refusal`.
+
+    `aborts` means that an error ended the allocation.
+    """
 
     allocation: Wire | None
     choices: tuple[Choice, ...] = ()
@@ -48,7 +51,7 @@ def place(
     node: str,
     kubernetes: str,
 ) -> list[ClaimOutcome]:
-    """Place a pod's claims together on a node: all of them, or none."""
+    """Place a pod's claims on a node, either all of them or none."""
     allocator = Allocator(slices=slices, classes=classes, allocated=held, kubernetes=kubernetes)
     wire = {"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}}
     asked = allocator.for_claims(claims)
@@ -63,7 +66,7 @@ def place(
 
 
 def _refusals(asked: PodAllocator, explained: AllocationExplanation) -> list[ClaimOutcome]:
-    """Say per claim which requests are short; where none is, what the explanation says."""
+    """Return for each claim which of its requests are short; if none is, the sentence of the explanation."""
     [node] = explained.nodes
     short: dict[str, list[str]] = {}
     pairs = list(zip(asked.plan.alternatives, node.funnels, strict=False))
@@ -103,14 +106,14 @@ def _why(constraints: Sequence[Wire], request: RequestPlan, alternative: Alterna
             how = "equal" if "matchAttribute" in constraint else "different"
             reason += f" with {how} {constraint.get('matchAttribute') or constraint.get('distinctAttribute')}"
     if alternative.is_admin:
-        reason += ", admin access: nobody is asked who holds it"
+        reason += ", admin access: it does not matter who else holds it"
     if request.has_choice:
         reason += f", choice {alternative.number + 1} of {len(request.alternatives)}"
     return f"{reason} ({_counts(alternative, seen)})"
 
 
 def _counts(alternative: Alternative, seen: Funnel) -> str:
-    """Return how many devices were left at each stage that matters here."""
+    """Return how many devices were left after each stage that matters here, in words."""
     stages = {stage.name: stage for stage in seen.stages}
     class_name = alternative.device_class["metadata"]["name"]
     counts = f"{seen.devices} devices here, {stages['class selector'].left} of class {class_name}"

@@ -1,4 +1,4 @@
-"""Pods: what the controllers around a pod do for its claims: make them from templates, let go of them at its end.
+"""Pods: what the controllers do for the claims of a pod: create them from templates, and release them at its end.
 
 In: a pod in the API. Out: claims in the API. Source: kube-controller-manager resourceclaim controller.
 """
@@ -17,7 +17,7 @@ _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def make_claims(api: Api, pod: Wire) -> Wire:
-    """Make the claims that a pod asks for by template; returns the pod with their names in its status."""
+    """Create the claims that a pod requests by template, and return the pod with their names in its status."""
     metadata, statuses = pod["metadata"], []
     namespace = metadata["namespace"]
     for entry in pod["spec"].get("resourceClaims") or []:
@@ -55,14 +55,14 @@ def make_claims(api: Api, pod: Wire) -> Wire:
 
 
 def claims_of(api: Api, pod: Wire) -> list[ClaimWire]:
-    """Read the claims of a pod, in the order in which it names them."""
+    """Return the claims of a pod, in the order in which the pod lists them."""
     namespace = pod["metadata"]["namespace"]
     names = [claim_name(pod, entry) for entry in pod["spec"].get("resourceClaims") or []]
     return [api.request("GET", CLAIMS.path(namespace, name)) for name in dict.fromkeys(names)]
 
 
 def let_go(api: Api, pod: Wire) -> None:
-    """End a pod: it no longer reserves its claims; what nobody reserves is deallocated; the pod is deleted."""
+    """End a pod: remove its reservations, deallocate the claims without any reservation, and delete the pod."""
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
     for claim in claims_of(api, pod):
         path = CLAIMS.path(namespace, claim["metadata"]["name"])

@@ -1,7 +1,7 @@
 """Scheduler: one scheduling step for one pod on one node, through the API.
 
-In: a pod whose claims exist. Out: claims allocated and reserved for it, the pod bound; or why it stays pending. All of
-a pod's claims are placed before the first is written. Source: scheduler plugin dynamicresources.
+In: a pod whose claims exist. Out: its claims allocated and reserved and the pod bound, or why it stays pending. All
+claims of the pod are placed before the first is written. Source: scheduler plugin dynamicresources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.model.wire import ClaimWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlacement:
-    """What became of one claim of a pod. A claim that was allocated before has no choices."""
+    """The result for one claim of a pod. A claim that was allocated before has no choices."""
 
     claim: str
     outcome: ClaimOutcome
@@ -32,7 +32,7 @@ class EmbeddedScheduler:
         self._kubernetes = kubernetes
 
     def schedule(self, pod: Wire) -> tuple[Wire, list[ClaimPlacement]]:
-        """Place a pod. Returns it (bound if all its claims were placed) and what became of each claim."""
+        """Place a pod. Return the pod (bound if all its claims were placed) and the result for each claim."""
         claims = claims_of(self._api, pod)
         known = [(claim.get("status") or {}).get("allocation") for claim in claims]
         waiting = [claim for claim, allocation in zip(claims, known, strict=True) if not allocation]
@@ -59,7 +59,7 @@ class EmbeddedScheduler:
         return self._api.request("PUT", path, body=bound), placements
 
     def _reserve(self, claim: ClaimWire, allocation: Wire | None, pod: Wire) -> None:
-        """Write the finalizer, then allocation and reservation, as the scheduler's PreBind does."""
+        """Write the finalizer, and then allocation and reservation, as the scheduler's PreBind does."""
         metadata = claim["metadata"]
         path = CLAIMS.path(metadata["namespace"], metadata["name"])
         if FINALIZER not in (metadata.get("finalizers") or []):

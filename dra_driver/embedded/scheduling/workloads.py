@@ -1,8 +1,8 @@
-"""Workloads: what controllers and the scheduler make of objects that are no pods yet, as far as an example needs them.
+"""Workloads: what controllers and the scheduler make of objects that are not pods yet, as far as an example needs it.
 
-A Deployment becomes as many pods as it has replicas, a Job as many as run at a time. A pod whose limits name an
-extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the objects of a file.
-Out: the objects that remain.
+A Deployment becomes as many pods as it has replicas, a Job as many as run at a time. A pod whose limits contain an
+extended resource of a DeviceClass becomes a pod with a claim, as the scheduler makes it. Pure. In: the objects of a
+file. Out: the objects to create.
 Source: Kubernetes workloads apps/v1 and batch/v1; KEP-5004 (claim name, request name).
 """
 
@@ -19,12 +19,12 @@ ENTRY = "extended-resources"
 
 
 def is_workload(document: Wire) -> bool:
-    """Return whether this is an object that pods are made from."""
+    """Return whether pods are made from this object."""
     return document.get("kind") in _PODS_OF
 
 
 def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
-    """Yield pods in place of workloads, and claims beside pods that use extended resources."""
+    """Yield pods in place of workloads, and a claim beside each pod that uses extended resources."""
     known = list(objects)
     spec_of = {wire["metadata"]["name"]: wire.get("spec") or {} for wire in known if wire["kind"] == CLASSES.kind}
     classes = {spec["extendedResourceName"]: name for name, spec in spec_of.items() if spec.get("extendedResourceName")}

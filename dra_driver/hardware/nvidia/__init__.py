@@ -1,7 +1,7 @@
 """NVIDIA: GPUs and MIG devices through NVML, sysfs and procfs.
 
-In: roots. Out: `Facts`, fingerprints and container edits by the hardware port. Only `nvml.py` imports pynvml, and only
-once there is hardware to ask about.
+In: roots. Out: `Facts`, fingerprints and container edits, by way of the hardware port. Only `nvml.py` imports pynvml,
+and only once there is hardware to ask about.
 """
 
 from dra_driver.hardware.nvidia.vendor import NvidiaHardware

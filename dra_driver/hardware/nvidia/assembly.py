@@ -1,6 +1,7 @@
 """From the readings of single GPUs to the facts of the node.
 
-Pure. In: readings, the PCI bus, links seen so far. Out: GPUs in PCI order with their NVLink domains, and problems.
+Pure. In: readings, the PCI bus, and the links seen so far. Out: GPUs in PCI order with their NVLink domains, and
+problems.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[Gp
 
 
 def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
-    """Return which GPUs claim the same minor or UUID: containers can't tell them apart, and may be given the same one."""
+    """Return a problem for each GPU that has the same minor or UUID as another.
+
+    Containers can't tell such GPUs apart, and may be given the same one.
+    """
     by_identity: dict[str, list[GpuFacts]] = {}
     for gpu in (reading.facts for reading in readings):
         if gpu is not None:
             for identity in (f"minor {gpu.minor}", f"UUID {gpu.uuid}"):
                 by_identity.setdefault(identity, []).append(gpu)
     return tuple(
-        Problem("hardware.identity-shared", gpu.pci_address, f"GPU claims {identity}, and so does another")
+        Problem("hardware.identity-shared", gpu.pci_address, f"GPU reports {identity}, and so does another GPU")
         for identity, gpus in by_identity.items()
         if len(gpus) > 1
         for gpu in gpus
@@ -47,10 +51,10 @@ def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
 
 
 def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, silent: int) -> tuple[Problem, ...]:
-    """Return which GPUs on the bus the library does not report.
+    """Return a problem for each GPU on the bus that the library does not report.
 
-    `silent` GPUs are known to the library but have not told their address, so as many of those that are driven by
-    NVIDIA's driver may be the same; no second problem is made of them.
+    `silent` is the number of GPUs that the library knows but whose address it did not report. As many of the GPUs that
+    NVIDIA's driver drives may be the same ones, so they do not become a second problem.
     """
     known = set(answered)
     missing = [f for f in functions if f.address not in known and not f.is_virtual]
@@ -71,7 +75,7 @@ def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, sil
 def name_silent(
     problems: Sequence[Problem], functions: Sequence[PciFunction], answered: Iterable[str]
 ) -> list[Problem]:
-    """Return a problem of the one GPU that told no address the one address that is left, if it is only one."""
+    """Return the problems, with the address filled in where one GPU reported none and only one address is left."""
     known = set(answered)
     left = [f.address for f in functions if f.driver == "nvidia" and f.address not in known and not f.is_virtual]
     nameless = [p for p in problems if p.subject == "node"]

@@ -1,8 +1,8 @@
-"""GPU instances and compute instances, made and destroyed by the worker of their GPU.
+"""GPU instances and compute instances, created and destroyed by the worker of their GPU.
 
 In: library calls, a GPU, a profile and a placement. Out: the partition as facts, or the library's refusal as
-`NvmlFault`. Everything begins by reading what is there, so that each step may be repeated after a crash. What fails
-half-way is taken back here. Never waits.
+`NvmlFault`. Everything begins by reading what exists, so that each step may be repeated after a crash. What fails
+half-way is undone here. Never waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
-GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])  # of an instance that somebody else destroyed meanwhile
+# errors for an instance that has been destroyed by another process in the meantime
+GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
 
 
 class MigOff(Exception):
@@ -24,11 +25,11 @@ class MigOff(Exception):
 
 
 class SharedInstance(Exception):
-    """A GPU instance stands at the placement, but its compute instances are others."""
+    """A GPU instance exists at the placement, but its compute instances are other ones."""
 
 
 def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> PartitionFacts:
-    """Make GPU instance and compute instance, or what is missing of them.
+    """Create GPU instance and compute instance, or whichever of them is missing, and return the partition.
 
     Raises: NvmlFault, MigOff, SharedInstance.
     """
@@ -53,7 +54,7 @@ def _instance_at(nvml: Nvml, gpu: Handle, gi_profile_id: int, start: int) -> Han
 
 
 def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile, *, is_new: bool) -> PartitionFacts:
-    """Make the compute instance unless it is there, and describe what came of it."""
+    """Create the compute instance unless it exists, and return the finished partition."""
     ci_profile_id = nvml.ci_profile_id(instance, profile.slices)
     there = () if is_new else nvml.compute_instances(instance, ci_profile_id)
     if there:
@@ -69,7 +70,7 @@ def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile, *,
 
 
 def _take_back(destroy: Callable[[], None]) -> None:
-    """Undo a step; where even that fails, the instance is completed or removed by the next call for its placement."""
+    """Undo a step. If even that fails, the next call for the placement completes or removes the instance."""
     with contextlib.suppress(NvmlFault):
         destroy()
 
@@ -98,7 +99,8 @@ def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profil
 def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -> str:
     """Return the UUID of the MIG device of a compute instance.
 
-    What a compute instance calls its device is the MIG device with some drivers, its GPU with others and by the manual.
+    The device that the library reports for a compute instance is the MIG device with some drivers, and its GPU with
+    others and according to the manual.
     """
     uuid = nvml.uuid(device)
     if uuid.startswith("MIG-"):
@@ -113,8 +115,8 @@ def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -
 class Removal:
     """The removal of one partition, in as many attempts as it takes.
 
-    `uuid` is the MIG device, "" for none; `placement` a GPU instance
-    profile's id and a first memory slice: a GPU instance there without any compute instance (a crash left it) goes too.
+    `uuid` is that of the MIG device, "" for none. `placement` is a GPU instance profile's id and a first memory slice:
+    a GPU instance there that has no compute instance at all (after a crash) is destroyed too.
     """
 
     uuid: str
@@ -122,9 +124,12 @@ class Removal:
     _gi_id: int | None = None
 
     def attempt(self, nvml: Nvml, gpu: Handle, profiles: tuple[MigProfile, ...]) -> None:
-        """Destroy what is still there; `profiles` are the GPU's. Raises: NvmlFault (IN_USE: to be tried again)."""
+        """Destroy what still exists; `profiles` are those of the GPU.
+
+        Raises: NvmlFault (IN_USE: to be tried again).
+        """
         if not nvml.mig_mode(gpu)[0]:
-            return  # no instance outlives MIG mode
+            return  # switching MIG mode off destroys every instance
         if self.uuid:
             self._destroy_compute_instance(nvml, gpu)
         instance = self._left_over(nvml, gpu)
@@ -141,7 +146,7 @@ class Removal:
         self._gi_id = gi_id
 
     def _left_over(self, nvml: Nvml, gpu: Handle) -> Handle | None:
-        """Find the GPU instance whose compute instance was destroyed, here or before a crash."""
+        """Return the GPU instance whose compute instance was destroyed, by this removal or before a crash."""
         if self._gi_id is not None:
             try:
                 return nvml.gpu_instance_handle(gpu, self._gi_id)
@@ -153,7 +158,7 @@ class Removal:
 
 
 def _is_empty(nvml: Nvml, instance: Handle, profiles: tuple[MigProfile, ...]) -> bool:
-    """Return whether a compute instance of the full size would fit, so that there is none of any size."""
+    """Return whether a compute instance of the full size would fit, which means that there is none of any size."""
     profile_id = nvml.describe(instance).profile_id
     slices = next((profile.slices for profile in profiles if profile.gi_profile_id == profile_id), None)
     return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
+from dra_driver.model.stamp import stamp_of
 
 SONAME = "libnvidia-ml.so.1"
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
@@ -29,7 +30,10 @@ FOLDERS = (
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A library file as it was when looked at: a driver's upgrade changes its size or its time."""
+    """A library file as it was when looked at: a driver's upgrade changes its size or its time.
+
+    Device and inode don't count: a driver container that comes back mounts the same library anew.
+    """
 
     path: str
     size_bytes: int
@@ -38,11 +42,8 @@ class LibraryFile:
 
 def look_at(path: str) -> LibraryFile | None:
     """Describe a library file; None where there is none."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return LibraryFile(path, status.st_size, status.st_mtime_ns)
+    stamp = stamp_of(path)
+    return None if stamp is None else LibraryFile(path, stamp.size, stamp.mtime_ns)
 
 
 def has_own_mount(roots: Roots) -> bool:
@@ -61,7 +62,7 @@ def below_mount(roots: Roots) -> Iterator[str]:
 def in_library_path() -> Iterator[str]:
     """Yield the library files in LD_LIBRARY_PATH's folders.
 
-    The loader would look there too, but it never looks again into a folder that was once missing.
+    The loader would search those too, but it never searches a folder again that was missing once.
     """
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         path = Path(folder or ".", SONAME)
@@ -70,7 +71,7 @@ def in_library_path() -> Iterator[str]:
 
 
 def candidates(roots: Roots) -> Iterator[str]:
-    """Yield what to load, best first. The bare soname stands for the loader's own search."""
+    """Yield what to load, best first. The bare soname means the loader's own search."""
     if has_own_mount(roots):
         yield from below_mount(roots)
         yield from in_library_path()

@@ -3,10 +3,10 @@
 In: the library's answers for one GPU; then, over all GPUs, pure graph work. Out: link counts and one stable id per
 connected component.
 
-The id is taken from the topology alone: the smallest switch address in the component, or where there is no switch the
-smallest GPU address. Links are remembered as long as the process lives, so a GPU that is lost (or whose links are
-hidden by MIG mode) does not change the id of those that stay. After a restart without it the id is the same wherever
-a switch connects them; only for bridged GPUs without a switch it may then be another.
+The id is derived from the topology alone: it is the smallest switch address in the component or, where there is no
+switch, the smallest GPU address. Links are remembered as long as the process lives, so a GPU that is lost (or whose
+links are hidden by MIG mode) does not change the id of those that stay. After a restart without that GPU the id is the
+same wherever a switch connects the others; only for bridged GPUs without a switch may it be a different one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.model.names import normal_pci_address
 
 Edge = tuple[str, str]
-_GPU, _NPU, _SWITCH = 0, 1, 2  # NVML_NVLINK_DEVICE_TYPE_*
+_GPU, _NPU, _SWITCH = 0, 1, 2  # values of NVML_NVLINK_DEVICE_TYPE_*
 _SWITCH_MARK = "switch/"
-_HIDDEN_SWITCH = f"{_SWITCH_MARK}hidden"  # a switch whose address a virtual machine is not shown
+_HIDDEN_SWITCH = f"{_SWITCH_MARK}hidden"  # a switch whose address is hidden from a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
 class LinkReading:
     """One GPU's links. `count` is None where the GPU has no NVLink; `fabric` is `<clusterUUID>.<cliqueId>`.
 
-    `is_fabric_unknown` is true while the GPU is still joining its fabric, or fails to tell: its domain is unknown.
+    `is_fabric_unknown` is true while the GPU is still joining its fabric, or fails to report it, so that its domain is
+    not known.
     """
 
     count: int | None = None
@@ -39,7 +40,7 @@ class LinkReading:
 
 
 def read_links(nvml: Nvml, gpu: Handle, address: str) -> tuple[int | None, frozenset[Edge]]:
-    """Count a GPU's active links and list what they lead to.
+    """Return the number of a GPU's active links, and the edges to what they lead to.
 
     Raises: NvmlFault when a link that exists can't be read.
     """
@@ -61,13 +62,13 @@ def read_links(nvml: Nvml, gpu: Handle, address: str) -> tuple[int | None, froze
 
 
 def _read_far_end(nvml: Nvml, gpu: Handle, link: int) -> str | None:
-    """Name what a link leads to; None when it is no peer or the library does not say."""
+    """Return what a link leads to, or None when it is no peer or the library does not report it."""
     try:
         kind = nvml.link_remote_type(gpu, link)
     except NvmlFault as fault:
         if not fault.is_absent:
             raise
-        kind = _GPU  # an older library: a switch then counts as a peer that is no GPU of ours, which connects as well
+        kind = _GPU  # an older library: a switch then counts as a peer outside this node, which connects GPUs as well
     try:
         address = normal_pci_address(nvml.link_remote_address(gpu, link))
     except (NvmlFault, ValueError) as fault:
@@ -90,7 +91,7 @@ def read_fabric(nvml: Nvml, gpu: Handle) -> tuple[str | None, bool]:
     Source: GPU feature discovery's label nvidia.com/gpu.clique.
     """
     fabric = nvml.fabric(gpu)
-    if fabric.state == 0:  # not supported
+    if fabric.state == 0:  # the state "not supported"
         return None, False
     if fabric.state != FABRIC_COMPLETED:
         return None, True
@@ -102,7 +103,7 @@ def read_fabric(nvml: Nvml, gpu: Handle) -> tuple[str | None, bool]:
 
 
 def domains(edges: Iterable[Edge]) -> dict[str, str]:
-    """Return each GPU that has a peer the id of its connected component.
+    """Return, for each GPU that has a peer, the id of its connected component.
 
     >>> domains([("0000:65:00.0", "0000:01:00.0")])["0000:65:00.0"]
     'nvlink-0000-01-00-0'
@@ -118,7 +119,7 @@ def domains(edges: Iterable[Edge]) -> dict[str, str]:
 
     for one, other in edges:
         first, second = sorted((root(one), root(other)), key=_rank)
-        parents[second] = first  # the root of a component is its smallest vertex, switches first
+        parents[second] = first  # the root of a component is its smallest vertex, and switches sort first
     return {v: _domain_id(root(v)) for v in list(parents) if not v.startswith(_SWITCH_MARK)}
 
 

@@ -1,8 +1,8 @@
 """The MIG devices of one GPU as they are now.
 
-In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, what else stands there, and
-problems. A MIG device of which anything that names or sizes it can't be read is left out with a problem, but stands
-where it stands. Never creates or destroys an instance: that is `partitioning`.
+In: library calls and the GPU's memory. Out: `PartitionFacts` in order of placement, the other instances on the GPU, and
+problems. A MIG device is left out with a problem if anything that names or sizes it can't be read, but its place still
+counts as taken. Never creates or destroys an instance: `partitioning` does that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SOMEWHERE = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """What stands on one GPU. `unusable` as in `GpuFacts`; (-1, -1) for what tells nothing of itself."""
+    """What exists on one GPU. `unusable` is as in `GpuFacts`; (-1, -1) is an instance of which nothing is known."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     unusable: tuple[tuple[int, int], ...] = ()
@@ -29,12 +29,15 @@ class MigReading:
 
 
 def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
-    """List the UUIDs of a GPU's MIG devices: what changes when an administrator re-partitions it."""
+    """Return the UUIDs of a GPU's MIG devices, which change when an administrator re-partitions it."""
     return tuple(sorted(nvml.uuid(mig) for mig in mig_devices(nvml, gpu)))
 
 
 def mig_devices(nvml: Nvml, gpu: Handle) -> Iterator[Handle]:
-    """Yield handles, one look-up for each. The library leaves holes where instances were destroyed."""
+    """Yield the handles of a GPU's MIG devices, looking each up when it is reached.
+
+    The library leaves holes in the indices where instances were destroyed.
+    """
     for index in range(nvml.mig_devices_max(gpu)):
         mig = nvml.mig_device(gpu, index)
         if mig is not None:
@@ -74,7 +77,10 @@ def read_partitions(
 
 
 def _instances(nvml: Nvml, gpu: Handle, profiles: Iterable[int]) -> Iterator[GpuInstance]:
-    """Yield all GPU instances, also those that no MIG device shows; none of a profile whose instances can't be read."""
+    """Yield all GPU instances, including those without a MIG device.
+
+    A profile whose instances can't be read is skipped.
+    """
     for profile_id in profiles:
         try:
             yield from [nvml.describe(instance) for instance in nvml.gpu_instances(gpu, profile_id)]
@@ -86,7 +92,7 @@ def _instances(nvml: Nvml, gpu: Handle, profiles: Iterable[int]) -> Iterator[Gpu
 def _unfinished(instance: GpuInstance, subject: str) -> Problem:
     text = (
         f"GPU instance {instance.id} (profile {instance.profile_id} at slice {instance.start}) has "
-        "no compute instance: nobody can use it, and nothing else fits in its place"
+        "no compute instance: it can't be used, and nothing else fits in its place"
     )
     return Problem("hardware.unfinished-partition", subject, text)
 
@@ -96,8 +102,8 @@ def _read_partition(
 ) -> PartitionFacts:
     """Read one MIG device.
 
-    Engines and memory are the GPU instance's, which its compute instances share; multiprocessors are the compute
-    instance's own where it is only a part.
+    Engines and memory are those of the GPU instance, which its compute instances share. Multiprocessors are those of
+    the compute instance where it is only a part of the GPU instance.
     """
     gi_id, ci_id = nvml.gi_id(mig), nvml.ci_id(mig)
     instance = nvml.gpu_instance(gpu, gi_id)
@@ -140,7 +146,7 @@ def _read_profile_name(
     attributes: MigAttributes | None,
     gpu_memory_bytes: int | None,
 ) -> str:
-    """Name the profile from its numbers, or where those are missing from the device's product name."""
+    """Return the profile's name from its numbers or, where those are missing, from the device's product name."""
     name = None
     if attributes is not None and gpu_memory_bytes:
         name = profile_name(
@@ -152,5 +158,5 @@ def _read_profile_name(
         )
     name = name or profile_in_name(nvml.name(mig))
     if name is None:
-        raise NvmlFault("nvmlDeviceGetAttributes", "neither numbers nor product name tell the profile")
+        raise NvmlFault("nvmlDeviceGetAttributes", "neither its numbers nor its product name reveal the profile")
     return name

@@ -1,8 +1,8 @@
 """Modes: compute mode, time slice and memory limits of NVIDIA GPUs, and of MIG devices as far as they have them.
 
-In: a shared device and what is to be set. Out: what is set, or a HardwareError that says what stands in the way. The
-compute mode and the limits go through NVML. The time slice has no NVML call: nvidia-smi sets it, as one child process
-with fixed arguments, a deadline, and never a shell.
+In: a shared device and the desired setting. Out: the setting in force, or a HardwareError that explains what prevents
+it. The compute mode and the limits go through NVML. NVML has no call for the time slice: nvidia-smi sets it, as one
+child process with fixed arguments and a deadline, and never through a shell.
 Source: NVIDIA's NVML API reference (compute modes, nvmlDeviceSetMemoryLimits_v1); nvidia-smi, "Compute Policy".
 """
 
@@ -35,7 +35,7 @@ _MODES = tuple(ComputeMode)  # in the order of NVML_COMPUTEMODE_*
 _UNSUPPORTED = re.compile(r"not[ _]supported|unsupported", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"insufficient permissions|not have permission|no[ _]permission", re.IGNORECASE)
 _INTERVAL = re.compile(rf"time[-\s]?slice\W.*?\b({'|'.join(Interval)})\b", re.IGNORECASE)
-_OUTPUT_MOST = 300  # characters of what the program said
+_OUTPUT_MOST = 300  # how many characters of the program's output an error quotes
 
 
 class Modes:
@@ -46,15 +46,15 @@ class Modes:
         self._partitioning = partitioning
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
-        """Read the compute mode."""
+        """Return the compute mode (port.Shareable)."""
         return self._ask(device, lambda nvml, handle: _MODES[nvml.compute_mode(handle)], deadline_s)
 
     def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode."""
+        """Set the compute mode (port.Shareable)."""
         self._ask(device, lambda nvml, handle: nvml.set_compute_mode(handle, _MODES.index(mode)), deadline_s)
 
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
-        """Read the time slice; None where nvidia-smi does not tell it."""
+        """Return the time slice, or None where nvidia-smi does not report it."""
         try:
             told = self._run(device, ("-l",), deadline_s)
         except HardwareError:
@@ -63,11 +63,11 @@ class Modes:
         return Interval(found[1].capitalize()) if found else None
 
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
-        """Set the time slice."""
+        """Set the time slice (port.Shareable)."""
         self._run(device, ("--set-timeslice", str(interval.level)), deadline_s)
 
     def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
-        """Set, or take away, the limit of a cgroup."""
+        """Set, or remove, the limit of a cgroup (port.MemoryLimiting)."""
         most = UNLIMITED if limit is None else limit
         try:
             self._on_handle(device, lambda nvml, handle: nvml.set_memory_limit(handle, cgroup, most), deadline_s)
@@ -90,7 +90,7 @@ class Modes:
         return self._partitioning.ask(gpu, on_handle, time.monotonic() + deadline_s)
 
     def _run(self, device: SharedDevice, arguments: tuple[str, ...], deadline_s: float) -> str:
-        """Run nvidia-smi on one GPU and give what it said."""
+        """Run nvidia-smi on one GPU and return its output."""
         command = (self._program(), "compute-policy", "-i", device.gpu_uuid, *arguments)
         try:
             done = subprocess.run(
@@ -108,12 +108,13 @@ class Modes:
         except OSError as exc:
             raise HardwareError("nvidia-smi-failed", f"{PROGRAM} can't be run: {exc}", retry=Retry.LATER) from exc
         said = " ".join(done.stdout.decode("utf-8", "replace").split())
-        if done.returncode or _UNSUPPORTED.search(said):  # some releases call a refusal a warning and end well
+        # some releases report a refusal as a warning and exit with status 0
+        if done.returncode or _UNSUPPORTED.search(said):
             raise _failure(device, done.returncode, said)
         return said
 
     def _program(self) -> str:
-        """Find nvidia-smi below the driver root; where that is our own root, on our path."""
+        """Return the path of nvidia-smi: from our PATH where the driver root is our root, else below that root."""
         own = None if library.has_own_mount(self._roots) else shutil.which(PROGRAM)
         if own is not None:
             return own
@@ -123,14 +124,17 @@ class Modes:
         if resolved is None:
             raise HardwareError(
                 "nvidia-smi-missing",
-                f"{PROGRAM} is not found below {self._roots.driver_mount}: time slices can't be set",
-                hint="install the driver's utilities where the driver is",
+                f"{PROGRAM} was not found below {self._roots.driver_mount}: time slices can't be set",
+                hint="install the driver's utilities in the driver root",
                 retry=Retry.LATER,
             )
         return root.here(resolved)
 
     def _environment(self) -> dict[str, str]:
-        """Let a program of the driver root find that root's library: its C library may be another one than ours."""
+        """Return an environment in which a program of the driver root finds that root's library.
+
+        Its C library may be another one than ours.
+        """
         nvml = next(library.below_mount(self._roots), None) if library.has_own_mount(self._roots) else None
         return {**os.environ, **({"LD_PRELOAD": nvml} if nvml else {})}
 
@@ -143,14 +147,14 @@ def _refusal(fault: NvmlFault, device: SharedDevice) -> HardwareError:
     if fault.name == "NO_PERMISSION":
         return HardwareError("no-permission", f"compute mode of {device}: {fault}", hint="run the agent privileged")
     if fault.is_lost or fault.name == "NOT_FOUND":
-        return HardwareError("gpu-lost", f"{device} is not there any more ({fault})", retry=Retry.LATER)
+        return HardwareError("gpu-lost", f"{device} no longer exists ({fault})", retry=Retry.LATER)
     return HardwareError("compute-mode-failed", f"compute mode of {device}: {fault}", retry=Retry.LATER)
 
 
 def _limit_refusal(fault: NvmlFault, device: SharedDevice, cgroup: str) -> HardwareError:
     text = f"the memory of {device} can't be limited for {cgroup}: {fault}"
     if fault.is_absent or fault.name == "NOT_FOUND":
-        hint = "that needs release 615 of the driver, cgroup v2 and a GPU that is not in MIG mode"
+        hint = "this needs release 615 of the driver, cgroup v2 and a GPU that is not in MIG mode"
         return HardwareError("memory-limit-unsupported", text, hint=hint)
     if fault.name == "NO_PERMISSION":
         return HardwareError("no-permission", text, hint="run the agent privileged")
@@ -160,12 +164,12 @@ def _limit_refusal(fault: NvmlFault, device: SharedDevice, cgroup: str) -> Hardw
 
 
 def _failure(device: SharedDevice, code: int, said: str) -> HardwareError:
-    text = f"{PROGRAM} says: {said[:_OUTPUT_MOST] or 'nothing'} (exit status {code})"
+    text = f"output of {PROGRAM}: {said[:_OUTPUT_MOST] or 'none'} (exit status {code})"
     if _UNSUPPORTED.search(said):
         return HardwareError(
             "time-slice-unsupported",
-            f"the time slice of {device} can't be set; {text}",
-            hint="older GPUs and virtual ones have no such setting: take the interval out of the config",
+            f"the time slice of {device} can't be set: {text}",
+            hint="older and virtual GPUs have no such setting: remove the interval from the config",
         )
     if _FORBIDDEN.search(said):
         return HardwareError("no-permission", f"time slice of {device}: {text}", hint="run the agent privileged")

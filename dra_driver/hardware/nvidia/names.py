@@ -1,6 +1,6 @@
 """NVML's numbers as the words that NVIDIA's DRA driver publishes, and MIG profile names.
 
-Pure. Claims written for NVIDIA's driver compare with these words, so they are its, not the header's.
+Pure. Claims written for NVIDIA's driver compare with these words, so they are that driver's, not the header's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARCHITECTURES = {
 
 ADDRESSING_MODES = {0: "None", 1: "HMM", 2: "ATS"}
 
-# NVML_GPU_INSTANCE_PROFILE_* whose instances differ from the plain profile of the same size.
+# Those NVML_GPU_INSTANCE_PROFILE_* whose instances differ from the plain profile of the same size.
 PROFILE_SUFFIXES = {
     7: "+me",  # 1_SLICE_REV1
     8: "+me",  # 2_SLICE_REV1
@@ -68,7 +68,7 @@ _MIB = 2**20
 
 
 def strict_version(text: str) -> str | None:
-    """Return a driver's version as strict semver; None when there is no such reading of it.
+    """Return a driver's version as strict semver, or None when it can't be read as one.
 
     >>> strict_version("580.65.06")
     '580.65.6'
@@ -91,7 +91,7 @@ def cuda_version(number: int) -> str:
 def profile_name(
     *, gi_slices: int, ci_slices: int, constant: int, memory_mib: int, gpu_memory_bytes: int
 ) -> str | None:
-    """Name a MIG profile: `[Cc.]Gg.Mgb[suffix]`; None when the numbers allow no name.
+    """Return the name of a MIG profile, `[Cc.]Gg.Mgb[suffix]`, or None when the numbers allow no name.
 
     The memory figure is the instance's share of the GPU in eighths, rounded up, of the GPU's whole GiB.
     Source: the name as NVIDIA's tools print it; the rounding is that of NVIDIA's Go library.
@@ -108,7 +108,7 @@ def profile_name(
 
 
 def profile_in_name(device_name: str) -> str | None:
-    """Return the profile that stands at the end of a MIG device's product name.
+    """Return the profile at the end of a MIG device's product name.
 
     >>> profile_in_name("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb")
     '1c.3g.20gb'

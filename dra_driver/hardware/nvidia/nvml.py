@@ -1,8 +1,8 @@
 """NVML through nvidia-ml-py: the one module that imports pynvml, which it does only when a library is loaded.
 
-In: a path of libnvidia-ml.so.1. Out: plain values and `NvmlFault`. Every method is one library call (or the versions
-of one call, newest first), announced to `mark` before it is made. Never interprets a value beyond its unit, never
-waits: deadlines are the workers' business.
+In: a path of libnvidia-ml.so.1. Out: plain values and `NvmlFault`. Every method is one library call (or the versions of
+one call, newest first), announced to `mark` before it is made. Never interprets a value beyond its unit, and never
+waits: the workers take care of deadlines.
 
 Source: nvml.h and NVIDIA's NVML API reference.
 """
@@ -16,9 +16,9 @@ from typing import Any
 
 from dra_driver.hardware.nvidia.nvml_mig import Handle, MigCalls, NvmlFault
 
-INIT_FLAG_NO_GPUS = 1  # do not fail where no GPU is found
+INIT_FLAG_NO_GPUS = 1  # makes init succeed where no GPU is found
 MAX_LINKS = 36
-UNLIMITED = (1 << 64) - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
+UNLIMITED = (1 << 64) - 1  # the value of NVML_DEVICE_MEMORY_LIMIT_MAX
 FABRIC_COMPLETED = 3
 
 
@@ -47,7 +47,7 @@ class Fabric:
 
 
 class Nvml(MigCalls):
-    """The calls that we make. One object per worker; all share the loaded library."""
+    """The library calls that this driver makes. Each worker has one object; all share the loaded library."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         import pynvml  # noqa: PLC0415 - see load
@@ -65,11 +65,11 @@ class Nvml(MigCalls):
             return call(*arguments)
         except self._api.NVMLError as fault:
             raise NvmlFault(function, self._name_of(getattr(fault, "value", 999))) from None
-        except (ValueError, ctypes.ArgumentError) as fault:  # text that is not UTF-8
-            raise NvmlFault(function, f"gave no text: {fault}") from None
+        except (ValueError, ctypes.ArgumentError) as fault:  # the text is not UTF-8
+            raise NvmlFault(function, f"returned no text: {fault}") from None
 
     def _call_library(self, function: str, *arguments: Any) -> None:
-        """Make a call that the bindings do not have as we need it; they still find the function and name the error."""
+        """Make a call for which the bindings lack what we need; they still find the function and name the error."""
         self._mark(function)
         try:
             self._api._nvmlCheckReturn(self._api._nvmlGetFunctionPointer(function)(*arguments))  # noqa: SLF001
@@ -79,7 +79,10 @@ class Nvml(MigCalls):
     # -- the library as a whole
 
     def init(self) -> None:
-        """Start using the library; GPUs may be absent. No-attach is not asked for: it leaves queries unanswered."""
+        """Start using the library; GPUs may be absent.
+
+        The flag NO_ATTACH is not set, because it leaves queries unanswered.
+        """
         try:
             self._call("nvmlInitWithFlags", INIT_FLAG_NO_GPUS)
         except NvmlFault as fault:
@@ -100,11 +103,11 @@ class Nvml(MigCalls):
         return str(self._names.get(code, f"error {code}"))
 
     def shutdown(self) -> None:
-        """Give back everything that init took, device nodes included."""
+        """Release everything that init took, device nodes included."""
         self._call("nvmlShutdown")
 
     def driver_version(self) -> str:
-        """Return the driver's version as it writes it ("580.65.06")."""
+        """Return the driver's version as the driver spells it ("580.65.06")."""
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def cuda_driver_version(self) -> int:
@@ -117,7 +120,7 @@ class Nvml(MigCalls):
             return int(self._call("nvmlSystemGetCudaDriverVersion"))
 
     def count(self) -> int:
-        """Count the GPUs that the library knows."""
+        """Return the number of GPUs that the library knows."""
         return int(self._call("nvmlDeviceGetCount"))
 
     # -- one GPU
@@ -140,7 +143,7 @@ class Nvml(MigCalls):
         return _text(pci.busId) or f"{pci.domain:08x}:{pci.bus:02x}:{pci.device:02x}.0"
 
     def minor(self, gpu: Handle) -> int:
-        """Return N of /dev/nvidiaN."""
+        """Return the minor number N of /dev/nvidiaN."""
         return int(self._call("nvmlDeviceGetMinorNumber", gpu))
 
     def memory_bytes(self, gpu: Handle) -> int:
@@ -148,15 +151,15 @@ class Nvml(MigCalls):
         return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
 
     def name(self, device: Handle) -> str:
-        """Return the product name; for a MIG device the profile stands at its end."""
+        """Return the product name; that of a MIG device ends with its profile."""
         return str(self._call("nvmlDeviceGetName", device))
 
     def brand(self, gpu: Handle) -> int:
-        """Return NVML_BRAND_*."""
+        """Return the brand, an NVML_BRAND_*."""
         return int(self._call("nvmlDeviceGetBrand", gpu))
 
     def architecture(self, gpu: Handle) -> int:
-        """Return NVML_DEVICE_ARCH_*."""
+        """Return the architecture, an NVML_DEVICE_ARCH_*."""
         return int(self._call("nvmlDeviceGetArchitecture", gpu))
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
@@ -165,11 +168,11 @@ class Nvml(MigCalls):
         return int(major), int(minor)
 
     def addressing_mode(self, gpu: Handle) -> int:
-        """Return NVML_DEVICE_ADDRESSING_MODE_*."""
+        """Return the addressing mode, an NVML_DEVICE_ADDRESSING_MODE_*."""
         return int(self._call("nvmlDeviceGetAddressingMode", gpu))
 
     def ecc_enabled(self, gpu: Handle) -> bool:
-        """Return whether ECC is on now (not: after the next reboot)."""
+        """Return whether ECC is on now (not whether it will be after the next reboot)."""
         return bool(self._call("nvmlDeviceGetEccMode", gpu)[0])
 
     def serial(self, gpu: Handle) -> str:
@@ -185,11 +188,11 @@ class Nvml(MigCalls):
         return int(self._call("nvmlDeviceGetMemoryBusWidth", gpu))
 
     def memory_clock_max_mhz(self, gpu: Handle) -> int:
-        """Return the highest memory clock."""
+        """Return the highest memory clock in MHz."""
         return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_MEM))
 
     def sm_clock_max_mhz(self, gpu: Handle) -> int:
-        """Return the highest clock of the multiprocessors."""
+        """Return the highest clock of the multiprocessors in MHz."""
         return int(self._call("nvmlDeviceGetMaxClockInfo", gpu, self._api.NVML_CLOCK_SM))
 
     def power_limit_max_mw(self, gpu: Handle) -> int:
@@ -199,23 +202,26 @@ class Nvml(MigCalls):
     # -- compute mode, of a GPU or a MIG device
 
     def compute_mode(self, device: Handle) -> int:
-        """Return NVML_COMPUTEMODE_*."""
+        """Return the compute mode, an NVML_COMPUTEMODE_*."""
         return int(self._call("nvmlDeviceGetComputeMode", device))
 
     def set_compute_mode(self, device: Handle, mode: int) -> None:
-        """Set NVML_COMPUTEMODE_*."""
+        """Set the compute mode, an NVML_COMPUTEMODE_*."""
         self._call("nvmlDeviceSetComputeMode", device, mode)
 
     # -- memory limits of a cgroup, since release 615
 
     def memory_limit(self, gpu: Handle, cgroup: str) -> int:
-        """Return the most memory that the processes of a cgroup may have, in bytes; UNLIMITED where nothing is set."""
+        """Return the limit of GPU memory for the processes of a cgroup in bytes, or UNLIMITED where none is set."""
         limits = self._limits("c_nvmlGetMemoryLimits_v1_t", cgroup)
         self._call("nvmlDeviceGetMemoryLimits_v1", gpu, limits)
         return int(limits.hardLimit)
 
     def set_memory_limit(self, gpu: Handle, cgroup: str, limit: int) -> None:
-        """Set it. There is no soft limit: that is a claim on memory, which outlives a cgroup in those above it."""
+        """Set the limit of GPU memory for the processes of a cgroup.
+
+        No soft limit is set: it reserves memory, and the reservation outlives a cgroup in those above it.
+        """
         limits = self._limits("c_nvmlSetMemoryLimits_v1_t", cgroup)
         limits.softLimit, limits.hardLimit = 0, limit
         self._call("nvmlDeviceSetMemoryLimits_v1", gpu, limits)
@@ -239,7 +245,10 @@ class Nvml(MigCalls):
         return _text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link).busId)
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        """Return NVML_NVLINK_DEVICE_TYPE_*: 0 a GPU, 1 an IBM NPU, 2 a switch, 255 unknown."""
+        """Return the kind of device at the other end of an NVLink, an NVML_NVLINK_DEVICE_TYPE_*.
+
+        0 is a GPU, 1 an IBM NPU, 2 a switch, 255 unknown.
+        """
         return int(self._call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
 
     def fabric(self, gpu: Handle) -> Fabric:

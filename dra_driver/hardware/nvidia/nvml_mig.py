@@ -1,7 +1,8 @@
 """NVML's calls about MIG: modes, profiles, GPU and compute instances. Part of `nvml.Nvml`, which makes the calls.
 
-In: handles and NVIDIA's ids. Out: plain values and `NvmlFault`. Each method is one library call, or one and what it
-takes to describe the result. What a call that changes something means, and when, is for `partitioning` to know.
+In: handles and NVIDIA's ids. Out: plain values and `NvmlFault`. Each method is one library call, or one and those
+needed to describe its result. What a call that changes something means, and when to make it, is the business of
+`partitioning`.
 
 Source: nvml.h and NVIDIA's NVML API reference, "Multi Instance GPU Management".
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 Handle = Any  # a ctypes pointer that only the library understands
 _ABSENT = frozenset(["NOT_SUPPORTED", "FUNCTION_NOT_FOUND"])
-_INSTANCES_MAX = 16  # of one profile, on any GPU, with room to spare
+_INSTANCES_MAX = 16  # the most instances of one profile on any GPU, with room to spare
 _CI_PROFILE_OF_SLICES = {1: 0, 2: 1, 3: 2, 4: 3, 6: 6, 7: 4, 8: 5}  # slices -> NVML_COMPUTE_INSTANCE_PROFILE_*
 
 
@@ -26,7 +27,7 @@ _COUNTS = ("multiprocessorCount", "copyEngineCount", "decoderCount", "encoderCou
 
 
 class _GiProfileV3(ctypes.Structure):
-    """nvmlGpuInstanceProfileInfo_v3_t."""
+    """The library's structure nvmlGpuInstanceProfileInfo_v3_t."""
 
     _fields_ = [
         *((name, ctypes.c_uint) for name in ("version", "id", "sliceCount", "instanceCount", *_COUNTS)),
@@ -37,7 +38,7 @@ class _GiProfileV3(ctypes.Structure):
 
 
 class _CiProfileV3(ctypes.Structure):
-    """nvmlComputeInstanceProfileInfo_v3_t."""
+    """The library's structure nvmlComputeInstanceProfileInfo_v3_t."""
 
     _fields_ = [
         *((name, ctypes.c_uint) for name in ("version", "id", "sliceCount", "instanceCount", *_COUNTS)),
@@ -56,7 +57,7 @@ class NvmlFault(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether this GPU or this library has no such fact, as against failing to give it."""
+        """Return whether this GPU or this library does not have the fact at all, rather than failing to report it."""
         return self.name in _ABSENT
 
     @property
@@ -67,7 +68,7 @@ class NvmlFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """One GPU instance: NVIDIA's profile id as `nvidia-smi mig -lgip` prints it, placement in memory slices."""
+    """One GPU instance: NVIDIA's profile id as `nvidia-smi mig -lgip` prints it, and its placement in memory slices."""
 
     id: int
     profile_id: int
@@ -77,7 +78,10 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True)
 class GpuInstanceProfile:
-    """What a GPU instance of one profile has. `constant` is NVML_GPU_INSTANCE_PROFILE_*, `profile_id` NVIDIA's id."""
+    """What a GPU instance of one profile has.
+
+    `constant` is its NVML_GPU_INSTANCE_PROFILE_*, `profile_id` NVIDIA's id.
+    """
 
     constant: int
     profile_id: int
@@ -88,13 +92,13 @@ class GpuInstanceProfile:
     jpeg_engines: int
     ofa_engines: int
     memory_mib: int
-    slices: int  # compute slices
+    slices: int  # number of compute slices
     max_instances: int
 
 
 @dataclass(frozen=True, slots=True)
 class MigAttributes:
-    """What the library says of one MIG device. Slices are compute slices."""
+    """What the library reports about one MIG device. Slices are compute slices."""
 
     gi_slices: int
     ci_slices: int
@@ -113,14 +117,14 @@ class MigCalls(ABC):
 
     @abstractmethod
     def _call_library(self, function: str, *arguments: Any) -> None:
-        """Make one call of a library function that gives a status. Raises: NvmlFault."""
+        """Make one call of a library function that returns a status. Raises: NvmlFault."""
 
     @abstractmethod
     def _name_of(self, code: int) -> str:
         """Return the name of an error code."""
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Say whether MIG mode is on now, and whether it will be after the next reset."""
+        """Return whether MIG mode is on now, and whether it will be on after the next reset."""
         current, pending = self._call("nvmlDeviceGetMigMode", gpu)
         return bool(current), bool(pending)
 
@@ -129,7 +133,7 @@ class MigCalls(ABC):
         return int(self._call("nvmlDeviceGetMaxMigDeviceCount", gpu))
 
     def mig_device(self, gpu: Handle, index: int) -> Handle | None:
-        """Return the handle of the MIG device at an index; None where there is none."""
+        """Return the handle of the MIG device at an index, or None where there is none."""
         try:
             return self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
         except NvmlFault as fault:
@@ -146,18 +150,19 @@ class MigCalls(ABC):
         return int(self._call("nvmlDeviceGetComputeInstanceId", mig))
 
     def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
-        """Describe a GPU instance (needs root)."""
+        """Return the GPU instance with an id (needs root)."""
         return self.describe(self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id))
 
     def describe(self, instance: Handle) -> GpuInstance:
-        """Describe a GPU instance of which there is a handle."""
+        """Return the GPU instance behind a handle."""
         info = self._call("nvmlGpuInstanceGetInfo", instance)
         return GpuInstance(int(info.id), int(info.profileId), int(info.placement.start), int(info.placement.size))
 
     def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
-        """List the GPU instance profiles that the GPU offers, by NVIDIA's id.
+        """Return the GPU instance profiles that the GPU offers, by NVIDIA's id.
 
-        Asked by the first version of the call that knows any: old libraries have the first, new ones may drop it.
+        They are read with the first version of the call that returns any: old libraries have the first version, and new
+        ones may drop it.
         """
         for version in _PROFILE_INFO_VERSIONS:
             if profiles := self._gi_profiles(gpu, version):
@@ -190,7 +195,7 @@ class MigCalls(ABC):
         return profiles
 
     def _profile_info(self, function: str, version: int, *arguments: Any) -> Any:
-        """Ask for a profile by one version of a call; the third is one that the bindings do not have."""
+        """Read a profile with one version of the call; the bindings lack the third version."""
         if version < _OWN_VERSION:
             return self._call(function, *arguments, version)
         info = _GiProfileV3() if "Device" in function else _CiProfileV3()
@@ -199,7 +204,7 @@ class MigCalls(ABC):
         return info
 
     def mig_attributes(self, mig: Handle) -> MigAttributes:
-        """Describe a MIG device."""
+        """Return the attributes of a MIG device."""
         info = self._call("nvmlDeviceGetAttributes", mig)
         return MigAttributes(
             int(info.gpuInstanceSliceCount),
@@ -215,7 +220,7 @@ class MigCalls(ABC):
         )
 
     def placements(self, gpu: Handle, profile_id: int) -> tuple[tuple[int, int], ...]:
-        """List where instances of a profile may be placed: first memory slice and how many."""
+        """Return where instances of a profile may be placed: pairs of first memory slice and number of slices."""
         count = ctypes.c_uint(0)
         self._call("nvmlDeviceGetGpuInstancePossiblePlacements", gpu, profile_id, None, ctypes.byref(count))
         found = (self._api.c_nvmlGpuInstancePlacement_t * count.value)()
@@ -226,19 +231,19 @@ class MigCalls(ABC):
     # -- changes
 
     def set_mig_mode(self, gpu: Handle, *, enabled: bool) -> str:
-        """Ask for a MIG mode; give the error (less NVML_ERROR_) that keeps it from being active, "" when it is."""
+        """Set the MIG mode; return the error (less NVML_ERROR_) that keeps it from being active, "" if it is."""
         status = int(self._call("nvmlDeviceSetMigMode", gpu, int(enabled)))
         return self._name_of(status) if status else ""
 
     def gpu_instances(self, gpu: Handle, profile_id: int) -> tuple[Handle, ...]:
-        """List handles of the GPU instances of one profile."""
+        """Return the handles of the GPU instances of one profile."""
         made = (self._api.c_nvmlGpuInstance_t * _INSTANCES_MAX)()
         count = ctypes.c_uint(_INSTANCES_MAX)
         self._call("nvmlDeviceGetGpuInstances", gpu, profile_id, made, ctypes.byref(count))
         return tuple(made[: count.value])
 
     def create_gpu_instance(self, gpu: Handle, profile_id: int, start: int, size: int) -> Handle:
-        """Make a GPU instance at exactly this placement."""
+        """Create a GPU instance at exactly this placement and return its handle."""
         place = ctypes.byref(self._api.c_nvmlGpuInstancePlacement_t(start, size))
         return self._call("nvmlDeviceCreateGpuInstanceWithPlacement", gpu, profile_id, place)
 
@@ -251,13 +256,13 @@ class MigCalls(ABC):
         self._call("nvmlGpuInstanceDestroy", instance)
 
     def ci_profile_id(self, instance: Handle, slices: int) -> int:
-        """Return the id of the compute instance profile of so many slices.
+        """Return the id of the compute instance profile with that number of slices.
 
-        The plain one: profiles of the same size for special uses exist on few GPUs.
+        It is the plain profile: a few GPUs have profiles of the same size for special uses.
         """
         constant = _CI_PROFILE_OF_SLICES.get(slices)
         if constant is None:
-            raise NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", f"no profile of {slices} slices is known")
+            raise NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", f"no profile with {slices} slices is known")
         shared = self._api.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         fault: NvmlFault | None = None
         for version in _PROFILE_INFO_VERSIONS:
@@ -271,7 +276,7 @@ class MigCalls(ABC):
         raise fault or NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", "FUNCTION_NOT_FOUND")
 
     def compute_instances(self, instance: Handle, ci_profile_id: int) -> tuple[Handle, ...]:
-        """List handles of a GPU instance's compute instances of one profile."""
+        """Return the handles of a GPU instance's compute instances of one profile."""
         made = (self._api.c_nvmlComputeInstance_t * _INSTANCES_MAX)()
         count = ctypes.c_uint(_INSTANCES_MAX)
         self._call("nvmlGpuInstanceGetComputeInstances", instance, ci_profile_id, made, ctypes.byref(count))
@@ -282,11 +287,11 @@ class MigCalls(ABC):
         return int(self._call("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", instance, ci_profile_id))
 
     def create_compute_instance(self, instance: Handle, ci_profile_id: int) -> Handle:
-        """Make a compute instance."""
+        """Create a compute instance and return its handle."""
         return self._call("nvmlGpuInstanceCreateComputeInstance", instance, ci_profile_id)
 
     def describe_compute_instance(self, compute: Handle) -> tuple[int, Handle]:
-        """Return a compute instance's id, and what the library calls its device: the MIG device, or only its GPU."""
+        """Return a compute instance's id and its device: the MIG device or, with some drivers, only its GPU."""
         info = self._call("nvmlComputeInstanceGetInfo", compute)
         return int(info.id), info.device
 
@@ -295,5 +300,5 @@ class MigCalls(ABC):
         return self._call("nvmlGpuInstanceGetComputeInstanceById", instance, ci_id)
 
     def destroy_compute_instance(self, compute: Handle) -> None:
-        """Destroy a compute instance that nobody uses."""
+        """Destroy a compute instance that no process uses."""
         self._call("nvmlComputeInstanceDestroy", compute)

@@ -1,9 +1,9 @@
-"""From nothing to an initialised library, or the reason why not.
+"""From nothing to an initialised library, or the reason why it can't be used.
 
-In: roots. Out: the library file that was initialised, or `NotOpen` with words for whoever waits for the driver. Tried
-again at every discovery, so a driver that is installed late is found without a restart. A library that was loaded
-once stays loaded, and the loader never loads another of the same path; whether it still is the right one is told by
-`Opened.is_outdated`.
+In: roots. Out: the library file that was initialised, or `NotOpen` with a text that states what this node waits for.
+Every discovery tries again, so a driver that is installed late is found without a restart. A library that was loaded
+once stays loaded, and the loader never loads another one from the same path; `Opened.is_outdated` checks whether it is
+still the right one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dra_driver.hardware.port import Roots
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A library that this process has loaded, and the kernel's driver when it was initialised (None: it was not)."""
+    """A library that this process has loaded, and the kernel driver when it was initialised (None: it was not)."""
 
     file: library.LibraryFile | None
     driver_version: str | None
 
     def is_outdated(self, roots: Roots) -> bool:
-        """Return whether the kernel has another driver now, or another library lies in this one's place."""
+        """Return whether the kernel has another driver now, or another library has replaced this one on disk."""
         version = sysfs.read_driver_version(roots)
         if version and self.driver_version and version != self.driver_version:
             return True
@@ -37,9 +37,9 @@ LATE = "library-not-answering"
 
 
 class NotOpen(Exception):
-    """The library can't be used now. `code` is a problem's code, the text what to wait for.
+    """The library can't be used now. `code` is a problem's code, and the text states what this node waits for.
 
-    `is_late` is true while a call has not returned: it may yet.
+    `is_late` is true while a call has not returned; it may still do so.
     """
 
     def __init__(self, code: str, text: str, loaded: Opened | None = None) -> None:
@@ -78,10 +78,8 @@ def _load_first(roots: Roots, driver: Worker) -> str:
     if refusals:
         raise NotOpen("library-unusable", f"a usable {library.SONAME}: {'; '.join(refusals)}")
     where = f"below {roots.driver_mount} nor by the loader" if library.has_own_mount(roots) else "by the loader"
-    neither = "neither " if library.has_own_mount(roots) else ""
-    raise NotOpen(
-        "library-missing", f"the NVIDIA driver to be installed: {library.SONAME} is not found {neither}{where}"
-    )
+    neither = "found neither " if library.has_own_mount(roots) else "not found "
+    raise NotOpen("library-missing", f"the NVIDIA driver to be installed: {library.SONAME} was {neither}{where}")
 
 
 def _not_open(fault: NvmlFault, version: str | None, loaded: Opened) -> NotOpen:
@@ -90,6 +88,6 @@ def _not_open(fault: NvmlFault, version: str | None, loaded: Opened) -> NotOpen:
         return NotOpen("driver-not-loaded", text, loaded)
     if fault.name == "LIB_RM_VERSION_MISMATCH":
         kernel = f"the loaded kernel driver ({version})" if version else "the loaded kernel driver"
-        text = f"{library.SONAME} and {kernel} to be of the same version; reload the driver"
+        text = f"{library.SONAME} and {kernel} to have the same version; reload the driver"
         return NotOpen("driver-mismatch", text, loaded)
-    return NotOpen("library-failed", f"NVML to start; it says {fault}", loaded)
+    return NotOpen("library-failed", f"NVML to start; it reports {fault}", loaded)

@@ -1,9 +1,10 @@
 """Partitioning: MIG mode and partitions of NVIDIA GPUs, with deadlines.
 
-In: what a caller asks of one GPU. Out: the same, done by the GPU's worker, or a HardwareError that says what stands in
-the way. Calls of one GPU wait for each other; nothing else does. What is in use is asked again until the deadline, with
-the worker free in between. A call that outlasts its deadline goes on: whoever asks again finds what came of it. Of the
-caller's facts only UUID and PCI address count, which a caller after a restart still knows.
+In: what a caller wants of one GPU. Out: that, done by the GPU's worker, or a HardwareError that explains what prevents
+it. Calls for one GPU wait for each other; nothing else waits. An operation on something that is in use is repeated
+until the deadline, and the worker is free in between. A call that outlasts its deadline goes on, and a caller that
+repeats it finds its result. Of the facts that a caller passes only UUID and PCI address matter, which a caller still
+knows after a restart.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
-Work = Callable[[Nvml, Handle, GpuFacts], T]  # with the GPU's handle, and its facts as last read
+Work = Callable[[Nvml, Handle, GpuFacts], T]  # called with the library, the GPU's handle, and its facts as last read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _TAKE_BACK_S = 1.0
 
 
 class Partitioning:
-    """Changes of GPUs.
+    """Changes to the MIG mode and the partitions of GPUs.
 
-    `session` gives the library in use, None while it is not open; `is_gone` says without it that a GPU was taken out.
+    `session` returns the library in use, None while it is not open; `is_gone` returns, without the library, whether a
+    GPU was taken out.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Partitioning:
         self._overdue_s = overdue_s
 
     def create(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Make a partition unless it is there."""
+        """Return a partition, created now unless it exists (port.Partitionable)."""
         what = f"{profile.name} at slice {start} of GPU {gpu.pci_address}"
         end = time.monotonic() + deadline_s
         try:
@@ -58,7 +60,7 @@ class Partitioning:
             ) from None
 
     def destroy(self, gpu: GpuFacts, removal: Removal, deadline_s: float) -> None:
-        """Destroy a partition that may be gone."""
+        """Destroy a partition, which may be gone already (port.Partitionable)."""
         what = f"partition {removal.uuid or removal.placement} of GPU {gpu.pci_address}"
         self._until_free(
             gpu,
@@ -69,24 +71,25 @@ class Partitioning:
         )
 
     def set_mode(self, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
-        """Switch MIG mode where that needs no reset."""
+        """Switch MIG mode where that needs no reset (port.Partitionable)."""
         change, end = _Switch(enabled), time.monotonic() + deadline_s
         try:
             self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
         except HardwareError:
-            with contextlib.suppress(HardwareError, NvmlFault):  # the refusal is what counts
+            # the caller needs the original refusal, not a failure to take the change back
+            with contextlib.suppress(HardwareError, NvmlFault):
                 self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 
     def mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Read whether MIG mode is on."""
+        """Return whether MIG mode is on."""
         try:
             return self.ask(gpu, lambda nvml, handle, _: nvml.mig_mode(handle)[0], time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"MIG mode of GPU {gpu.pci_address}") from fault
 
     def read(self, gpu: GpuFacts, deadline_s: float) -> MigReading:
-        """Read what stands on a GPU."""
+        """Return which MIG devices and other instances exist on a GPU."""
         worker, _ = self._find(gpu)
 
         def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> MigReading:
@@ -102,7 +105,7 @@ class Partitioning:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
     def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, in_use: str, what: str) -> T:
-        """Ask again while something is in use. Raises: HardwareError, and what `work` raises of its own."""
+        """Repeat `work` while something is in use. Raises: HardwareError, and what `work` raises itself."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -116,7 +119,10 @@ class Partitioning:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def ask(self, gpu: GpuFacts, work: Work[T], end: float) -> T:
-        """Let the GPU's worker do something until `end` (monotonic seconds). Raises: NvmlFault, HardwareError."""
+        """Return the result of `work`, done by the GPU's worker before `end` (monotonic seconds).
+
+        Raises: NvmlFault, HardwareError.
+        """
         worker, known = self._find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
@@ -133,7 +139,8 @@ class Partitioning:
     def _find(self, gpu: GpuFacts) -> tuple[GpuWorker, GpuFacts]:
         """Return the GPU's worker, and its facts as last read.
 
-        Raises: HardwareError; "hardware.gpu-lost" only where it is certain, for then its partitions are gone too.
+        Raises: HardwareError; "hardware.gpu-lost" only where that is certain, because the GPU's partitions are then
+        gone too.
         """
         session = self._session()
         if session is None:
@@ -158,18 +165,22 @@ def _lost(gpu: GpuFacts) -> HardwareError:
 
 
 def _not_open(gpu: GpuFacts) -> HardwareError:
-    return HardwareError("no-library", f"GPU {gpu.pci_address} is not known to the driver now", retry=Retry.LATER)
+    return HardwareError(
+        "no-library", f"GPU {gpu.pci_address} is not known to the driver at the moment", retry=Retry.LATER
+    )
 
 
 @dataclass(slots=True)
 class _Switch:
-    """A change of MIG mode, in as many attempts as it takes until it reads back."""
+    """A change of MIG mode, in as many attempts as it takes until the mode reads back as changed."""
 
     enabled: bool
     _is_asked: bool = False
 
     def attempt(self, nvml: Nvml, handle: Handle, gpu: GpuFacts) -> None:
-        """Switch, or look whether it came to pass. What can't be done now is taken back: no reset shall do it later.
+        """Switch the mode, or check whether an earlier attempt has taken effect.
+
+        A change that can't take effect now is taken back, so that a later reset does not carry it out.
 
         Raises: NvmlFault (IN_USE: to be tried again), HardwareError.
         """
@@ -188,11 +199,11 @@ class _Switch:
                 nvml.set_mig_mode(handle, enabled=current)
                 raise _reset_needed(gpu) if refusal == "RESET_REQUIRED" else NvmlFault("nvmlDeviceSetMigMode", refusal)
             self._is_asked = True
-        if nvml.mig_mode(handle)[0] != self.enabled:  # the library said yes; the GPU takes its time
+        if nvml.mig_mode(handle)[0] != self.enabled:  # the library accepted the change, but the GPU needs more time
             raise NvmlFault("nvmlDeviceGetMigMode", "IN_USE")
 
     def take_back(self, nvml: Nvml, handle: Handle, _gpu: GpuFacts) -> None:
-        """Leave nothing pending of a change that did not come to pass in time. Raises: NvmlFault."""
+        """Cancel a change that did not take effect in time, so that none stays pending. Raises: NvmlFault."""
         current, pending = nvml.mig_mode(handle)
         if self._is_asked and current != self.enabled and pending == self.enabled:
             nvml.set_mig_mode(handle, enabled=current)
@@ -209,7 +220,7 @@ def _reset_needed(gpu: GpuFacts) -> HardwareError:
     return HardwareError(
         "reset-needed",
         f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset",
-        hint="drain the node, then nvidia-smi -mig and a reset (or a reboot) by an administrator",
+        hint="an administrator has to drain the node, run nvidia-smi -mig and reset the GPU (or reboot)",
     )
 
 
@@ -217,18 +228,22 @@ def _in_use(code: str, what: str, fault: NvmlFault) -> HardwareError:
     return HardwareError(
         code,
         f"{what} is in use ({fault.call})",
-        hint="a process still runs on it, or a monitoring program keeps it open",
+        hint="either a process still runs on it, or a monitoring program keeps it open",
         retry=Retry.LATER,
     )
 
 
 def _refusal(fault: NvmlFault, what: str) -> HardwareError:
-    """Say in our words what the library refuses."""
+    """Return the library's refusal as an error with a code of ours."""
     if fault.is_lost:
         return HardwareError("gpu-lost", f"{what}: the GPU is lost ({fault})", retry=Retry.LATER)
     if fault.name == "INSUFFICIENT_RESOURCES":
         text = f"no room for {what}: another partition overlaps it ({fault.call})"
         return HardwareError("insufficient-resources", text, retry=Retry.LATER)
     if fault.name == "NO_PERMISSION":
-        return HardwareError("no-permission", f"{what}: {fault}", hint="MIG is managed by root, outside of containers")
+        return HardwareError(
+            "no-permission",
+            f"{what}: {fault}",
+            hint="only root can manage MIG, and a container needs extra privileges for it",
+        )
     return HardwareError("partitioning-failed", f"{what}: {fault}", retry=Retry.LATER)

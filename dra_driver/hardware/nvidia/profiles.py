@@ -1,11 +1,12 @@
-"""What a GPU can be cut into: its MIG profiles and where instances of each may be placed.
+"""How a GPU can be partitioned: its MIG profiles and where instances of each may be placed.
 
-In: library calls and the GPU's memory. Out: `MigProfile`s in order of NVIDIA's id, every one that the library offers:
-also those with media engines, with double memory and for graphics, told apart by name. They are the same for as long as
-the driver is loaded, so they are read once. Never guesses a placement: a profile without any is left out.
+In: library calls and the GPU's memory. Out: `MigProfile`s in order of NVIDIA's id, every one that the library offers,
+including those with media engines, with double memory and for graphics, which have names of their own. They are the
+same for as long as the driver is loaded, so they are read once. Never guesses a placement: a profile without any is
+left out.
 
-Source: NVIDIA's rule for partitions made on demand: one compute instance of the GPU instance's full size, nothing on a
-virtual GPU.
+Source: NVIDIA's rule for partitions created on demand: one compute instance of the GPU instance's full size, nothing on
+a virtual GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MIB = 2**20
 
 @dataclass(slots=True)
 class KnownProfiles:
-    """The profiles of one GPU, once they could be read."""
+    """The profiles of one GPU, kept once they could be read."""
 
     _uuid: str = ""
     _of_instances: dict[int, GpuInstanceProfile] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class KnownProfiles:
         return self._of_instances
 
     def read(self, nvml: Nvml, gpu: Handle, uuid: str, gpu_memory_bytes: int | None) -> tuple[MigProfile, ...]:
-        """Return the profiles; empty where the GPU does not tell. Raises: NvmlFault when it fails to tell."""
+        """Return the profiles; none where the GPU does not report them. Raises: NvmlFault when reading them fails."""
         known = self.of_instances(nvml, gpu, uuid)
         if not self._profiles and gpu_memory_bytes and not _is_virtual(nvml, gpu):
             self._profiles = _read_profiles(nvml, gpu, known.values(), gpu_memory_bytes)
@@ -48,7 +49,7 @@ class KnownProfiles:
 def _read_profiles(
     nvml: Nvml, gpu: Handle, known: Iterable[GpuInstanceProfile], gpu_memory_bytes: int
 ) -> tuple[MigProfile, ...]:
-    """Read where profiles fit. Raises: NvmlFault for any failure other than that there is no such thing."""
+    """Read where profiles fit. Raises: NvmlFault for any failure except that the GPU has no such fact."""
     found = (_read_profile(nvml, gpu, profile, gpu_memory_bytes) for profile in known)
     return tuple(sorted((p for p in found if p is not None), key=lambda profile: profile.gi_profile_id))
 
@@ -68,7 +69,7 @@ def _read_profile(nvml: Nvml, gpu: Handle, profile: GpuInstanceProfile, gpu_memo
     except NvmlFault as fault:
         if not fault.is_absent:
             raise
-        return None  # older drivers tell placements only while MIG mode is on
+        return None  # older drivers report placements only while MIG mode is on
     sizes = {size for _, size in placements}
     name = profile_name(
         gi_slices=profile.slices,

@@ -1,8 +1,8 @@
 """One GPU, read through the library and sysfs by its worker's thread.
 
 In: the GPU's index in the library. Out: a `GpuReading`: its facts, or why it has none, and the links from which the
-domains of all GPUs are worked out later. A fact that the GPU or the library does not have is None; one that fails is
-None and a problem; without UUID, PCI address, minor or memory there are no facts at all.
+domains of all GPUs are computed later. A fact that the GPU or the library does not have is None; one that can't be read
+is None and a problem; without UUID, PCI address, minor or memory there are no facts at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _BITS_PER_BYTE = 8
 _TRANSFERS_PER_CLOCK = 2
 _HERTZ_PER_MHZ = 1_000_000
-_TOGGLES_FROM = 9  # CUDA major version of Hopper: from there on, MIG mode changes without a reset
+_TOGGLES_FROM = 9  # CUDA major version of Hopper; from Hopper on, MIG mode changes without a reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class GpuReading:
 
 
 def read_gpu(nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> GpuReading:
-    """Read the GPU at `index`. Never raises: even a fault of ours must not cost the other GPUs."""
+    """Read the GPU at `index`. Never raises, because even a bug of ours must not take the other GPUs with it."""
     reader = _GpuReader(nvml, index, roots, profiles)
     try:
         return reader.read()
     except Exception as error:
-        log.exception("reading a gpu failed", extra=fields(vendor="nvidia", count=index))
+        log.exception("a gpu could not be read", extra=fields(vendor="nvidia", count=index))
         return reader.dropped(NvmlFault("reading", repr(error)))
 
 
 class _GpuReader:
-    """The state of one reading: what the GPU is called so far, and what went wrong."""
+    """The state of one reading: the GPU's address as far as known, and the problems."""
 
     def __init__(self, nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> None:
         self._nvml = nvml
@@ -79,22 +79,22 @@ class _GpuReader:
             links = self._links(gpu)
         except NvmlFault as fault:
             return self.dropped(fault)
-        except ValueError as fault:  # no PCI address
+        except ValueError as fault:  # the text is not a PCI address
             return self.dropped(NvmlFault("nvmlDeviceGetPciInfo", str(fault)))
         return GpuReading(self._index, self._address, facts, links, tuple(self._problems))
 
     def dropped(self, fault: NvmlFault) -> GpuReading:
-        """Return a reading without facts."""
+        """Return a reading without facts, with a problem that explains why."""
         which = "GPU" if self._address else f"GPU at index {self._index}"
         code, what = ("gpu-lost", "is lost") if fault.is_lost else ("gpu-unreadable", "is left out")
         problem = Problem(f"hardware.{code}", self._subject, f"{which} {what}: {fault}")
         return GpuReading(self._index, self._address, problems=(*self._problems, problem), is_lost=fault.is_lost)
 
-    # -- facts without which there is no GPU
+    # -- facts without which a GPU is dropped
 
     def _required_text(self, text: str) -> str:
         if not text:
-            raise NvmlFault("nvmlDeviceGetUUID", "gave an empty text")
+            raise NvmlFault("nvmlDeviceGetUUID", "returned an empty text")
         return text
 
     def _minor(self, gpu: Handle) -> int:
@@ -117,9 +117,9 @@ class _GpuReader:
     # -- facts that may be missing
 
     def _optional(self, fact: str, read: Callable[[], T | None]) -> T | None:
-        """Return a fact or None; a failure other than "there is no such thing" is a problem.
+        """Return a fact or None; any failure except "there is no such fact" becomes a problem.
 
-        Raises: NvmlFault when the GPU is lost: then it has no facts.
+        Raises: NvmlFault when the GPU is lost, because it then has no facts at all.
         """
         try:
             value = read()
@@ -170,27 +170,27 @@ class _GpuReader:
         )
 
     def _limits_memory(self, gpu: Handle) -> bool:
-        """Return whether the driver answers what a cgroup may have of this GPU's memory: then it can also be set."""
+        """Return whether the driver reports a cgroup's limit of this GPU's memory; the limit can then also be set."""
         try:
             self._nvml.memory_limit(gpu, sysfs.own_cgroup(self._roots))
         except NvmlFault as fault:
             if fault.is_lost:
                 raise
-            return fault.name == "NOT_FOUND"  # nothing is set there, nor above
+            return fault.name == "NOT_FOUND"  # NOT_FOUND: no limit is set for this cgroup or any above it
         return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
-        """Return the memory interface's highest rate: two transfers a clock, as wide as the bus.
+        """Return the memory interface's highest rate in bytes per second: two transfers a clock, as wide as the bus.
 
-        NVIDIA's data sheets are this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
+        NVIDIA's data sheets give this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
         """
         clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
 
     def _mig(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> tuple[bool | None, bool, MigReading]:
-        """Return whether the GPU can do MIG, whether MIG mode is on, and what it is cut into.
+        """Return whether the GPU can do MIG, whether MIG mode is on, and how the GPU is partitioned.
 
-        Where the mode can't be read, MIG devices that exist prove that it is on.
+        Where the mode can't be read, existing MIG devices prove that it is on.
         """
         try:
             enabled, pending = self._nvml.mig_mode(gpu)
@@ -202,7 +202,7 @@ class _GpuReader:
             return (True, True, cut) if cut.partitions else (None, False, MigReading())
         if pending != enabled:
             wanted = "on" if pending else "off"
-            text = f"MIG mode will be {wanted} after the next reset of the GPU"
+            text = f"MIG mode will be {wanted} after the GPU's next reset"
             self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
         return True, enabled, self._cut(gpu, uuid, memory_bytes) if enabled else MigReading()
 
@@ -223,10 +223,10 @@ class _GpuReader:
     def _mig_profiles(
         self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool
     ) -> tuple[MigProfile, ...]:
-        """Return what the GPU can be cut into; where partitions could be made of it, it is a problem not to know."""
+        """Return the profiles of the GPU. With `expected` (it could be partitioned now), having none is a problem."""
         found = self._optional("MIG profiles", lambda: self._profiles.read(self._nvml, gpu, uuid, memory_bytes))
         if found == () and expected and memory_bytes:
-            text = "the driver does not tell which MIG partitions fit (some tell only while MIG mode is on)"
+            text = "the driver does not report which MIG partitions fit (some drivers only do so while MIG mode is on)"
             self._problems.append(Problem("hardware.mig-profiles-unknown", self._subject, text))
         return found or ()
 
@@ -239,7 +239,7 @@ class _GpuReader:
         return LinkReading(count, edges, fabric, is_unknown)
 
     def _fabric(self, gpu: Handle) -> tuple[str | None, bool]:
-        """Return the fabric that the GPU has joined, and whether that is not known: then its domain is not either."""
+        """Return the fabric that the GPU has joined, and whether that (and with it its domain) is unknown."""
         try:
             fabric, is_pending = read_fabric(self._nvml, gpu)
         except NvmlFault as fault:

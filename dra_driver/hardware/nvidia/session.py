@@ -1,8 +1,8 @@
-"""The library in use: opened, asked about each GPU by a worker of its own, and let go again.
+"""The library in use: opened, asked about each GPU by a worker of its own, and released again.
 
-In: roots and deadlines. Out: readings and probes of GPUs, each within the time that the caller gives. A GPU whose
-call hangs keeps its worker and nothing else; it counts as not answering until the call returns. Opening, counting and
-closing have a worker as well.
+In: roots and deadlines. Out: readings and probes of GPUs, each within the time that the caller allows. A GPU whose call
+hangs blocks its own worker and nothing else, and counts as not answering until the call returns. Opening, counting and
+closing also have a worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dra_driver.hardware.port import Roots
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """What the library says as a whole. Versions as it writes them; None where it does not say."""
+    """What the library reports about the node as a whole. Versions are spelled as there; None where it reports none."""
 
     count: int
     driver_version: str | None
@@ -35,7 +35,7 @@ class DriverState:
 
 
 def read_driver_state(nvml: Nvml) -> DriverState:
-    """Read count and versions. Raises: NvmlFault when the GPUs can't be counted."""
+    """Read the number of GPUs and the versions. Raises: NvmlFault when the GPUs can't be counted."""
     problems: list[Problem] = []
 
     def note(fact: str, fault: NvmlFault) -> None:
@@ -56,7 +56,10 @@ def read_driver_state(nvml: Nvml) -> DriverState:
 
 
 def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
-    """Return what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric: a few calls."""
+    """Return a value that changes when the GPU is lost, exchanged, re-partitioned or joins its fabric.
+
+    It takes only a few calls.
+    """
     try:
         gpu = nvml.gpu(index)
         return (nvml.uuid(gpu), _size(nvml, gpu), _mig(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
@@ -66,7 +69,7 @@ def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
 
 def _size(nvml: Nvml, gpu: Handle) -> Hashable:
     try:
-        return nvml.memory_bytes(gpu)  # this call asks the GPU itself, so a lost GPU can't answer it
+        return nvml.memory_bytes(gpu)  # this call asks the GPU itself, so it fails if the GPU is lost
     except NvmlFault as fault:
         return fault.name
 
@@ -87,7 +90,7 @@ def _fabric(nvml: Nvml, gpu: Handle) -> Hashable:
 
 
 class GpuWorker:
-    """One GPU of a session: its thread, its last reading, its last probe."""
+    """One GPU of a session: its thread, its last reading, and its last probe."""
 
     def __init__(self, index: int, roots: Roots) -> None:
         self._index = index
@@ -101,12 +104,12 @@ class GpuWorker:
         self._probed: Hashable = None
 
     def start_reading(self) -> None:
-        """Ask for a new reading, unless one is under way."""
+        """Start a new reading, unless one is under way."""
         if self._reading is None:
             self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
 
     def find(self, uuid: str) -> Handle:
-        """Return the GPU's handle, by index: a look-up by UUID may have to wait for all other GPUs.
+        """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
 
         Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
         """
@@ -116,7 +119,7 @@ class GpuWorker:
         return gpu
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
-        """Return the reading that was asked for, or None if it does not come in time."""
+        """Return the reading that was started, or None if it does not end in time."""
         reading = self._reading
         if reading is None or not reading.wait(timeout_s):
             return None
@@ -130,13 +133,13 @@ class GpuWorker:
         return self._reading is not None
 
     def start_probe(self) -> None:
-        """Ask for a new probe, unless one is under way."""
+        """Start a new probe, unless one is under way."""
         if self._probe is None:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
             self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
-        """Return what the probe found (in time, or else the last time), and whether the GPU answers at all."""
+        """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
         if probe is not None and probe.wait(0 if is_overdue else timeout_s):
             self._probe = None
@@ -145,7 +148,7 @@ class GpuWorker:
         return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
 
     def is_overdue(self, overdue_s: float) -> bool:
-        """Return whether a call has been in flight for longer than it may."""
+        """Return whether a call has been in flight for longer than allowed."""
         return self.worker.waits_for()[1] >= overdue_s
 
 
@@ -157,14 +160,14 @@ class NvmlSession:
         self._driver = driver
         self._nvml = Nvml(driver.mark)
         self._gpus: list[GpuWorker] = []
-        self._growing = threading.Lock()  # discovery and probe may count at the same time
+        self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
         self._counting: LibraryCall[DriverState] | None = None
         self._closing: LibraryCall[None] | None = None
-        self.bus = bus  # what was on the bus when the library was initialised: it looks only then
+        self.bus = bus  # the bus as it was when the library was initialised, since the library looks only then
         self.state = DriverState(0, None, None)
 
     def read_state(self, timeout_s: float) -> DriverState | None:
-        """Count GPUs and read versions; None when the library does not answer in time.
+        """Count GPUs and read versions; return None when the library does not answer in time.
 
         Raises: NvmlFault when it answers with an error.
         """
@@ -183,13 +186,13 @@ class NvmlSession:
 
     @property
     def gpus(self) -> list[GpuWorker]:
-        """Return the workers of the GPUs that were counted last."""
+        """Return the workers of the GPUs that the last count found."""
         return self._gpus[: self.state.count]
 
     def read_gpus(self, patience_s: float, overdue_s: float) -> None:
         """Read all GPUs at the same time.
 
-        Waits for those that are slow as long as `patience_s`; for as long as `overdue_s` while none has answered.
+        Wait `patience_s` seconds for slow ones, and up to `overdue_s` seconds as long as none has answered.
         """
         began = time.monotonic()
         for gpu in self.gpus:
@@ -206,7 +209,7 @@ class NvmlSession:
             is_first, waiting = False, slow
 
     def probe(self, timeout_s: float, overdue_s: float) -> Hashable:
-        """Probe all GPUs at the same time, within `timeout_s` in all."""
+        """Probe all GPUs at the same time, within `timeout_s` seconds in total."""
         deadline = time.monotonic() + timeout_s
         gpus = self.gpus
         for gpu in gpus:
@@ -218,13 +221,14 @@ class NvmlSession:
         return (counted or self.state, tuple(g.finish_probe(deadline - time.monotonic(), overdue_s) for g in gpus))
 
     def has_calls_in_flight(self) -> bool:
-        """Return whether a library call has not returned; the library must not be shut down then."""
+        """Return whether a library call has not returned; the library must not be shut down while that is so."""
         return any(gpu.worker.is_busy for gpu in self._gpus)
 
     def close(self, timeout_s: float) -> bool:
-        """Shut the library down and end the workers.
+        """Shut the library down and end the workers; return whether that is done.
 
-        False when a GPU's call in flight forbids it, or while it hangs itself: to be called again.
+        It is not done while a GPU's call is in flight or while the shutdown itself hangs; the caller then has to call
+        again.
         """
         if self._closing is None:
             if self.has_calls_in_flight():
@@ -240,4 +244,4 @@ class NvmlSession:
         try:
             self._nvml.shutdown()
         except NvmlFault:
-            return  # it had not been initialised, or the driver is gone: nothing is held
+            return  # the library had not been initialised, or the driver is gone: nothing is held

@@ -1,7 +1,7 @@
-"""What sysfs, procfs and /dev tell of NVIDIA GPUs without the library: PCI functions, NUMA, driver version, nodes.
+"""What sysfs, procfs and /dev reveal about NVIDIA GPUs without the library: PCI functions, NUMA, driver version, nodes.
 
-In: roots. Out: plain values. Never opens a device, never writes, never raises for a missing file: a node without a
-driver, WSL2 and a virtual GPU guest lack most of these.
+In: roots. Out: plain values. Never opens a device, never writes, and never raises for a missing file: a node without a
+driver, WSL2 and a guest with a virtual GPU lack most of these files.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One GPU on the bus. `driver` is the kernel driver bound to it, None for none."""
+    """One GPU on the bus. `driver` is the kernel driver bound to it, or None."""
 
     address: str
     driver: str | None
-    is_virtual: bool  # an SR-IOV virtual function
+    is_virtual: bool  # whether it is an SR-IOV virtual function
 
 
 def own_cgroup(roots: Roots) -> str:
-    """Return the folder of the cgroup that this process is in; of all cgroups where that can't be told."""
+    """Return the folder of this process's cgroup, or the root of all cgroups where it can't be determined."""
     lines = (read_text(Path(roots.proc) / "self/cgroup") or "").splitlines()
     below = next((line.removeprefix("0::") for line in lines if line.startswith("0::/")), "/")
     return f"{roots.sys}/fs/cgroup{below}".rstrip("/")
 
 
 def read_text(path: Path) -> str | None:
-    """Return a small file's text, stripped; None when it can't be read."""
+    """Return a small file's text, stripped, or None when it can't be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -62,7 +62,7 @@ def _entries(folder: Path) -> Iterator[str]:
 
 
 def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
-    """List GPUs on the PCI bus, in address order, whatever driver they have.
+    """Return the GPUs on the PCI bus in address order, whatever driver they have.
 
     Source: Linux sysfs-bus-pci; PCI class codes 03.00 and 03.02.
     """
@@ -81,7 +81,10 @@ def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
 
 @lru_cache(maxsize=8192)
 def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a function that is put in anew has another
-    """Return a PCI function's address if it is a GPU. Servers have hundreds of functions; each is read once."""
+    """Return a PCI function's address if it is a GPU, else None.
+
+    The result is cached, because servers have hundreds of functions and each needs to be read only once.
+    """
     function = Path(path)
     if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
         return None
@@ -104,7 +107,7 @@ def _function_folder(roots: Roots, address: str) -> Path:
 
 
 def read_numa_node(roots: Roots, address: str) -> int | None:
-    """Return the NUMA node of a PCI function; None where the kernel knows none (-1)."""
+    """Return the NUMA node of a PCI function, or None where the kernel reports none (-1)."""
     text = read_text(_function_folder(roots, address) / "numa_node")
     try:
         node = int(text or "-1")
@@ -114,14 +117,14 @@ def read_numa_node(roots: Roots, address: str) -> int | None:
 
 
 def read_pci_id(roots: Roots, address: str) -> int | None:
-    """Return a PCI function's device and vendor id in one number (0x233010DE); None where sysfs does not tell."""
+    """Return a PCI function's device and vendor id in one number (0x233010DE), or None where sysfs lacks them."""
     folder = _function_folder(roots, address)
     device, vendor = _read_hex(folder / "device"), _read_hex(folder / "vendor")
     return device << 16 | vendor if device and vendor else None
 
 
 def read_pcie_root(roots: Roots, address: str) -> str | None:
-    """Return the PCIe root complex above a function, as `pci0000:64`.
+    """Return the PCIe root complex above a function, in the form `pci0000:64`.
 
     Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
     """
@@ -132,7 +135,7 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 
 def read_driver_version(roots: Roots) -> str | None:
-    """Return the version of the loaded kernel driver as it writes it ("580.65.06"); None when it is not loaded."""
+    """Return the loaded kernel driver's version as it spells it ("580.65.06"), or None when none is loaded."""
     version = read_text(Path(roots.sys, "module/nvidia/version"))
     if version:
         return version
@@ -141,19 +144,19 @@ def read_driver_version(roots: Roots) -> str | None:
 
 
 def read_minor(roots: Roots, address: str) -> int | None:
-    """Return the minor number that the kernel driver gave to a GPU; None when it does not say."""
+    """Return the minor number that the kernel driver assigned to a GPU, or None when it is not reported."""
     text = read_text(Path(roots.proc, "driver/nvidia/gpus", address, "information"))
     match = _MINOR.search(text or "")
     return int(match.group(1)) if match else None
 
 
 def read_driven_gpus(roots: Roots) -> tuple[str, ...]:
-    """List the PCI addresses that the loaded kernel driver drives."""
+    """Return the PCI addresses that the loaded kernel driver drives."""
     return tuple(_entries(Path(roots.proc, "driver/nvidia/gpus")))
 
 
 def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
-    """List NVIDIA's nodes below the dev root with their device numbers (major and minor in one)."""
+    """Return NVIDIA's nodes below the dev root with their device numbers (major and minor in one)."""
     names = [name for name in _entries(Path(roots.dev)) if name.startswith("nvidia")]
     names += [f"nvidia-caps/{name}" for name in _entries(Path(roots.dev, "nvidia-caps"))]
     nodes = []
@@ -166,11 +169,11 @@ def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
 
 
 def read_majors(roots: Roots) -> tuple[str, ...]:
-    """List the lines of /proc/devices that give NVIDIA's majors."""
+    """Return the lines of /proc/devices that list NVIDIA's majors."""
     text = read_text(Path(roots.proc, "devices")) or ""
     return tuple(sorted({line.strip() for line in text.splitlines() if "nvidia" in line}))
 
 
 def has_driver_traces(roots: Roots) -> bool:
-    """Return whether a driver left something here, even if no PCI function is visible."""
+    """Return whether there are traces of a driver, even if no PCI function is visible."""
     return Path(roots.proc, "driver/nvidia").is_dir() or Path(roots.dev, "nvidiactl").exists()

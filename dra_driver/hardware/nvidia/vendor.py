@@ -1,9 +1,9 @@
 """NVIDIA behind the hardware port.
 
-In: roots. Out: `Facts`, a fingerprint, container edits. Ties the parts together: opens the library when there is
-hardware to ask about, opens it anew when the bus changed, lets it go on request. Never raises for one bad GPU; raises
-`hardware.driver-changed` when this process's library no longer fits the kernel's driver, which only a new process
-(re-exec) can mend. A closed vendor opens nothing until the next discovery.
+In: roots. Out: `Facts`, a fingerprint, container edits. This module ties the parts together: it opens the library when
+there is hardware to ask about, opens it again when the bus changed, and releases it on request. It never raises for one
+bad GPU. It raises `hardware.driver-changed` when this process's library no longer fits the kernel's driver, which only
+a new process (re-exec) can solve. A closed vendor opens nothing until the next discovery.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROBE_S = 0.5  # a fingerprint takes no longer, whatever hangs
-RETRY_S = 3.0  # a library that could not be opened is tried again so often
+PROBE_S = 0.5  # the longest that a fingerprint takes, whatever hangs
+RETRY_S = 3.0  # the interval at which opening a library that could not be opened is tried again
 
 
 class NvidiaHardware:
@@ -76,7 +76,7 @@ class NvidiaHardware:
     # -- what is here
 
     def is_present(self) -> bool:
-        """Return whether there is a GPU on the PCI bus, or what a driver leaves where no bus is shown."""
+        """Return whether there is a GPU on the PCI bus or, where no bus is visible, traces of a driver."""
         return (
             bool(sysfs.read_pci_functions(self._roots))
             or sysfs.has_driver_traces(self._roots)
@@ -85,9 +85,9 @@ class NvidiaHardware:
         )
 
     def discover(self) -> Facts:
-        """Read everything.
+        """Read everything and return it.
 
-        Raises: HardwareError("hardware.driver-changed", retry LATER): this process must be replaced by a new one.
+        Raises: HardwareError("hardware.driver-changed", retry LATER): a new process must replace this one.
         """
         with self._discovering:
             if not self.is_present():
@@ -97,8 +97,8 @@ class NvidiaHardware:
                 self._let_go()
                 raise HardwareError(
                     "driver-changed",
-                    "the NVIDIA driver was exchanged since this process loaded its library",
-                    hint="the process has to be started again to load the new library",
+                    "the NVIDIA driver was replaced after this process had loaded its library",
+                    hint="the process has to be restarted to load the new library",
                     retry=Retry.LATER,
                 )
             try:
@@ -112,11 +112,11 @@ class NvidiaHardware:
             return facts
 
     def driver_changed(self) -> bool:
-        """Return whether the driver was exchanged since this process first used its library (files only, cheap)."""
+        """Return whether the driver was replaced since this process first used its library (reads files only)."""
         return self._opened is not None and self._opened.is_outdated(self._roots)
 
     def fingerprint(self) -> Hashable:
-        """Return what changes when `discover` would give something else. Never opens the library."""
+        """Return a value that changes when `discover` would return something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
         files = (
             self._bus(nodes),
@@ -133,9 +133,9 @@ class NvidiaHardware:
         return files, probed, found, int(time.monotonic() / RETRY_S)
 
     def close(self) -> None:
-        """Let go of the library and of every device node, so that the driver can be unloaded."""
+        """Release the library and every device node, so that the driver can be unloaded."""
         if not self._discovering.acquire(timeout=self._overdue_s):
-            log.warning("library not let go: discovery hangs", extra=fields(vendor=self.vendor))
+            log.warning("library not released because discovery hangs", extra=fields(vendor=self.vendor))
             return
         try:
             self._is_waiting = False
@@ -157,7 +157,7 @@ class NvidiaHardware:
         """Return what one device needs. Raises: HardwareError("hardware.node-missing")."""
         from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415
 
-        minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have given it another
+        minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have changed it
         now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
         return device_edits(self._roots, now, partition)
 
@@ -167,10 +167,10 @@ class NvidiaHardware:
             self.common_edits()
         return self._left_out
 
-    # -- who uses it
+    # -- which processes use it
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """List process ids on a device. Raises: HardwareError when the hardware can't tell."""
+        """Return the process ids on a device. Raises: HardwareError when the hardware can't report them."""
         worker = self._worker_of(gpu)
         if worker is None:
             raise HardwareError("gpu-unknown", f"GPU {gpu.pci_address} is not known to the driver", retry=Retry.LATER)
@@ -182,7 +182,9 @@ class NvidiaHardware:
         try:
             return tuple(sorted(job.take()))
         except NvmlFault as fault:
-            raise HardwareError("processes-unreadable", f"processes on {gpu.pci_address}: {fault}") from fault
+            raise HardwareError(
+                "processes-unreadable", f"the processes on GPU {gpu.pci_address} can't be listed: {fault}"
+            ) from fault
 
     def _worker_of(self, gpu: GpuFacts) -> GpuWorker | None:
         session = self._session
@@ -190,14 +192,14 @@ class NvidiaHardware:
         return next((w for w in gpus if w.last is not None and w.last.address == gpu.pci_address), None)
 
     def _is_gone(self, gpu: GpuFacts) -> bool:
-        """Return whether a GPU has left the bus, or no GPU is here at all."""
+        """Return whether a GPU has left the bus, or there is no GPU here at all."""
         addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
         return gpu.pci_address not in addresses if addresses else not self.is_present()
 
     # -- MIG on demand (port.Partitionable)
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Return the partition of `profile` at `start`, made now unless it is there already."""
+        """Return the partition of `profile` at `start`, created now unless it exists already."""
         return self._partitioning.create(gpu, profile, start, deadline_s)
 
     def destroy_partition(
@@ -211,15 +213,15 @@ class NvidiaHardware:
         self._partitioning.set_mode(gpu, deadline_s, enabled=enabled)
 
     def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Read anew whether MIG mode is on."""
+        """Return whether MIG mode is on, read from the hardware now."""
         return self._partitioning.mode(gpu, deadline_s)
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Read the GPU's partitions anew."""
+        """Return the GPU's partitions, read from the hardware now."""
         return self._partitioning.read(gpu, self._overdue_s).partitions
 
     def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Read the GPU's other instances anew."""
+        """Return the GPU's other instances, read from the hardware now."""
         return self._partitioning.read(gpu, self._overdue_s).unusable
 
     # -- sharing (port.Shareable)
@@ -230,7 +232,7 @@ class NvidiaHardware:
         return Modes(self._roots, self._partitioning)
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
-        """Read the compute mode of a GPU or a MIG device."""
+        """Return the compute mode of a GPU or a MIG device."""
         return self._modes().compute_mode(device, deadline_s)
 
     def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
@@ -238,7 +240,7 @@ class NvidiaHardware:
         self._modes().set_compute_mode(device, mode, deadline_s)
 
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
-        """Read how long a GPU's time slices are."""
+        """Return how long a GPU's time slices are."""
         return self._modes().time_slice(device, deadline_s)
 
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
@@ -246,7 +248,7 @@ class NvidiaHardware:
         self._modes().set_time_slice(device, interval, deadline_s)
 
     def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
-        """Let a cgroup have so much of a GPU's memory at most (port.MemoryLimiting)."""
+        """Limit how much of a GPU's memory a cgroup gets (port.MemoryLimiting)."""
         self._modes().limit_memory(device, cgroup, limit, deadline_s)
 
     # -- discovery
@@ -257,14 +259,14 @@ class NvidiaHardware:
         try:
             state = session.read_state(self._overdue_s)
         except NvmlFault as fault:
-            raise NotOpen("library-failed", f"NVML to answer; it says {fault}") from fault
+            raise NotOpen("library-failed", f"NVML to answer; it reports {fault}") from fault
         if state is None:
             raise NotOpen(LATE, f"NVML, which does not answer {self._driver.waits_for()[0]}")
         session.read_gpus(self._patience_s, self._overdue_s)
         return self._facts(session, state)
 
     def _current_session(self) -> NvmlSession:
-        """Return the open session, made anew when the bus changed or a lost GPU may be back. Raises: NotOpen."""
+        """Return the open session, opened again when the bus changed or a lost GPU may be back. Raises: NotOpen."""
         bus = self._bus(sysfs.read_nodes(self._roots))
         session = self._session
         if session is not None and (session.bus != bus or self._lost) and not session.has_calls_in_flight():
@@ -287,7 +289,10 @@ class NvidiaHardware:
             raise
 
     def _bus(self, nodes: tuple[tuple[str, int], ...]) -> Hashable:
-        """Return what the library looks at only when it is initialised: GPUs on the bus and the driver's hold on them."""
+        """Return what the library looks at only during initialisation.
+
+        That is the GPUs on the bus, those that the driver drives, and the GPUs' nodes.
+        """
         names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())
         return sysfs.read_pci_functions(self._roots), sysfs.read_driven_gpus(self._roots), names_of_gpus
 
@@ -333,10 +338,10 @@ class NvidiaHardware:
         return readings, problems
 
     def _without_nodes(self, readings: list[GpuReading]) -> list[Problem]:
-        """Return which GPUs no container can open yet: their claims wait until the node is there."""
+        """Return a problem for each GPU whose device node does not exist yet, since no container can open it."""
         found = (reading.facts for reading in readings if reading.facts is not None)
         lost = [gpu for gpu in found if is_missing(self._roots, f"nvidia{gpu.minor}")]
-        text = "there is no device node /dev/nvidia{}: claims of this GPU wait for it"
+        text = "the device node /dev/nvidia{} does not exist: claims of this GPU wait for it"
         return [Problem("hardware.node-missing", gpu.pci_address, text.format(gpu.minor)) for gpu in lost]
 
     def _waiting_facts(self, reason: NotOpen) -> Facts:
@@ -348,11 +353,11 @@ class NvidiaHardware:
         )
 
     def _let_go(self) -> None:
-        """Shut the library down as often as it was initialised; what a call in flight forbids is left for next time."""
+        """Shut the library down as often as it was initialised; what a call in flight prevents is retried next time."""
         if self._session is not None:
             self._leaving.append(self._session)
         self._session = None
         self._lost = frozenset()
         self._leaving = [session for session in self._leaving if not session.close(self._overdue_s)]
         if self._leaving:
-            log.warning("library not let go: a call is in flight", extra=fields(vendor=self.vendor))
+            log.warning("library not released because a call is in flight", extra=fields(vendor=self.vendor))

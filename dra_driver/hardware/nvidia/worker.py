@@ -1,8 +1,8 @@
-"""Threads that make library calls, so that a call that never returns costs nobody else anything.
+"""Threads that make library calls, so that a call that never returns does not block anything else.
 
-A worker is one daemon thread that does its jobs in turn. A job marks each library call before making it, so that an
-onlooker sees which call is in flight and since when. Nobody can interrupt a call; whoever waits for a job gives up
-after a time of his own, and the job's result can be taken later.
+A worker is one daemon thread that does its jobs one after another. A job marks each library call before making it, so
+that other threads can see which call is in flight and since when. A call can't be interrupted; a thread that waits for
+a job gives up after a time of its own choice, and the job's result can be taken later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LibraryCall(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, unless nobody wants it any more; called by the worker's thread alone."""
+        """Do the work, unless its result is no longer wanted; only the worker's thread calls this."""
         if self._is_dropped:
             return
         try:
@@ -37,32 +37,32 @@ class LibraryCall(Generic[T]):
         self._done.set()
 
     def refuse(self, error: Exception) -> None:
-        """End without having begun; whoever takes the result gets the error."""
+        """End without having begun; taking the result raises the error."""
         self._error = error
         self._done.set()
 
     @property
     def is_done(self) -> bool:
-        """Return whether the work has ended, well or badly."""
+        """Return whether the work has ended, successfully or not."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the work; give False if it did not come in time."""
+        """Wait for the end of the work; return whether it came in time."""
         return self._done.wait(max(0.0, timeout_s))
 
     def drop(self) -> None:
-        """Say that nobody will take the result; work that has not begun is left undone."""
+        """Declare that the result is no longer wanted; work that has not begun is skipped."""
         self._is_dropped = True
 
     def take(self) -> T:
-        """Return the result of work that is done, or raise what it raised."""
+        """Return the result of finished work, or raise what the work raised."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
 
 class WorkerEnded(Exception):
-    """The worker was told to end before it was given this job."""
+    """The worker was stopped before it was given this job."""
 
 
 class Worker:
@@ -73,12 +73,12 @@ class Worker:
         self._queue: SimpleQueue[LibraryCall[object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._call: tuple[str, float] | None = None  # in flight, and since when (monotonic seconds)
-        self._jobs = 0  # waiting or running
+        self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
+        self._jobs = 0  # jobs that are waiting or running
         self._is_stopped = False
 
     def submit(self, work: Callable[[], T]) -> LibraryCall[T]:
-        """Do `work` after the jobs that are already waiting; a worker that was stopped refuses it: WorkerEnded."""
+        """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerEnded."""
         job = LibraryCall(work)
         with self._lock:
             if self._is_stopped:
@@ -92,7 +92,7 @@ class Worker:
         return job
 
     def mark(self, call: str) -> None:
-        """Note that the running job makes this library call now."""
+        """Record that the running job makes this library call now."""
         self._call = (call, time.monotonic())
 
     @property
@@ -101,12 +101,12 @@ class Worker:
         return self._jobs > 0
 
     def waits_for(self) -> tuple[str, float]:
-        """Return the call in flight and for how many seconds it has been; ("", 0.0) when idle."""
+        """Return the call in flight and for how many seconds it has been so; ("", 0.0) when idle."""
         call = self._call
         return (call[0], time.monotonic() - call[1]) if call else ("", 0.0)
 
     def stop(self) -> None:
-        """End the thread after the jobs that are waiting."""
+        """End the thread after the jobs that are already waiting."""
         with self._lock:
             self._is_stopped = True
             self._queue.put(None)

@@ -1,9 +1,10 @@
-"""Cuts: what was made of the GPUs since the node started, beside the profile that says how they were then.
+"""Cuts: partitions and MIG modes that changed since the node started; the profile defines the initial ones.
 
-In: changes of one GPU at a time. Out: each GPU's placements now, kept in a file that a reboot empties, as it destroys
-MIG partitions.
+In: changes of one GPU at a time. Out: each GPU's placements now, kept in a file that a reboot empties, as a reboot also
+destroys MIG partitions.
 
-The profile stays what an administrator edits: a partition given there comes before one of ours that overlaps it.
+The profile stays the administrator's file: a partition defined there takes precedence over one of ours that overlaps
+it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ Key = tuple[str, int]  # profile name and first memory slice
 
 @dataclass(frozen=True, slots=True)
 class GpuChanges:
-    """What differs from the profile on one GPU: partitions made and destroyed, and MIG mode (None: as the profile)."""
+    """How a GPU differs from the profile: partitions created and destroyed, and MIG mode (None: as in the profile)."""
 
     made: tuple[Key, ...] = ()
     destroyed: tuple[Key, ...] = ()
     mode: bool | None = None
-    mode_was: bool = False  # what the profile said when the mode was switched; `mode` counts only while it says so
+    # the profile's mode when the mode was switched; `mode` counts only while the profile's is still that
+    mode_was: bool = False
 
 
 def placements_of(gpu: SimulatedGpu, cut: GpuChanges) -> tuple[Placement, ...] | None:
-    """Return a GPU's placements now, in order; None while MIG mode is off. Pure."""
+    """Return a GPU's placements now, in order, or None while MIG mode is off. Pure."""
     is_on = gpu.mig is not None
     if cut.mode is not None and cut.mode_was == is_on:
         is_on = cut.mode
@@ -48,14 +50,14 @@ def placements_of(gpu: SimulatedGpu, cut: GpuChanges) -> tuple[Placement, ...] |
 
 
 def with_placement(cut: GpuChanges, key: Key) -> GpuChanges:
-    """Add one partition."""
+    """Return the changes with one partition added."""
     if key in cut.destroyed:
         return replace(cut, destroyed=tuple(other for other in cut.destroyed if other != key))
     return replace(cut, made=(*cut.made, key))
 
 
 def without_placement(gpu: SimulatedGpu, cut: GpuChanges, key: Key) -> GpuChanges:
-    """Take one partition away."""
+    """Return the changes with one partition removed."""
     given = {(p.profile.name, p.start) for p in gpu.mig or ()}
     destroyed = tuple(other for other in cut.destroyed if other in given)
     return replace(
@@ -72,7 +74,7 @@ class Cuts:
         self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
 
     def fingerprint(self) -> Hashable:
-        """Return what changes with every change."""
+        """Return a value that differs after every change."""
         return self._file.fingerprint()
 
     def read(self) -> Mapping[str, GpuChanges]:
@@ -80,7 +82,7 @@ class Cuts:
         return {pci: _cut_of(wire) for pci, wire in self._file.read().items()}
 
     def change(self, pci: str, edit: Callable[[GpuChanges], GpuChanges]) -> None:
-        """Change one GPU's cut; `edit` sees it as it is under the lock, and may raise."""
+        """Change one GPU's cuts. `edit` receives them as they are under the lock, and may raise."""
 
         def changed(wire: Mapping[str, Any] | None) -> Mapping[str, Any]:
             cut = edit(_cut_of(wire) if wire else GpuChanges())

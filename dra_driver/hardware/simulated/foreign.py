@@ -1,6 +1,6 @@
 """Foreign devices: what another driver of the same node would publish, for examples that align devices.
 
-In: an entry of a profile's `foreign` list. Out: devices in wire form. Nothing here is ever prepared by us.
+In: an entry of a profile's `foreign` list. Out: devices in wire form. This driver never prepares any of them.
 
 Source: Kubernetes API resource/v1 Device (names, limits).
 """
@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?P<domain>[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?(?P<id>[A-Za-z_
 
 @dataclass(frozen=True, slots=True)
 class ForeignDriver:
-    """All devices that one other driver has on the node; its pool is named after the node."""
+    """All devices that another driver has on the node; its pool is named after the node."""
 
     driver: str
     devices: tuple[DeviceWire, ...]
@@ -37,7 +37,7 @@ def decode_foreign(row: Fields) -> ForeignDriver:
         row.fault("driver", error.message)
     devices = tuple(_decode_device(device) for device in row.rows("devices", most=limits.SLICE_DEVICES))
     if len({device["name"] for device in devices}) < len(devices):
-        row.fault("devices", "two devices have one name")
+        row.fault("devices", "two devices have the same name")
     row.close()
     return ForeignDriver(driver, devices)
 
@@ -71,12 +71,12 @@ def _check_key(section: Fields, key: object) -> None:
 
 
 def _attribute(section: Fields, key: str, value: object) -> Wire:
-    """Return a value in wire form; `{version: "1.2.3"}` for a version."""
+    """Return a value in wire form; a version is written as `{version: "1.2.3"}`."""
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            section.fault(key, f"{value} does not fit 64 bits")
+            section.fault(key, f"{value} does not fit into 64 bits")
         return {"int": value}
     kind = "string"
     if isinstance(value, dict) and value.keys() == {"version"}:

@@ -1,11 +1,12 @@
-"""The port, over a profile on disk.
+"""The port, implemented by a profile on disk.
 
-In: a profile's file, read again whenever it changed, and what was made of its GPUs since. Out: facts and edits as a
-real vendor would give them; partitions, made and destroyed. UUIDs and NVLink groups are derived from the node's name
-and PCI addresses, so that a restart finds the same hardware, and a partition made anew has the UUID it had before.
+In: a profile's file, read again whenever it changed, and what was done to its GPUs since. Out: facts and edits as a
+real vendor would return them, and partitions, created and destroyed. UUIDs and NVLink groups are derived from the
+node's name and PCI addresses, so that the same hardware is found after a restart, and a partition that is created again
+has the UUID it had before.
 
-Nothing on the machine is looked at: simulated devices are character devices 1:3 (what /dev/null is), given with type
-and numbers, so that any container runtime can make them although the host has no such node.
+Nothing on the machine is looked at: simulated devices are character devices 1:3 (those of /dev/null), written with type
+and numbers, so that any container runtime can create them although the host has no such node.
 """
 
 from __future__ import annotations
@@ -24,26 +25,29 @@ from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+from dra_driver.model.stamp import stamp_of
 
 _PCI_VENDOR = 0x10DE
-_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")  # ours alone; changing it renames all simulated hardware
+# used by this driver alone; changing it would rename all simulated hardware
+_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")
 _NULL_MAJOR, _NULL_MINOR = 1, 3
-# Numbers of MIG capability nodes as the driver hands them out: 2 global ones, then 15 GPU instances a GPU, each with
-# itself and 8 compute instances.
+# Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
+# which has one for itself and 8 for compute instances.
 _CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
 
 
 class SimulatedHardware:
-    """A node's hardware as a profile describes it. Raises at once: InputError for a profile that can't be used.
+    """A node's hardware as a profile describes it. Creating it raises InputError for a profile that can't be used.
 
     Args:
         profile: name of a shipped profile, or a file.
-        roots: only the boot id is read.
-        node_name: whose hardware this is.
-        state_dir: where is kept what changes while it runs (partitions, modes); None: in memory.
+        roots: only the boot id is read from there.
+        node_name: the node whose hardware this is.
+        state_dir: the folder that keeps what changes at run time (partitions, modes); None keeps it in memory.
     """
 
     vendor = "simulated"
@@ -57,7 +61,7 @@ class SimulatedHardware:
         self._modes = Modes(state_dir, _boot_id(roots), self._find)
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
-        self._gpus: dict[str, SimulatedGpu] = {}  # as the profile says
+        self._gpus: dict[str, SimulatedGpu] = {}  # as the profile defines them
         self._facts = Facts(self.vendor)
         self._processes: dict[str, tuple[int, ...]] = {}
         self._has_gpus = False
@@ -71,14 +75,7 @@ class SimulatedHardware:
 
     def fingerprint(self) -> Hashable:
         """Return what changes with the profile's file and with every partition."""
-        return (self._file_fingerprint(), self._cuts.fingerprint())
-
-    def _file_fingerprint(self) -> Hashable:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return (stamp_of(self._path), self._cuts.fingerprint())
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
@@ -104,30 +101,30 @@ class SimulatedHardware:
         if partition is not None:
             if all(partition.uuid != known.uuid for known in self.partitions_now(gpu)):
                 path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
-                raise HardwareError("node-missing", f"no capability nodes: {path} is not there", retry=Retry.LATER)
+                raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
             first = _CAPS_FIRST + (gpu.minor * _CAPS_INSTANCES + partition.gi_id) * _CAPS_A_INSTANCE
             nodes += [_null(f"/dev/nvidia-caps/nvidia-cap{cap}") for cap in (first, first + 1 + partition.ci_id)]
         return Edits(device_nodes=tuple(nodes))
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Say that containers get nodes that lead nowhere."""
-        return ("simulated hardware: device nodes are character devices 1:3, there are no driver libraries",)
+        """Return the remark that containers get device nodes without a device behind them."""
+        return ("simulated hardware: device nodes are character devices 1:3, and there are no driver libraries",)
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """List the process ids that the profile puts on the GPU, for all of its partitions alike."""
+        """Return the process ids that the profile lists for the GPU, which are the same for all of its partitions."""
         del partition
         self.discover()
         return self._processes.get(gpu.pci_address, ())
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Make a partition; see port.Partitionable."""
+        """Create a partition and return it; see port.Partitionable."""
         placement = self._partitioning.create(gpu, profile.name, start, deadline_s)
         return _partition_facts(placement, f"{self._node}/{gpu.pci_address}")
 
     def destroy_partition(
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
     ) -> None:
-        """Destroy a partition; see port.Partitionable. None is ever unfinished here."""
+        """Destroy a partition; see port.Partitionable. No partition is ever unfinished here."""
         del placement
         partition = next((known for known in self.partitions_now(gpu) if known.uuid == uuid), None)
         if partition is not None:
@@ -138,12 +135,12 @@ class SimulatedHardware:
         self._partitioning.set_mode(gpu, enabled, deadline_s)
 
     def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Read anew whether MIG mode is on."""
+        """Return whether MIG mode is on now."""
         del deadline_s
         return self._now(gpu).mig_enabled
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Read the GPU's partitions anew."""
+        """Return the GPU's current partitions."""
         return self._now(gpu).partitions
 
     def _now(self, gpu: GpuFacts) -> GpuFacts:
@@ -153,12 +150,12 @@ class SimulatedHardware:
         return known
 
     def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Return nothing: no instance is ever unfinished here."""
+        """Return nothing, because no instance is ever unfinished here."""
         del gpu
         return ()
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
-        """Read the compute mode; see port.Shareable."""
+        """Return the compute mode; see port.Shareable."""
         del deadline_s
         return self._modes.compute_mode(device)
 
@@ -168,7 +165,7 @@ class SimulatedHardware:
         self._modes.set_compute_mode(device, mode)
 
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval:
-        """Read the time slice; see port.Shareable."""
+        """Return the time slice; see port.Shareable."""
         del deadline_s
         return self._modes.time_slice(device)
 
@@ -178,7 +175,7 @@ class SimulatedHardware:
         self._modes.set_time_slice(device, interval)
 
     def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
+        """Do nothing, because nothing is held open."""
 
     def _find(self, pci_address: str) -> SimulatedGpu | None:
         self.discover()
@@ -186,7 +183,7 @@ class SimulatedHardware:
 
     def _read(self) -> Facts:
         with self._lock:
-            file, cuts = self._file_fingerprint(), self._cuts.fingerprint()
+            file, cuts = stamp_of(self._path), self._cuts.fingerprint()
             seen_file, seen_cuts = self._seen
             profile = self._profile
             if profile is None or file is None or file != seen_file:
@@ -226,7 +223,7 @@ def _cut_again(gpu: GpuFacts, placements: Mapping[str, tuple[Placement, ...] | N
 
 def _boot_id(roots: Roots) -> str:
     try:
-        return Path(roots.proc, "sys/kernel/random/boot_id").read_text().strip()
+        return read_boot_id(roots.proc)
     except OSError:
         return ""
 
@@ -290,7 +287,7 @@ def _partitions(
 
 
 def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
-    """Return the profiles of which everything is known, in order of id."""
+    """Return the profiles about which everything is known, in order of id."""
     made = []
     for profile in table.profiles:
         engines = profile.engines
@@ -317,7 +314,7 @@ def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
 
 
 def _partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
-    """Return the facts of a partition; the decoder has seen to it that all of them are known."""
+    """Return the facts of a partition; the decoder has checked that all of them are known."""
     profile, engines = placement.profile, placement.profile.engines
     if profile.gi_profile_id is None or profile.memory_mib is None or not (profile.multiprocessors and engines):
         raise InputError("profile", f"the figures of {profile.name} are not known")

@@ -1,4 +1,4 @@
-"""MIG tables: which partitions a GPU model can be cut into, and whether a given cut is possible.
+"""MIG tables: into which partitions a GPU model can be divided, and whether given placements are possible.
 
 In: the `mig` section of a model. Out: the table, and the faults of a list of placements. Pure.
 
@@ -31,10 +31,10 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class ModelMigProfile:
-    """One GPU-instance profile of a model. What no source gives is None; `starts` is empty where none are known.
+    """One GPU-instance profile of a model. What no source states is None; `starts` is empty where none are known.
 
-    `gi_profile_id` is what the hardware calls the profile; `nvml_profile` is the NVML constant less its prefix.
-    `are_starts_inferred`: taken from the layout of related models, not seen on this one.
+    `gi_profile_id` is the hardware's id of the profile; `nvml_profile` is the NVML constant less its prefix.
+    `are_starts_inferred` is true where the starts come from the layout of related models and were not seen on this one.
     """
 
     name: str
@@ -51,14 +51,14 @@ class ModelMigProfile:
 
     @property
     def has_figures(self) -> bool:
-        """Return whether everything is known that a partition of it reports."""
+        """Return whether everything that a partition of this profile reports is known."""
         known = (self.gi_profile_id, self.memory_mib, self.multiprocessors, self.engines)
         return all(figure is not None for figure in known)
 
 
 @dataclass(frozen=True, slots=True)
 class MigTable:
-    """All profiles of a model, and how many slices there are to share out."""
+    """All profiles of a model, and how many slices there are to divide."""
 
     memory_slices: int
     compute_slices: int
@@ -66,20 +66,20 @@ class MigTable:
     profiles: tuple[ModelMigProfile, ...]
 
     def profile(self, name: str) -> ModelMigProfile | None:
-        """Look a profile up by its whole name."""
+        """Return the profile with that whole name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One partition to be: a profile and its first memory slice."""
+    """One desired partition: a profile and its first memory slice."""
 
     profile: ModelMigProfile
     start: int
 
     @property
     def slices(self) -> range:
-        """Return the memory slices that it covers."""
+        """Return the memory slices that the partition covers."""
         return range(self.start, self.start + self.profile.memory_slices)
 
 
@@ -93,7 +93,7 @@ def decode_mig_table(fields: Fields) -> MigTable:
     )
     for name, count in Counter(profile.name for profile in table.profiles).items():
         if count > 1:
-            fields.fault("profiles", f"profile {name} is given {count} times")
+            fields.fault("profiles", f"profile {name} is listed {count} times")
     for profile in table.profiles:
         if any(start + profile.memory_slices > table.memory_slices for start in profile.starts):
             fields.fault("profiles", f"profile {profile.name} starts beyond {table.memory_slices} memory slices")
@@ -130,14 +130,14 @@ def _decode_engines(row: Fields) -> Engines | None:
 
 
 def placement_faults(table: MigTable, placements: Sequence[Placement]) -> Iterator[tuple[int, str]]:
-    """Return which placements are not possible, each with its index and why; nothing for a possible cut."""
+    """Return which placements are impossible, each with its index and the reason; nothing if all are possible."""
     taken: dict[int, str] = {}
     counts: Counter[str] = Counter()
     compute = 0
     for index, placement in enumerate(placements):
         profile = placement.profile
         if not profile.starts:
-            yield index, f"where a {profile.name} may start is not known"
+            yield index, f"it is not known where a {profile.name} may start"
         elif placement.start not in profile.starts:
             yield index, f"a {profile.name} starts at one of {list(profile.starts)}, not at {placement.start}"
         clash = next((taken[index] for index in placement.slices if index in taken), None)
@@ -149,4 +149,4 @@ def placement_faults(table: MigTable, placements: Sequence[Placement]) -> Iterat
             yield index, f"at most {profile.max_instances} of {profile.name} fit"
         compute += profile.compute_slices
         if compute > table.compute_slices:
-            yield index, f"{compute} compute slices are used, the GPU has {table.compute_slices}"
+            yield index, f"{compute} compute slices are used, but the GPU has {table.compute_slices}"

@@ -1,7 +1,7 @@
-"""Models: what a GPU of a kind is like, from one file a model.
+"""Models: the properties of a kind of GPU, one file for each model.
 
-In: the name of a shipped model, or a `models` entry of a profile. Out: `Model`, frozen, or faults. Figures carry their
-sources in the file; a figure that is not there is not known, and nothing is put in its place.
+In: the name of a shipped model, or a `models` entry of a profile. Out: `Model`, frozen, or faults. The file names the
+sources of its figures; a figure that is missing is unknown, and nothing is put in its place.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DATE = r"20[0-9]{2}-[01][0-9]-[0-3][0-9]"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One kind of GPU. `nvlinks` counts the links of the card; None where it is not known."""
+    """One kind of GPU. `nvlinks` is the number of links of the card, None where it is unknown."""
 
     product_name: str
     memory_mib: int | None
     brand: str | None = None
     architecture: str | None = None
-    compute_capability: str | None = None  # strict semver
+    compute_capability: str | None = None  # a strict semantic version
     pci_device_id: str | None = None
     memory_bandwidth_gb_per_s: int | None = None
     multiprocessors: int | None = None
@@ -47,7 +47,7 @@ def read_model(name: str, faults: list[str]) -> Model:
 
 
 def decode_model(fields: Fields) -> Model:
-    """Decode one model; a shipped one must say where its figures come from."""
+    """Decode one model; a shipped one must state where its figures come from."""
     sources = fields.section("sources")
     for key, text in sources.entries():
         if not isinstance(text, str) or not text:

@@ -1,7 +1,7 @@
 """Modes: compute mode and time slice of simulated devices.
 
-In: what is to be set. Out: what is set, kept in a file that a reboot empties, as a real driver forgets both. A lost GPU
-refuses.
+In: the desired setting. Out: the setting in force, kept in a file that a reboot empties, as a real driver forgets both.
+A lost GPU refuses every call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FILE_NAME = "simulated-modes.json"
 
 
 class Modes:
-    """Modes of one node's devices. `find` gives a GPU of the profile by PCI address, None where there is none."""
+    """Modes of one node's devices. `find` returns the profile's GPU with a PCI address, or None where there is none."""
 
     def __init__(self, folder: Path | None, boot_id: str, find: Callable[[str], SimulatedGpu | None]) -> None:
         self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
         self._find = find
 
     def compute_mode(self, device: SharedDevice) -> ComputeMode:
-        """Read the compute mode."""
+        """Return the compute mode."""
         self._check(device)
         return ComputeMode(self._file.read().get(device.uuid, {}).get("computeMode", ComputeMode.DEFAULT))
 
@@ -35,7 +35,7 @@ class Modes:
         self._file.change(device.uuid, lambda state: _changed(state, "computeMode", mode, ComputeMode.DEFAULT))
 
     def time_slice(self, device: SharedDevice) -> Interval:
-        """Read the time slice."""
+        """Return the time slice."""
         self._check(device)
         return Interval(self._file.read().get(device.gpu_uuid, {}).get("timeSlice", Interval.DEFAULT))
 

@@ -1,8 +1,8 @@
-"""Partitioning: MIG mode and partitions of simulated GPUs, made and destroyed.
+"""Partitioning: MIG mode and partitions of simulated GPUs, created and destroyed.
 
-In: the profile as it is now, and the cuts. Out: changed cuts, or the refusals that real hardware gives: no room, MIG
-mode off, processes on the GPU, a mode that only a reset can change, a lost GPU. Each call takes as long as the
-profile's `migDelayMs` says; calls of one GPU wait for each other, those of different GPUs do not.
+In: the profile as it is now, and the cuts. Out: changed cuts, or the refusals of real hardware: no room, MIG mode off,
+processes on the GPU, a mode that only a reset can change, a lost GPU. Each call takes as long as the profile's
+`migDelayMs` demands; calls for one GPU wait for each other, those for different GPUs do not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.model.errors import HardwareError, Retry
 
-_POLL_S = 0.02  # between looks at processes that keep a GPU
+_POLL_S = 0.02  # pause between two checks of whether processes still keep a GPU
 
 
 class Partitioning:
-    """MIG of one node. `find` gives a GPU of the profile by PCI address, None where there is none."""
+    """MIG of one node. `find` returns the profile's GPU with a PCI address, or None where there is none."""
 
     def __init__(self, cuts: Cuts, find: Callable[[str], SimulatedGpu | None]) -> None:
         self._cuts = cuts
@@ -31,7 +31,7 @@ class Partitioning:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def create(self, facts: GpuFacts, name: str, start: int, deadline_s: float) -> Placement:
-        """Make the partition `name` at `start`, unless it is there."""
+        """Create the partition `name` at `start`, unless it exists."""
         with self._turn(facts, deadline_s) as gpu:
             table = gpu.model.mig
             profile = table.profile(name) if table else None
@@ -57,7 +57,7 @@ class Partitioning:
             return placement
 
     def destroy(self, facts: GpuFacts, partition: PartitionFacts, deadline_s: float) -> None:
-        """Destroy a partition, once no process runs on its GPU."""
+        """Destroy a partition as soon as no process runs on its GPU."""
         with self._turn(facts, deadline_s) as gpu:
             self._await_idle(gpu, deadline_s, "partition-in-use", f"partition {partition.uuid}")
             self._work(gpu, deadline_s)
@@ -71,7 +71,7 @@ class Partitioning:
             if (standing is not None) == enabled:
                 return
             if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
-                raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can't be changed while it runs")
+                raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset")
             if standing:
                 raise HardwareError(
                     "partition-in-use",
@@ -88,7 +88,10 @@ class Partitioning:
 
     @contextmanager
     def _turn(self, facts: GpuFacts, deadline_s: float) -> Iterator[SimulatedGpu]:
-        """Wait for the GPU's turn. Raises: HardwareError("hardware.gpu-lost", "hardware.not-answering")."""
+        """Wait until no other call works on the GPU.
+
+        Raises: HardwareError("hardware.gpu-lost", "hardware.not-answering").
+        """
         lock = self._locks[facts.pci_address]
         if not lock.acquire(timeout=max(0.0, deadline_s)):
             raise _late(facts.pci_address, deadline_s)
@@ -101,7 +104,7 @@ class Partitioning:
             lock.release()
 
     def _work(self, gpu: SimulatedGpu, deadline_s: float) -> None:
-        """Take as long as this GPU takes. Nothing was changed when the deadline comes first."""
+        """Wait for as long as this GPU takes. If the deadline comes first, nothing has been changed."""
         delay = gpu.mig_delay_ms / 1000
         if delay:
             time.sleep(min(delay, deadline_s))

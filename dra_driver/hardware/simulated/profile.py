@@ -1,7 +1,7 @@
 """Profiles: one simulated node (or one node of a fleet), from a YAML file.
 
 In: the name of a shipped profile, or a path. Out: `Profile`, frozen, or one InputError with every fault and its path.
-Never guesses: what the file does not give is not known. The format is in docs/profiles.md.
+Never guesses: what the file does not state is unknown. The format is described in docs/profiles.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN_MAX = 4096  # characters of a path
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpu:
-    """One GPU of a profile. `mig` is None while MIG mode is off. `processes` are process ids said to run on it."""
+    """One GPU of a profile. `mig` is None while MIG mode is off. `processes` are ids of processes that run on it."""
 
     pci_address: str
     minor: int
@@ -49,7 +49,7 @@ class SimulatedGpu:
     mig: tuple[Placement, ...] | None = None
     is_lost: bool = False
     processes: tuple[int, ...] = ()
-    mig_delay_ms: int = 0  # how long it takes to make or destroy a partition, or to switch MIG mode
+    mig_delay_ms: int = 0  # how long it takes to create or destroy a partition, or to switch MIG mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Profile:
     invented: tuple[str, ...] = ()
 
     def node_name_of(self, number: int) -> str:
-        """Name the n-th node of a fleet of such nodes."""
+        """Return the name of the n-th node of a fleet of such nodes."""
         if number > 1 and "{n}" not in self.node_name:
             return f"{self.node_name}-{number}"
         return self.node_name.replace("{n}", str(number))
@@ -85,7 +85,7 @@ def profile_names() -> tuple[str, ...]:
 
 
 def profile_path(name_or_path: str | Path) -> Path:
-    """Find a profile's file: a shipped name first, then a path.
+    """Return the path of a profile's file; a shipped name takes precedence over a path.
 
     Raises: InputError("input.no-profile").
     """
@@ -120,7 +120,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def _decode(fields: Fields, name: str) -> Profile:
-    fields.texts("sources")  # for the reader of the file
+    fields.texts("sources")  # read and ignored: these are for readers of the file
     fields.optional_text("lookedUp", pattern=DATE, what="a date such as 2026-11-20")
     models = {key: decode_model(section) for key, section in _sections(fields.section("models"))}
     profile = Profile(
@@ -156,7 +156,7 @@ def _decode_gpus(fields: Fields, models: dict[str, Model]) -> tuple[SimulatedGpu
     for key, values in (("pci", [gpu.pci_address for gpu in gpus]), ("minor", [gpu.minor for gpu in gpus])):
         for value, count in Counter(values).items():
             if count > 1:
-                fields.fault("gpus", f"{key} {value} is given to {count} GPUs")
+                fields.fault("gpus", f"{count} GPUs have {key} {value}")
     return gpus
 
 
@@ -182,15 +182,15 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         mig_delay_ms=row.optional_integer("migDelayMs", 0, 600_000) or 0,
     )
     if gpu.nvlink_group and gpu.nvlink_fabric:
-        row.fault("nvlinkFabric", "a GPU is in a group of this node or in a fabric, not both")
+        row.fault("nvlinkFabric", "a GPU can be in a group of this node or in a fabric, not in both")
     if links_up and model.nvlinks is not None and links_up > model.nvlinks:
-        row.fault("linksUp", f"{links_up} links are up, the card has {model.nvlinks}")
+        row.fault("linksUp", f"{links_up} links are up, but the card has {model.nvlinks}")
     row.close()
     return gpu
 
 
 def _model(row: Fields, models: dict[str, Model]) -> Model:
-    """Find a GPU's model: of the profile first, then a shipped one, each read once."""
+    """Return a GPU's model: the profile's own first, then a shipped one. Each is read once."""
     name = row.text("model")
     if name and name not in models:
         if name in model_names():
@@ -202,7 +202,7 @@ def _model(row: Fields, models: dict[str, Model]) -> Model:
 
 
 def _decode_cut(row: Fields, model: Model) -> tuple[Placement, ...]:
-    """Read how a GPU is cut into partitions, and refuse what the model can't do."""
+    """Read how a GPU is partitioned, and refuse what the model can't do."""
     placements: list[Placement] = []
     if model.mig is None and model.product_name:
         row.fault("mig", f"{model.product_name} can't be partitioned")

@@ -1,8 +1,8 @@
-"""StateFile: what became of simulated devices since the node started, by device.
+"""StateFile: what happened to simulated devices since the node started, by device.
 
-In: changes of one device at a time. Out: each device's state now. Kept in a file, locked while it is changed and
-renamed into place, so that it outlives the agent and two agents see the same hardware; another boot id empties it.
-Without a path nothing outlives the process.
+In: changes of one device at a time. Out: each device's state now. It is kept in a file, which is locked while it is
+changed and renamed into place, so that it outlives the agent and two agents see the same hardware; another boot id
+empties it. Without a path nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from dra_driver.model.stamp import stamp_of
 
 State = Mapping[str, Any]  # JSON
 
@@ -30,14 +32,10 @@ class StateFile:
         self._changes = 0
 
     def fingerprint(self) -> Hashable:
-        """Return what changes with every change."""
+        """Return a value that differs after every change."""
         if self._path is None:
             return self._changes
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return stamp_of(self._path)
 
     def read(self) -> Mapping[str, State]:
         """Return the states as they are now."""
@@ -50,9 +48,9 @@ class StateFile:
         return document["gpus"] if document["bootId"] == self._boot_id else {}
 
     def change(self, device: str, edit: Callable[[State | None], State]) -> None:
-        """Change one device's state; `edit` sees it as it is now, None while there is none, and may raise.
+        """Change one device's state; `edit` receives the current state (None if there is none), and may raise.
 
-        An empty state is none: where no device has one any more there is no file either.
+        An empty state counts as none; when no device has a state any more, the file is removed.
         """
         with self._lock, self._locked_file():
             states = dict(self.read())

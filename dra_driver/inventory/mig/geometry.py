@@ -1,8 +1,9 @@
-"""Geometry: how an administrator wants GPUs cut once and for all, where nothing is cut on demand.
+"""Geometry: how an administrator wants GPUs to be partitioned permanently, where partitions are not created on demand.
 
-In: a name or a list, the configurations of a file, and a GPU. Out: MIG mode and placements, or why not. Pure. Names are
-those of a file in the MIG manager's format (`geometry_file`) and, where it does not know them, `all-disabled`,
-`all-enabled`, `all-balanced`, `all-<profile>` (`all-1g.10gb`, `all-1g.10gb.me`); a list is `1g.10gb=4,3g.40gb=1`.
+In: a name or a list, the configurations of a file, and a GPU. Out: MIG mode and placements, or why they are impossible.
+Pure. A name is looked up in a file in the MIG manager's format (`geometry_file`); if it is not there, it is one of
+`all-disabled`, `all-enabled`, `all-balanced` and `all-<profile>` (`all-1g.10gb`, `all-1g.10gb.me`). A list has the form
+`1g.10gb=4,3g.40gb=1`.
 Source: NVIDIA mig-parted, default configurations.
 """
 
@@ -20,32 +21,33 @@ from dra_driver.inventory.mig.partitions import counters_of_cut, counters_of_gpu
 
 DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
 _ENTRY = re.compile(rf"(?P<profile>{PROFILE})=(?P<count>[0-9]{{1,2}})")
-_BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> of the partitions
+_BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> compute slices of each partition
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How one GPU is to be: MIG mode, and its partitions in order of start."""
+    """The desired state of one GPU: its MIG mode, and its partitions in order of start."""
 
     is_enabled: bool
     cuts: tuple[Cut, ...] = ()
 
 
 def is_geometry(name: str, configurations: Configurations) -> bool:
-    """Return whether a name can mean a geometry: one of the file, one of ours, or a list."""
+    """Return whether a name can mean a geometry: one from the file, a built-in one, or a list."""
     return name in configurations or name.startswith(ALL) or listed(name) is not None
 
 
 def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configurations) -> Wanted | str | None:
-    """Return how a GPU is to be; `index` is its place among the node's GPUs in PCI order.
+    """Return the desired state of a GPU; `index` is its position among the node's GPUs in PCI order.
 
-    Gives a text where that is not possible, None where the configuration does not speak of this GPU.
+    Where that state is not possible, the result is a text with the reason; where the configuration does not cover this
+    GPU, it is None.
     """
     if name in configurations:
         entries = [entry for entry in configurations[name] if entry.speaks_of(gpu, index)]
         return _of_entry(gpu, entries[-1]) if entries else None
     if not is_geometry(name, configurations):
-        return "nobody knows this name"
+        return "the name is neither built in nor in the file"
     if name == DISABLED:
         return Wanted(is_enabled=False)
     if name == ENABLED:
@@ -55,7 +57,7 @@ def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configuratio
 
 
 def listed(text: str) -> Counter[str] | None:
-    """Read a list of profiles; None where the text is none."""
+    """Read a list of profiles; return None where the text is not a list."""
     entries = [_ENTRY.fullmatch(entry.strip()) for entry in text.split(",")]
     if any(entry is None for entry in entries):
         return None
@@ -70,7 +72,7 @@ def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> Wanted | str:
     if not entry.is_enabled:
         return Wanted(is_enabled=False)
     if parts := [profile for profile in entry.counts if PART_OF_INSTANCE.match(profile)]:
-        return f"{', '.join(parts)}: parts of a GPU instance are published where they stand, but not made"
+        return f"{', '.join(parts)}: parts of a GPU instance are published where they exist, but are never created"
     return _of_counted(gpu, Counter(entry.counts))
 
 
@@ -84,7 +86,7 @@ def _no_fit(gpu: GpuFacts) -> str:
 
 
 def _cuts_for(gpu: GpuFacts, counted: Counter[str]) -> tuple[Cut, ...] | None:
-    """Place the largest first, each as low as it goes; None if they do not fit."""
+    """Place the largest partitions first, each as low as possible; return None if they do not fit."""
     known = cuts_of(gpu, with_all=True)
     by_profile = {name: [cut for cut in known if cut.profile.name == name] for name in counted}
     if not counted:
@@ -99,7 +101,7 @@ def _cuts_for(gpu: GpuFacts, counted: Counter[str]) -> tuple[Cut, ...] | None:
 def _place(
     choices: Sequence[Sequence[Cut]], left: Mapping[str, int], compute: int, after: Cut | None = None
 ) -> list[Cut] | None:
-    """Place one of each; of one profile in order of start, so that equal states are tried once."""
+    """Pick one placement from each choice; those of one profile in order of start, so that no state is tried twice."""
     if not choices:
         return []
     for cut in choices[0]:
@@ -132,7 +134,7 @@ def _balanced(gpu: GpuFacts) -> Counter[str] | None:
 
 
 def _profile(gpu: GpuFacts, name: str) -> MigProfile | None:
-    """Look a profile up; the MIG manager's names write `.me` for `+me`."""
+    """Look up a profile by name; the MIG manager writes `.me` in names where NVIDIA writes `+me`."""
     names = {name, re.sub(r"gb\.", "gb+", name)}
     return next((profile for profile in gpu.mig_profiles if profile.name in names), None)
 

@@ -1,7 +1,7 @@
 """Geometry file: named configurations in the format of NVIDIA's MIG manager.
 
-In: the document, as YAML gives it. Out: the configurations, or every fault in it with its place. Pure. What the format
-does not know is a fault: a misspelt word would leave GPUs as they are, and nobody would notice.
+In: the document as parsed from YAML. Out: the configurations, or every fault in it with its place. Pure. A field that
+the format does not know is a fault, because a misspelt word would otherwise leave GPUs as they are without notice.
 
     version: v1
     mig-configs:
@@ -11,7 +11,7 @@ does not know is a fault: a misspelt word would leave GPUs as they are, and nobo
           mig-enabled: true
           mig-devices: {"1g.10gb": 4, "3g.40gb": 1}
 
-Of several entries that speak of a GPU the last counts. Source: NVIDIA mig-parted, `api/spec/v1`.
+If several entries cover a GPU, the last one counts. Source: NVIDIA mig-parted, `api/spec/v1`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _COUNT_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class GeometryEntry:
-    """What a configuration says of some GPUs. Empty `filters` and `indices` None speak of all."""
+    """The state that a configuration defines for some GPUs. Empty `filters` and `indices` of None cover every GPU."""
 
     is_enabled: bool
-    counts: Mapping[str, int]  # by profile
+    counts: Mapping[str, int]  # number of partitions by profile
     indices: frozenset[int] | None = None
-    filters: frozenset[int] = frozenset()  # PCI device id << 16 | vendor id
+    filters: frozenset[int] = frozenset()  # each is PCI device id << 16 | vendor id
 
     def speaks_of(self, gpu: GpuFacts, index: int) -> bool:
-        """Return whether the entry is about this GPU, the index-th of its node."""
+        """Return whether the entry covers this GPU, which has position `index` on its node."""
         is_chosen = self.indices is None or index in self.indices
         return is_chosen and (not self.filters or gpu.pci_id in self.filters)
 
@@ -51,7 +51,7 @@ Configurations = Mapping[str, tuple[GeometryEntry, ...]]
 
 
 def read_configurations(document: Any, where: str) -> Configurations:
-    """Read a document. Raises: InputError("input.mig-config") with every fault; `where` names the file."""
+    """Read a document; `where` names the file. Raises: InputError("input.mig-config") with every fault."""
     faults: list[str] = []
     found = dict(_configurations(document, faults))
     if faults:
@@ -108,7 +108,7 @@ def _counts(value: Any, path: str, faults: list[str]) -> dict[str, int]:
         return {}
     for profile, count in value.items():
         if not isinstance(profile, str) or not (_WHOLE.fullmatch(profile) or PART_OF_INSTANCE.fullmatch(profile)):
-            faults.append(f"{path}: {profile!r} is no profile such as 1g.10gb or 1g.10gb+me")
+            faults.append(f"{path}: {profile!r} is not a profile such as 1g.10gb or 1g.10gb+me")
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _COUNT_MAX:
             faults.append(f"{path}.{profile}: expected a whole number from 0 to {_COUNT_MAX}, got {count!r}")
     return {str(profile): count for profile, count in value.items() if isinstance(count, int)}

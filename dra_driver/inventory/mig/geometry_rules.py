@@ -1,12 +1,12 @@
 """Geometry rules: which geometry a node gets, by its name or its labels.
 
-In: the value of `--mig-geometry`. Out: rules, checked, and the geometry of one node. Pure. Rules stand in order, with
-semicolons between them, and the first that fits counts:
+In: the value of `--mig-geometry`. Out: checked rules, and the geometry of one node. Pure. Rules are separated by
+semicolons, and the first one that fits counts:
 
     gpu-a-*:all-1g.10gb; pool=training:all-disabled; label
 
-Before the colon stands a pattern of node names or a label; without one the rule fits every node. `label` is whatever
-the node's label `nvidia.com/mig.config` says.
+Before the colon is a pattern of node names or a label; a rule without a colon fits every node. `label` means the
+geometry that the node's label `nvidia.com/mig.config` names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GeometryRule:
     geometry: str
 
     def fits(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the rule is for this node."""
+        """Return whether the rule applies to this node."""
         key, is_label, value = self.selector.partition("=")
         if is_label:
             return labels.get(key) == value
@@ -41,7 +41,7 @@ class GeometryRule:
 
 
 def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
-    """Read the flag. Without a file of configurations every name must be one of ours.
+    """Read the flag's value. Without a file of configurations every name must be a built-in one.
 
     Raises: UsageError("usage.mig-geometry") with every fault.
     """
@@ -58,11 +58,11 @@ def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
         raise UsageError(
             "mig-geometry",
             f"--mig-geometry: {'; '.join(faults)}",
-            hint="for example all-1g.10gb, or gpu-a-*:1g.10gb=4,3g.40gb=1; label. Other names need --mig-config",
+            hint="use for example all-1g.10gb, or gpu-a-*:1g.10gb=4,3g.40gb=1; label. Other names need --mig-config",
         )
     return tuple(rules)
 
 
 def geometry_of(rules: tuple[GeometryRule, ...], node: str, labels: Mapping[str, str]) -> str:
-    """Return a node's geometry, "" for none."""
+    """Return a node's geometry, or "" for none."""
     return next((rule.geometry for rule in rules if rule.fits(node, labels)), "")

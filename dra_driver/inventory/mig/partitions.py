@@ -1,11 +1,11 @@
 """Partitions: which MIG devices a GPU is offered as, and what overlapping ones share.
 
-In: a GPU's facts, and what is known of its partitions' owners. Out: the existing and the possible partitions, and the
-GPU's counters. Pure. Every placement consumes what it takes of its GPU, the memory slices that it covers among it, so
-that a scheduler which counts never hands out two that overlap.
+In: a GPU's facts, and what is known about who owns its partitions. Out: the existing and the possible partitions, and
+the GPU's counters. Pure. Every placement consumes counters of its GPU, among them the memory slices that it covers, so
+that a scheduler that counts never hands out two that overlap.
 
-Ours is a partition that a claim was given and that the ledger records in this boot; every other is an administrator's.
-While a GPU carries one of those it is offered as it stands.
+A partition is ours if it was created for a claim and the ledger records it in this boot; every other one belongs to an
+administrator. While a GPU has one of an administrator's partitions, it is offered as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Place = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memo
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What the ledger says. `places` are being made, or undone, at this moment: their UUID is not recorded yet.
+    """What the ledger records about partitions.
 
     `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
     known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
@@ -66,18 +66,22 @@ class Ownership:
         return partition.uuid in self.uuids or place in self.places
 
     def foreign(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Return the GPU's partitions that are an administrator's."""
+        """Return the GPU's partitions that belong to an administrator."""
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
 
     def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Return where an administrator's instances stand: profile id and start, of usable ones first."""
+        """Return profile id and start of an administrator's instances on the GPU, usable ones first."""
         others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
         return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
 
 
 @dataclass(frozen=True, slots=True)
 class MigPolicy:
-    """How MIG is offered. `is_dynamic`: Prepare makes partitions; `with_all`: also what NVIDIA's driver leaves out."""
+    """How MIG is offered.
+
+    With `is_dynamic`, Prepare creates partitions; with `with_all`, profiles that NVIDIA's driver leaves out are offered
+    too.
+    """
 
     is_dynamic: bool = False
     with_all: bool = False
@@ -88,7 +92,7 @@ STATIC = MigPolicy()
 
 
 def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
-    """Return every placement that may be asked for, in order of profile and start."""
+    """Return every placement that may be requested, in order of profile and start."""
     return tuple(
         Cut(profile, start)
         for profile in gpu.mig_profiles
@@ -98,9 +102,10 @@ def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
 
 
 def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
-    """Return whether Prepare may cut this GPU.
+    """Return whether Prepare may partition this GPU.
 
-    Not one with an administrator's partition. One whose MIG mode only a reset can change is cut while the mode is on.
+    It may not if the GPU has an administrator's partition. If only a reset can change the GPU's MIG mode, Prepare may
+    partition it while the mode is on.
     """
     if not policy.is_dynamic or not cuts_of(gpu, with_all=policy.with_all):
         return False
@@ -108,17 +113,17 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
 
 
 def whole_is_offered(gpu: GpuFacts) -> bool:
-    """Return whether a GPU that Prepare may cut is offered whole too."""
+    """Return whether a GPU that Prepare may partition is offered whole too."""
     return gpu.mig_toggles_without_reset or not gpu.mig_enabled
 
 
 def cut_name(gpu: GpuFacts, cut: Cut) -> str:
-    """Name the device of a placement: the same as when the partition stands there for good."""
+    """Return the name of a placement's device, which is the same as that of a permanent partition in that place."""
     return partition_name(gpu.pci_address, cut.profile.name, cut.profile.gi_profile_id, cut.start)
 
 
 def partition_to_be(cut: Cut) -> PartitionFacts:
-    """Describe the partition that a cut makes; it has no UUID and no instance ids."""
+    """Return the facts of the partition that a cut would create; it has no UUID and no instance ids yet."""
     engines = {name: getattr(cut.profile, name) for name in _ENGINES}
     return PartitionFacts(
         "", cut.profile.name, cut.profile.gi_profile_id, -1, -1, cut.start, cut.profile.size, **engines
@@ -126,7 +131,7 @@ def partition_to_be(cut: Cut) -> PartitionFacts:
 
 
 def cut_of_partition(partition: PartitionFacts) -> Cut:
-    """Return the placement of an existing partition; where else it could be placed is not known."""
+    """Return the placement of an existing partition; other possible starts of its profile are not known."""
     engines = {name: getattr(partition, name) for name in _ENGINES}
     slices = int(partition.profile.partition("g.")[0]) if partition.profile.partition("g.")[0].isdigit() else 0
     profile = MigProfile(
@@ -136,14 +141,14 @@ def cut_of_partition(partition: PartitionFacts) -> Cut:
 
 
 def counter_set_name(gpu: GpuFacts) -> str:
-    """Name the counters of a GPU."""
+    """Return the name of a GPU's counter set."""
     return f"{gpu_name(gpu.pci_address)}-counter-set"
 
 
 def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Return all that there is to consume of a GPU: of each engine as much as its largest profile has.
+    """Return everything that can be consumed of a GPU: as much of each engine as its largest profile has.
 
-    Where no profile of the whole GPU is known, as much as its partitions can have at one time.
+    Where no profile of the whole GPU is known, it is as much as partitions that exist at the same time can have.
     """
     most = _largest if _are_complete(cuts) else _most_at_once
     counters = {name: most(cuts, field) for field, name in _COUNTERS.items()}
@@ -159,13 +164,13 @@ def counters_of_cut(cut: Cut) -> dict[str, int]:
 def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
     """Return the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
 
-    Nothing where no profile of the whole GPU is known: the GPU has more than the largest that is.
+    The result is empty where no profile of the whole GPU is known, because the GPU then has more than the largest one.
     """
     return {name: _largest(cuts, field) for field, name in _CAPACITIES.items()} if _are_complete(cuts) else {}
 
 
 def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
-    """Name the memory slices that a device with these counters takes: two claims that hold one overlap."""
+    """Yield the memory slices that a device with these counters takes; claims that have one in common overlap."""
     prefix = gpu_name(device_gpu.pci_address)
     return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
 
@@ -175,7 +180,7 @@ def _slices_of(cuts: Sequence[Cut]) -> int:
 
 
 def _are_complete(cuts: Sequence[Cut]) -> bool:
-    """Return whether a profile of the whole GPU is among them."""
+    """Return whether a profile of the whole GPU is among the placements."""
     return any(cut.profile.size == _slices_of(cuts) for cut in cuts)
 
 
@@ -184,7 +189,7 @@ def _largest(cuts: Sequence[Cut], field: str) -> int:
 
 
 def _most_at_once(cuts: Sequence[Cut], field: str) -> int:
-    """Return the most of an engine that partitions side by side can have, no profile more often than it may stand."""
+    """Return the most of an engine that partitions side by side can have, within each profile's `max_instances`."""
     best = [0]
     for end in range(1, _slices_of(cuts) + 1):
         ending = [best[cut.start] + int(getattr(cut.profile, field)) for cut in cuts if cut.slices.stop == end]
@@ -198,5 +203,5 @@ def _slice(index: int | str) -> str:
 
 
 def _is_usual(profile: MigProfile) -> bool:
-    """Leave out profiles for graphics, and those with other media engines than usual."""
+    """Return whether a profile is neither for graphics nor one with unusual media engines."""
     return any(profile.name.endswith(f"gb{extension}") for extension in _EXTENSIONS)

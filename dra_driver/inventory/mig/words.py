@@ -1,7 +1,7 @@
-"""Offering: how a GPU that can be cut is offered, in words.
+"""Offering: how a GPU that can be partitioned is offered, in words.
 
-In: a GPU's facts and the policy. Out: a sentence for logs and for `dra-driver devices`. Pure; decides nothing: that is
-`partitions`.
+In: a GPU's facts and the policy. Out: a sentence for logs and for `dra-driver devices`. Pure. Nothing is decided here;
+`partitions` does that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ ON_DEMAND = "cut on demand"
 
 
 def how_offered(gpu: GpuFacts, policy: MigPolicy) -> str:
-    """Return how a GPU is offered where the API server counts, and why not cut on demand if it is not.
+    """Return how a GPU is offered where the API server counts; if not partitioned on demand, also why not.
 
     >>> from dra_driver.hardware.facts import GpuFacts
     >>> how_offered(GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 30), MigPolicy(True))
-    'whole: it can not be cut'
+    "whole: it can't be cut"
     """
     if is_dynamic(gpu, policy):
         return ON_DEMAND if whole_is_offered(gpu) else f"{ON_DEMAND}, not whole: only a reset could switch MIG mode off"
-    stands = "as its partitions stand" if gpu.mig_enabled else "whole"
+    stands = "as its existing partitions" if gpu.mig_enabled else "whole"
     if not cuts_of(gpu, with_all=policy.with_all):
-        return f"{stands}: it can not be cut"
+        return f"{stands}: it can't be cut"
     if not policy.is_dynamic:
         return f"{stands}: --mig=static"
     if places := policy.ownership.foreign_places(gpu):

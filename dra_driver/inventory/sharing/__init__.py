@@ -1,1 +1,1 @@
-"""How shared devices are offered: the rules that an administrator writes in, shares and replicas out."""
+"""How shared devices are offered: an administrator's rules come in, shares and replicas go out."""

@@ -1,9 +1,9 @@
 """Shares: what a device is published as when a rule shares it.
 
 In: the capacities of the whole device, and its rule. Out: capacities and request policies of the one device that may be
-allocated many times, or the memory of plain replicas. Pure. Every capacity gets a policy: the scheduler takes all of
-one that has none for the first share. What it rounds to with these policies is what a share is; nothing is computed
-anew when a claim is prepared.
+allocated many times, or the memory of plain replicas. Pure. Every capacity gets a policy, because the scheduler gives
+the first share all of a capacity that has none. A share is what the scheduler rounds to with these policies; nothing is
+recomputed when a claim is prepared.
 
 Source: Kubernetes API resource/v1 CapacityRequestPolicy; KEP-5075 (consumable capacity).
 """
@@ -19,7 +19,7 @@ from dra_driver.inventory.sharing.rules import Portion, SharingRule
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
 MIB = 1 << 20
-ALL_COMPUTE = 100  # percent
+ALL_COMPUTE = 100  # in percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Allotment:
 
 
 def replica_memory(memory: int, replicas: int) -> int:
-    """Return the memory of one replica in bytes: whole MiB, as MPS daemons count.
+    """Return the memory of one replica in bytes, in whole MiB because MPS daemons count in those.
 
     >>> replica_memory(81559 << 20, 4) >> 20
     20389
@@ -41,19 +41,19 @@ def replica_memory(memory: int, replicas: int) -> int:
 
 
 def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
-    """Return what a device shared by a rule has and how much one share takes; or why that can't be.
+    """Return what a device shared by a rule has and how much one share takes, or a text on why that is impossible.
 
-    Shapes: with n replicas exactly n shares fit; with a portion as many as there are amounts left.
+    With n replicas exactly n shares fit; with a portion, shares fit as long as their amounts are left.
     """
     mode = ShareMode.REPLICAS if rule.portion is None else rule.mode
     whole = without_slices(capacity)
-    policies = {name: RequestPolicy(0) for name in whole}  # told, not counted: all shares use the same engines
+    policies = {name: RequestPolicy(0) for name in whole}  # published but not counted: all shares use the same engines
     if mode is ShareMode.REPLICAS:
         count = rule.replicas or 1
         one = replica_memory(whole.get(MEMORY, 0), count)
         if MEMORY in whole:
             if not one:
-                return f"its memory does not divide into {count} replicas"
+                return f"its memory can't be divided into {count} replicas"
             policies[MEMORY] = RequestPolicy(one, values=(one,))
         return Allotment({**whole, SHARES: count}, {**policies, SHARES: RequestPolicy(1, values=(1,))}, one)
     assert rule.portion is not None  # noqa: S101 - the other modes have one
@@ -69,16 +69,16 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
 
 
 def without_slices(capacity: Mapping[str, int]) -> dict[str, int]:
-    """Leave out which memory slices a partition covers: they say what overlaps, and shares all do."""
+    """Return the capacities without memory slices: those mark which partitions overlap, and shares always overlap."""
     return {name: value for name, value in capacity.items() if not name.startswith(MEMORY_SLICE)}
 
 
 def settings_of(
     rule: SharingRule, allotment: Allotment, device_type: DeviceType, ids: tuple[str, ...]
 ) -> SharingSettings | None:
-    """Complete a rule's settings for one device, known by `ids` (UUID, index).
+    """Return a rule's settings, completed for one device, which `ids` (UUID, index) identify.
 
-    What an MPS daemon gives a client that asks for nothing is the largest share there is: clients can only lower it.
+    An MPS daemon's default for a client is set to the largest possible share, since a client can only lower it.
     """
     settings = rule.settings
     if isinstance(settings, TimeSlicingSettings):  # a MIG device has no interval of its own
@@ -99,11 +99,14 @@ def settings_of(
 
 
 def _range(portion: Portion, total: int) -> RequestPolicy | str:
-    """Fit a portion into what a device has: the API wants the maximum to be on a step, and room for a second one."""
+    """Return the policy that fits a portion into what a device has, or a text on why it does not fit.
+
+    The API requires that the maximum is a whole number of steps from the minimum, and that there is room for one step.
+    """
     most = min(total, portion.maximum or total)
     maximum = portion.minimum + (most - portion.minimum) // portion.step * portion.step
     if most < portion.minimum or portion.default > maximum:
-        return f"a share takes {portion.default} and the device has {most}"
+        return f"a share takes {portion.default}, but the device has only {most}"
     if portion.minimum + portion.step > total:
-        return f"a share takes {portion.minimum} or {portion.step} more, and the device has {total}"
+        return f"a share takes {portion.minimum}, or {portion.step} more, but the device has only {total}"
     return RequestPolicy(portion.default, portion.minimum, maximum, portion.step)

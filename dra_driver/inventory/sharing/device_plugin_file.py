@@ -1,8 +1,9 @@
-"""The configuration file of NVIDIA's device plugin, read for what it says of sharing.
+"""The configuration file of NVIDIA's device plugin, read for its sharing settings.
 
 In: the fields of a file with `version: v1`. Out: rules. `sharing.timeSlicing.resources` and `sharing.mps.resources`
-mean here what they mean there; what a DRA driver has no use for is noted, not silently dropped. All else in the file is
-about the device plugin itself and is left alone, but for `flags.migStrategy`: with `single`, its GPUs are MIG devices.
+have the same meaning here as there; a setting that a DRA driver has no use for is reported, not silently dropped. The
+rest of the file concerns the device plugin itself and is ignored, except for `flags.migStrategy`: with `single`, its
+GPUs are MIG devices.
 
 Source: NVIDIA k8s-device-plugin, api/config/v1 (names and meanings of the fields).
 """
@@ -18,13 +19,13 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSe
 
 VERSION = "v1"
 RESOURCES_MOST = 64
-_OTHER = ("resources", "imex")  # the device plugin's own business
+_OTHER = ("resources", "imex")  # these concern the device plugin alone
 _RESOURCE = re.compile(r"(nvidia\.com/)?(?P<name>gpu|mig-(?P<profile>[0-9]+(c\.[0-9]+)?g\.[0-9]+gb[.a-z]*))(\.shared)?")
 _ID = re.compile(r"[0-9]{1,3}(:[0-9]{1,2})?|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 
 
 def decode_device_plugin(root: Fields) -> SharingRules:
-    """Return the rules of the file; faults are added to the fields' own."""
+    """Return the rules of the file; faults are collected in the fields' own list."""
     notes: list[str] = []
     for name in _OTHER:
         root.any(name)
@@ -34,10 +35,10 @@ def decode_device_plugin(root: Fields) -> SharingRules:
     sharing = root.section("sharing")
     rules = [
         *_rules(sharing, "timeSlicing", TimeSlicingSettings(), gpus, notes),
-        *_rules(sharing, "mps", MpsSettings(multi_user=True), gpus, notes),  # nobody knows its pods' users
+        *_rules(sharing, "mps", MpsSettings(multi_user=True), gpus, notes),  # its pods' users are not known in advance
     ]
     if sharing.has("timeSlicing") and sharing.has("mps"):
-        sharing.fault("mps", "does not go with timeSlicing: a device is shared in one way")
+        sharing.fault("mps", "does not go with timeSlicing: a device can only be shared in one way")
     sharing.close()
     return SharingRules(tuple(rules), notes=tuple(notes))
 
@@ -48,10 +49,10 @@ def _rules(
     section = sharing.section(way)
     if section.optional_flag("failRequestsGreaterThanOne"):
         notes.append(
-            f"sharing.{way}.failRequestsGreaterThanOne means nothing here: a request for two shares gets two shares"
+            f"sharing.{way}.failRequestsGreaterThanOne has no effect here: a request for two shares gets two shares"
         )
     if section.optional_flag("renameByDefault"):
-        notes.append(f"sharing.{way}.renameByDefault means nothing here: shares have a device type of their own")
+        notes.append(f"sharing.{way}.renameByDefault has no effect here: shares have a device type of their own")
     rows = section.rows("resources", most=RESOURCES_MOST)
     named = [(row, f"sharing.{way}.resources[{number}]") for number, row in enumerate(rows)]
     rules = [_rule(row, name, settings, gpus, notes) for row, name in named]
@@ -62,11 +63,11 @@ def _rules(
 def _rule(
     row: Fields, name: str, settings: SharingSettings, gpus: tuple[DeviceType, ...], notes: list[str]
 ) -> SharingRule:
-    """Read one resource; a single replica is the whole device, as there."""
+    """Read one resource; as in the device plugin, a single replica is the whole device."""
     resource = row.text("name", pattern=_RESOURCE.pattern, what="nvidia.com/gpu or nvidia.com/mig-PROFILE")
     replicas = row.integer("replicas", 1, REPLICAS_MOST)
     if row.optional_text("rename"):
-        notes.append(f"{name}.rename means nothing here: device classes give names to kinds of shares")
+        notes.append(f"{name}.rename has no effect here: device classes name the kinds of shares")
     ids, first = _devices(row)
     row.close()
     found = _RESOURCE.fullmatch(resource)
@@ -86,7 +87,7 @@ def _rule(
 
 
 def _devices(row: Fields) -> tuple[tuple[str, ...], int | None]:
-    """Read which devices are meant: all, so many, or a list of indices and UUIDs."""
+    """Read which devices are meant: all, a number of them, or a list of indices and UUIDs."""
     value = row.any("devices")
     if value is None or value == "all":
         return (), None

@@ -1,8 +1,8 @@
-"""Sharer: what each device of a node is offered as, by the sharing rules and by what claims hold.
+"""Sharing offers: what each device of a node is offered as, according to the sharing rules and to what claims hold.
 
-In: the devices as they stand, the rules, and which names claims hold. Out: an `ShareOffer` for each device. Pure. A device
+In: the existing devices, the rules, and which names claims hold. Out: a `ShareOffer` for each device. Pure. A device
 never changes its form under a claim: one that is held whole stays whole, one whose replicas are held stays replicas,
-and one that is held in shares which nobody configures any more is offered to no one until they are gone.
+and one that is held in shares which are no longer configured is not offered until those shares are released.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import gpu_name, replica_name, replicated_name
 
 MakeShare = Callable[[str, Device, Share, int | None], Device]
-"""Makes a share's device: its name, what it is a share of, how, and how many replicas there are."""
+"""Make a share's device from its name, the shared device, how it is shared, and the number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareOffer:
-    """What one device is offered as. `instead` takes the place of the one in `devices` where shares are not kept."""
+    """What one device is offered as. `instead` replaces the one in `devices` where the API server drops shares."""
 
     devices: tuple[Device, ...] = ()
     instead: tuple[Device, ...] = ()
@@ -32,7 +32,7 @@ class ShareOffer:
 
 
 class SharingOffers:
-    """Decides for the devices of one node. `problems` are found on the way."""
+    """The decisions for the devices of one node. `problems` collects what is found on the way."""
 
     def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
         self._sharing, self._forms, self._make = sharing, ownership.forms, make
@@ -47,7 +47,7 @@ class SharingOffers:
         self.waits_for_claims = False
 
     def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
-        """Find the rule of each device that stands, and of each GPU whole, cut or not."""
+        """Find the rule of each existing device and of each whole GPU, partitioned or not."""
         if not self._sharing.rules:
             return
         candidates = []
@@ -61,7 +61,7 @@ class SharingOffers:
         self._indices = {device.name: index for device, index in candidates}
 
     def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
-        """Say which namespaces of a rule are served by no device of this node."""
+        """Report a problem for each rule with namespaces that no device of this node serves."""
         served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         for rule in chosen:
             served.setdefault((rule.name, rule.namespaces), set()).add(rule.tenant)
@@ -71,7 +71,10 @@ class SharingOffers:
                 self.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
 
     def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Return whether a rule, or claims that hold it so, share a GPU as a whole: it is not cut on demand then."""
+        """Return whether a GPU is shared as a whole, by a rule or because claims hold it so.
+
+        Such a GPU is not partitioned on demand.
+        """
         name = gpu_name(gpu.pci_address)
         return name in self._rules or self._is_held_in_shares(name)
 
@@ -79,16 +82,16 @@ class SharingOffers:
         return name in self._replicated or (name, True) in self._forms
 
     def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
-        """Say which rules mean partitions that Prepare is to make: those are handed out whole."""
+        """Report the rules that match partitions which Prepare would create: those are always handed out whole."""
         if not self._sharing.rules:
             return
         parts = [(Device(cut_name(gpu, cut), DeviceType.MIG, {}, {}, gpu, partition_to_be(cut)), "") for cut in cuts]
         for name in dict.fromkeys(rule.name for rule in self._sharing.choose(parts).values()):
-            message = f"{name} means partitions that are made on demand: each of those goes to one claim, whole"
+            message = f"{name} matches partitions that are created on demand: each of those goes whole to one claim"
             self.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
 
     def offer(self, device: Device) -> ShareOffer:
-        """Return what a device is offered as. A placement that Prepare makes is never shared."""
+        """Return what a device is offered as. A placement that Prepare creates is never shared."""
         if device.cut is not None:
             return ShareOffer((device,))
         rule = self._rules.get(device.name)
@@ -98,7 +101,7 @@ class SharingOffers:
             return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
         allotment = allot(device.capacity, rule)
         if isinstance(allotment, str):
-            self._problem(device, "share-unfit", f"{rule.name} can't share it, it stays whole: {allotment}")
+            self._problem(device, "share-unfit", f"{rule.name} can't share it, so it stays whole: {allotment}")
             return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
         if rule.is_hard and not _is_hard(device, rule):
             self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
@@ -116,7 +119,7 @@ class SharingOffers:
         if (device.name, False) in self._forms:
             self.waits_for_claims = True
             return ShareOffer((device,), (), (shared, *replicas))
-        if device.partition is None and device.gpu.mig_enabled:  # its last partition went, its mode has not yet
+        if device.partition is None and device.gpu.mig_enabled:  # its last partition is gone, but MIG mode is still on
             return ShareOffer(hidden=(device, shared, *replicas))
         return ShareOffer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
 
@@ -154,8 +157,7 @@ class SharingOffers:
             yield replace(made, capacity=capacity)
 
     def _ids(self, device: Device) -> tuple[str, ...]:
-        uuid = device.partition.uuid if device.partition else device.gpu.uuid
-        return uuid, self._indices.get(device.name, "")
+        return device.uuid, self._indices.get(device.name, "")
 
     def _problem(self, device: Device, code: str, message: str) -> None:
         self.problems.append(Problem(f"inventory.{code}", device.name, message))
@@ -167,9 +169,9 @@ def _is_hard(device: Device, rule: SharingRule) -> bool:
 
 
 def _why_not(device: Device) -> str:
-    """Return why the driver can't limit what its users have of a device's memory."""
+    """Return why the driver can't limit how much of a device's memory its users get."""
     if device.type is DeviceType.MIG:
-        return "the driver does not know for partitions, which the hardware cuts"
+        return "the driver has none for partitions, which the hardware separates"
     if MEMORY not in device.capacity:
-        return "nobody can set: it reports no memory of its own"
-    return "this driver does not know (release 615 and cgroup v2 are needed)"
+        return "the device reports no memory of its own"
+    return "this driver does not support them (release 615 and cgroup v2 are needed)"

@@ -1,8 +1,8 @@
-"""Sharing rules: which devices are shared, and how, as the agent's configuration says.
+"""Sharing rules: which devices are shared, and how, according to the agent's configuration.
 
-In: rules, in the order in which they were written, and the devices of a node. Out: the rule of each device, the first
-that matches. Pure. Where no rule matches, a device is whole. How a rule is written is in `rules_file`, what becomes of
-the device in `shares`.
+In: rules, in the order in which they were written, and the devices of a node. Out: the rule of each device, which is
+the first that matches. Pure. A device that no rule matches stays whole. `rules_file` reads how a rule is written, and
+`allotment` decides what becomes of the device.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dra_driver.inventory.attributes import label_product
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
 from dra_driver.model.sharing import SharingSettings, Tenants
 
-REPLICAS_MOST = 128  # more than one ResourceSlice of one device's replicas would be hard to look through
+REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a device, and its node, must be like; a device that meets every part that is given matches.
+    """What a device, and its node, must be like. A device matches if it meets every part that is given.
 
-    Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" a GPU, "0:1" a partition of it.
-    `first` takes only so many devices of those that match.
+    Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" is a GPU, "0:1" a partition of it.
+    `first` limits the match to that many devices.
     """
 
     nodes: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Match:
     first: int | None = None
 
     def is_met_by(self, device: Device, index: str) -> bool:
-        """Return whether a device is meant, wherever it is."""
+        """Return whether a device matches, on whatever node it is."""
         product = device.gpu.product_name or ""
         profile = device.partition.profile if device.partition else ""
         return (
@@ -45,11 +45,11 @@ class Match:
             and (not self.devices or _is_one_of(device.name, self.devices))
             and (not self.products or _is_one_of(product, self.products) or _is_label(product, self.products))
             and (not self.profiles or _is_one_of(profile, self.profiles) or _is_mig_label(profile, self.profiles))
-            and (not self.ids or bool({index, _uuid(device)} & set(self.ids)))
+            and (not self.ids or bool({index, device.uuid} & set(self.ids)))
         )
 
     def is_met_on(self, node: str, labels: Mapping[str, str] | None) -> bool:
-        """Return whether a node is meant, or may be while its labels are not known."""
+        """Return whether a node matches, or may match while its labels are not known."""
         if self.nodes and not _is_one_of(node, self.nodes):
             return False
         return labels is None or all(key in labels and fnmatchcase(labels[key], value) for key, value in self.labels)
@@ -57,7 +57,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """How much one share takes: bytes of memory, or percent of the multiprocessors. `maximum` None: all there is."""
+    """How much one share takes: bytes of memory, or percent of the multiprocessors.
+
+    A `maximum` of None means all that there is.
+    """
 
     default: int
     minimum: int
@@ -87,7 +90,7 @@ class SharingRule:
 
 @dataclass(frozen=True, slots=True)
 class SharingRules:
-    """All rules and where they apply: what the node is called, and its labels (None while they are not known)."""
+    """All rules and where they apply: the node's name, and its labels (None while they are not known)."""
 
     rules: tuple[SharingRule, ...] = ()
     node: str = ""
@@ -97,14 +100,14 @@ class SharingRules:
 
     @property
     def need_labels(self) -> bool:
-        """Return whether a rule asks for labels of the node."""
+        """Return whether a rule depends on labels of the node."""
         return any(rule.match.labels for rule in self.rules)
 
     def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, SharingRule]:
-        """Return the rule of each device that is shared, by name. `devices` come with their indices.
+        """Return the rule of each shared device, by its name. `devices` come with their indices.
 
-        While the node's labels are not known, a device that a rule with labels may mean is left out of every later
-        rule: it stays whole.
+        While the node's labels are not known, a device that a rule with labels may match is excluded from every later
+        rule, so it stays whole.
         """
         here = [rule for rule in self.rules if rule.match.is_met_on(self.node, self.labels)]
         left = {id(rule): rule.match.first for rule in here}
@@ -144,7 +147,3 @@ def _is_label(product: str, patterns: Iterable[str]) -> bool:
 
 def _is_mig_label(profile: str, patterns: Iterable[str]) -> bool:
     return _is_one_of(profile.replace("+", "."), patterns)
-
-
-def _uuid(device: Device) -> str:
-    return device.partition.uuid if device.partition else device.gpu.uuid

@@ -1,8 +1,8 @@
 """The agent's sharing configuration: a YAML file as `SharingRules`.
 
-In: a path, and who reads a `sharing` section (the same code that reads one in a claim). Out: rules, or one InputError
-with every fault, its line and its path. A file of NVIDIA's device plugin (`version: v1` with `sharing`) is read as it
-is. The format is in docs/sharing.md.
+In: a path, and a function that reads a `sharing` section (the one that also reads those of claims). Out: rules, or one
+InputError with every fault, its line and its path. A file of NVIDIA's device plugin (`version: v1` with `sharing`) is
+accepted unchanged. The format is described in docs/sharing.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMESPACES_MOST = 256
 MIB = 1 << 20
 
 ReadSettings = Callable[[object, str, list[str]], SharingSettings | None]
-"""Reads a `sharing` section at a path; adds `path: message` to the faults."""
+"""Read a `sharing` section at a path; append each fault to the list as `path: message`."""
 
 
 def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenants.ANY) -> SharingRules:
@@ -108,13 +108,13 @@ def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants)
 
 
 def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:
-    """Read `enforcement`; what is not hard follows from `sharing`, so that it is not asked for."""
-    if row.optional_text("enforcement", pattern="hard", what="hard: anything else follows from sharing") is None:
+    """Read `enforcement`. Its only value is `hard`, because any other enforcement follows from `sharing`."""
+    if row.optional_text("enforcement", pattern="hard", what="hard; anything else follows from sharing") is None:
         return False
     if not limits_memory:
-        row.fault("enforcement", "only goes with replicas and memory: memory is what the driver can limit")
+        row.fault("enforcement", "only goes with replicas and memory, because memory is all that the driver can limit")
     elif match.types == (DeviceType.MIG,):
-        row.fault("enforcement", "the driver limits memory of whole GPUs only; partitions are cut by the hardware")
+        row.fault("enforcement", "the driver limits memory of whole GPUs only; the hardware separates partitions")
     return True
 
 
@@ -141,7 +141,7 @@ def _match(section: Fields) -> Match:
 def _label(labels: Fields, key: str, value: object) -> str:
     if isinstance(value, str):
         return value
-    labels.fault(key, "expected a text: quote numbers, true and false")
+    labels.fault(key, "expected a text; put numbers, true and false in quotes")
     return ""
 
 
@@ -151,7 +151,7 @@ def _portion(row: Fields, mode: ShareMode) -> Portion:
     is_memory = mode is ShareMode.MEMORY
     values = {name: _amount(section, name, is_memory=is_memory) for name in ("default", "min", "step", "max")}
     if not section.has("default"):
-        section.fault("default", "missing, expected what a share takes that does not ask for an amount")
+        section.fault("default", "missing, expected what a share takes if its claim requests no amount")
     section.close()
     step = values["step"] or (MIB if is_memory else 1)
     least = values["min"] or step
@@ -160,7 +160,7 @@ def _portion(row: Fields, mode: ShareMode) -> Portion:
         if default < least:
             section.fault("default", "is less than min")
         elif (default - least) % step:
-            section.fault("default", "is not min plus a multiple of step: amounts are rounded up to such")
+            section.fault("default", "is not min plus a multiple of step, to which amounts are rounded up")
         if most is not None and default > most:
             section.fault("default", "is more than max")
     if most is not None and most < least:
@@ -188,7 +188,7 @@ def _settings(row: Fields, match: Match, read_settings: ReadSettings, *, is_excl
     across = row.optional_flag("acrossNamespaces")
     settings = read_settings(row.any("sharing"), f"{row.path}.sharing", row.faults) if row.has("sharing") else None
     if is_exclusive and settings is not None:
-        row.fault("sharing", "does not go with exclusive: a claim says how its own device is shared")
+        row.fault("sharing", "does not go with exclusive: a claim decides how its own device is shared")
     has_interval = isinstance(settings, TimeSlicingSettings) and settings.interval is not Interval.DEFAULT
     if has_interval and match.types == (DeviceType.MIG,):
         row.fault("sharing.timeSlicingConfig.interval", "a MIG device has no interval of its own")

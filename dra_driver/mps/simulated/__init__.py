@@ -1,1 +1,1 @@
-"""A stand-in for NVIDIA's MPS control program. It is started by its file and never imported."""
+"""A substitute for NVIDIA's MPS control program. It is started as a file and never imported."""

@@ -1,9 +1,9 @@
-"""A simulated nvidia-cuda-mps-control: speaks the real program's commands, shares no GPU at all.
+"""A simulated nvidia-cuda-mps-control that understands the real program's commands but shares no GPU.
 
-Run as a program of its own, with the standard library only: `-d` in the background, `-f` in the foreground, else one
-command a line on standard input. It makes the files that the real one makes in CUDA_MPS_PIPE_DIRECTORY and
-CUDA_MPS_LOG_DIRECTORY, starts a server process when the first client comes, and keeps limits and clients in mind. Its
-clients are stand-ins too (they say "CLIENT" on the control socket): a CUDA program gets no answer from it.
+It runs as a separate program with only the standard library: `-d` in the background, `-f` in the foreground, else it
+reads one command per line from standard input. It makes the same files as the real program in CUDA_MPS_PIPE_DIRECTORY
+and CUDA_MPS_LOG_DIRECTORY, starts a server process when the first client comes, and keeps track of limits and clients.
+Its clients are simulated too (they send "CLIENT" to the control socket): a CUDA program gets no answer from it.
 
 Source: NVIDIA Multi-Process Service, architecture and nvidia-cuda-mps-control(1).
 """
@@ -26,24 +26,26 @@ _MIB_OF = {"M": 1, "G": 1024}
 
 
 class Refused(Exception):
-    """A command that the daemon says no to."""
+    """The daemon refuses a command."""
 
 
 class Folders:
-    """Where a daemon has its files."""
+    """The folders of a daemon's files."""
 
     def __init__(self) -> None:
         self.pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108 - the real default
         self.log = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
 
     def path(self, name: str) -> str:
-        """Return a file in the pipe folder."""
+        """Return the path of a file in the pipe folder."""
         return f"{self.pipe}/{name}"
 
     def running(self) -> int:
-        """Return the pid of the daemon that serves the pipe folder; 0 when there is none."""
+        """Return the pid of the daemon that serves the pipe folder; 0 if there is none."""
         try:
-            fd = os.open(self.path(PID_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a client may have made it
+            fd = os.open(
+                self.path(PID_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            )  # a client may have created this file
             with open(fd, encoding="utf-8") as file:  # noqa: PTH123
                 pid = int(file.read(16))
             os.kill(pid, 0)
@@ -52,7 +54,7 @@ class Folders:
         return pid
 
     def note(self, name: str, who: str, text: str) -> None:
-        """Append a line to a log, in the real one's form."""
+        """Append a line to a log, in the real program's format."""
         now = time.time()
         stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03d}"
         line = f"[{stamp} {who:7} {os.getpid():5}] {text}\n"
@@ -69,7 +71,7 @@ class ServerProcess:
         self.percentage, self.memory = 100.0, 0
 
     def ask(self, text: str) -> str:
-        """Tell the server something and give its answer; nothing when it is gone."""
+        """Send the server a line and return its answer; "" if the server is gone."""
         try:
             self._line.sendall(f"{text}\n".encode())
             return read_line(self._line)
@@ -77,7 +79,7 @@ class ServerProcess:
             return ""
 
     def clients(self) -> list[int]:
-        """List the clients' pids."""
+        """Return the clients' pids."""
         return [int(word) for word in self.ask("LIST").split()]
 
     def has_ended(self) -> bool:
@@ -89,7 +91,7 @@ class ServerProcess:
 
 
 class Daemon:
-    """The control daemon. A subclass may refuse, delay or break what the commands would do."""
+    """The control daemon. A subclass may refuse, delay or break commands."""
 
     def __init__(self, folders: Folders, *, is_multi_user: bool) -> None:
         self.folders, self.is_multi_user = folders, is_multi_user
@@ -102,10 +104,10 @@ class Daemon:
         """Run before the daemon begins, still in the program's first process."""
 
     def before(self, command: str) -> None:
-        """Run before a command is carried out. Raises: Refused."""
+        """Run before a command is executed. Raises: Refused."""
 
     def serve(self) -> None:
-        """Make the files and serve until told to quit."""
+        """Make the files and serve until a `quit` command."""
         sockets = [self._listen("control", 0o666), self._listen("control_privileged", 0o755)]
         self._make_files()
         self.folders.note("control", "Control", f"Starting control daemon using socket {self.folders.path('control')}")
@@ -120,10 +122,10 @@ class Daemon:
                 self._hear(connection)
             self._look_at_servers()
         with suppress(OSError):
-            os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - as the real one; its sockets stay
+            os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - like the real program, whose sockets stay
 
     def do(self, line: str) -> str:
-        """Carry out a command and give what it prints. Raises: Refused."""
+        """Execute a command and return its output. Raises: Refused."""
         self.folders.note("control", "Control", f"Cmd:{line}")
         name, *words = line.split() or [""]
         act = getattr(self, f"_do_{name}", None)
@@ -135,7 +137,7 @@ class Daemon:
         except (TypeError, ValueError, KeyError) as exc:
             raise Refused(f"Invalid arguments: {line}") from exc
 
-    # Commands, by the real one's names
+    # Commands, by the real program's names
 
     def _do_get_server_list(self) -> str:
         return "\n".join(str(server.pid) for server in self.servers)
@@ -228,7 +230,7 @@ class Daemon:
         connection.close()
 
     def _welcome(self, connection: socket.socket, uid: int) -> None:
-        """Send a client to the server of its user; it waits while another user's clients are at work."""
+        """Send a client to the server of its user; it waits while clients of another user are running."""
         if self.quits_at is not None:
             connection.close()
             return
@@ -313,7 +315,7 @@ class Daemon:
 
 
 def read_line(connection: socket.socket) -> str:
-    """Read one line; what there is when the other side ends."""
+    """Read one line, or whatever came before the other side ended."""
     data = b""
     while not data.endswith(b"\n") and (part := connection.recv(1)):
         data += part
@@ -332,12 +334,12 @@ def _mib(text: str) -> int:
 
 
 def _shown(mib: int) -> str:
-    """Show a limit as drivers of 2025 do: whole GiB, rounded down."""
+    """Format a limit as drivers of 2025 do: in whole GiB, rounded down."""
     return f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"
 
 
 def _detach() -> None:
-    """Become a daemon: a session of its own, no terminal, no inherited pipes."""
+    """Become a daemon: a new session, no terminal, no inherited pipes."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -370,7 +372,7 @@ def _say(folders: Folders) -> int:
 
 
 def main(daemon: type[Daemon] = Daemon) -> int:
-    """Be the program; gives its exit status."""
+    """Run the program; return its exit status."""
     words, folders = sys.argv[1:], Folders()
     if not {"-d", "-f"} & set(words):
         return _say(folders)

@@ -1,4 +1,4 @@
-"""Simulated: where the stand-in for NVIDIA's control program lies, which is started by the file and never imported."""
+"""The location of the substitute for NVIDIA's control program, which is started as a file and never imported."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _FILE = Path(__file__).resolve().with_name("control.py")
 
 
 def simulated_program() -> ControlProgram:
-    """Return the simulated control program: it shares no GPU, and needs no privilege."""
+    """Return the simulated control program, which shares no GPU and needs no privilege."""
     return ControlProgram((sys.executable, "-I", "-S", str(_FILE)))

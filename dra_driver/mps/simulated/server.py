@@ -1,7 +1,7 @@
-"""A simulated nvidia-cuda-mps-server: welcomes clients of a simulated control daemon, and shares no GPU.
+"""A simulated nvidia-cuda-mps-server: it serves clients of a simulated control daemon, and shares no GPU.
 
-Run by that daemon as a program of its own, with the standard library only. On descriptor 3 it is told what to do, on
-descriptor 4 it says that it listens. Without its control daemon it goes on for the clients it has.
+The daemon runs it as a separate program with only the standard library. Commands come in on descriptor 3; on descriptor
+4 the server reports that it listens. If its control daemon ends, it keeps serving the clients it has.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Server:
         self._listening.bind(self._path)
         os.chmod(self._path, 0o666)  # noqa: PTH101, S103 - clients of any user
         self._listening.listen(64)
-        self._clients: dict[socket.socket, int] = {}  # with their pids
+        self._clients: dict[socket.socket, int] = {}  # to their pids
         self._limits = "100.0 0"
         self._is_draining = False
 
     def serve(self) -> None:
-        """Serve until told to end and no client is left, or until neither daemon nor client is."""
+        """Serve until ordered to end and no client is left, or until both the daemon and all clients are gone."""
         os.write(4, b"!")
         os.close(4)
         while self._clients or (self._control and not self._is_draining):
@@ -40,7 +40,7 @@ class Server:
                     self._obey(ready)
                 else:
                     self._hear(ready)
-        with suppress(OSError):  # a new control daemon has cleared the folder
+        with suppress(OSError):  # a new control daemon may have cleared the folder
             os.unlink(self._path)  # noqa: PTH108
 
     def _welcome(self) -> None:
@@ -50,7 +50,7 @@ class Server:
         client.sendall(f"LIMITS {self._limits}\n".encode())
 
     def _obey(self, control: socket.socket) -> None:
-        """Do what the control daemon says; it has ended when it says nothing."""
+        """Execute a command of the control daemon; an empty one means that the daemon has ended."""
         word, _, rest = _line(control).partition(" ")
         if not word:
             self._control = None

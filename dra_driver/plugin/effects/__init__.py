@@ -1,4 +1,4 @@
-"""The steps of a plan in, changes on this node out.
+"""The steps of a plan come in; changes on this node go out.
 
-Each step is performed and undone here, idempotent by reading back.
+Each step is performed and undone here. Both are idempotent, because they read back the current state first.
 """

@@ -1,8 +1,8 @@
-"""Joiners: pods that come to a claim which is prepared already, and are to be kept to its memory limits too.
+"""Late pods: pods that join a claim after it was prepared, and that must be kept to its memory limits too.
 
 The kubelet has a claim prepared once, for the first of its pods on the node. So while limits are in force, each new
-pod's cgroup makes us ask whom the claims are reserved for now. A reservation precedes the pod, and its cgroup its
-containers, so that a limit is there before a program has begun.
+pod's cgroup is a reason to ask which pods the claims are reserved for now. A reservation precedes the pod, and a pod's
+cgroup precedes its containers, so the limit is in place before a program has started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Add = Callable[[str, tuple[str, ...]], None]
 
 
 class LatePods:
-    """Looks for pods twice a second, from `watch` on, for as long as claims have limits."""
+    """Looks for new pods twice a second, from the call of `watch` on, for as long as any claim has limits."""
 
     def __init__(self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, *, add: Add) -> None:
         self._ledger, self._api, self._cgroups, self._add = ledger, api, cgroups, add
@@ -41,7 +41,7 @@ class LatePods:
         self._known: frozenset[str] = frozenset()
 
     def watch(self) -> None:
-        """Begin, unless it has begun or no claim has limits."""
+        """Start to look, unless the thread is already running or no claim has limits."""
         with self._mutex:
             if self._thread is None and not self._over.is_set() and self._limited():
                 self._known = frozenset()
@@ -53,7 +53,7 @@ class LatePods:
         self._over.set()
 
     def look(self) -> bool:
-        """Look once. Says whether there are claims with limits; pods that came before are not asked about again."""
+        """Look once and return whether any claim has limits. Pods that were seen before are not asked about again."""
         present = frozenset(self._cgroups.all())
         if present <= self._known:
             self._known = present
@@ -69,10 +69,10 @@ class LatePods:
             try:
                 has_work = self.look()
             except DriverError as error:
-                log.warning("could not look for pods", extra=fields(code=error.code, err=str(error)))
+                log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
                 continue
             except Exception:
-                log.exception("looking for pods failed")
+                log.exception("check for new pods failed")
                 continue
             if not has_work:
                 with self._mutex:
@@ -84,17 +84,17 @@ class LatePods:
         return tuple(r for r in self._ledger.records() if any(s.get("kind") == MemoryLimitStep.kind for s in r.steps))
 
     def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
-        """Follow one claim; one that can't be followed now keeps no other from it."""
+        """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""
         try:
             return self._follow(record, present)
         except DriverError as error:
             log.warning(
-                "could not look for pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
+                "cannot check for new pods", extra=fields(claim=record.full_name, code=error.code, err=str(error))
             )
             return False
 
     def _follow(self, record: Record, present: frozenset[str]) -> bool:
-        """Limit the pods that have come to a claim; False to be asked again."""
+        """Limit the pods that have joined a claim. Return False when the claim has to be asked about again."""
         if record.state in UNFINISHED:
             return False
         try:

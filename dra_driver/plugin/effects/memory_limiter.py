@@ -1,8 +1,8 @@
-"""MemoryLimiter: what pods may have of a GPU's memory, where the driver keeps them to it.
+"""MemoryLimiter: how much of a GPU's memory pods may use, where the driver enforces it.
 
-In: steps of plans. Out: a limit on the cgroup of each of a claim's pods: the sum of what all claims of that pod have of
-the GPU. All that concerns one GPU happens under its lock, which holds between two agents too. A limit goes with its
-cgroup, so that neither a reboot nor a lost ledger leaves one behind.
+In: steps of plans. Out: a limit on the cgroup of each of a claim's pods, which is the sum of what all claims of that
+pod have of the GPU. Everything that concerns one GPU happens under its lock, which also holds between two agents. A
+limit disappears with its cgroup, so neither a reboot nor a lost ledger leaves one behind.
 Source: NVIDIA, "MPS v3 Memory Partitioning" (a limit holds for the processes of the cgroup and of those below it).
 """
 
@@ -28,28 +28,30 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # with the GPU, or the driver, its limits went
+_GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # the limits went with the GPU or its driver
 
 
 class MemoryLimiter:
-    """Limits on one node's GPUs."""
+    """The memory limits on one node's GPUs."""
 
     def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks, cgroups: PodCgroups) -> None:
         self._hardware, self._ledger, self._locks, self._cgroups = hardware, ledger, locks, cgroups
 
     def make(self, uid: str, step: MemoryLimitStep, deadline: Deadline) -> Wire:
-        """Limit the claim's pods that are on this node; gives what to record: those. May be repeated.
+        """Limit those of the claim's pods that are on this node, and return the step to record, which lists them.
 
-        Raises: SharingError("sharing.no-pod-cgroup", LATER) when none is, HardwareError, PrepareError.
+        Idempotent.
+
+        Raises: SharingError("sharing.no-pod-cgroup", LATER) when none of them is here, HardwareError, PrepareError.
         """
         with self._hold(step.device, deadline):
             found = self._cgroups.of(step.pods)
             if not found:
                 raise SharingError(
                     "no-pod-cgroup",
-                    f"no cgroup of pod {', '.join(step.pods) or '(none)'} is found: the memory that it may have of "
+                    f"no cgroup of pod {', '.join(step.pods) or '(none)'} is found, so its memory on "
                     f"{step.device} can't be limited",
-                    hint="a kubelet without --cgroups-per-qos makes none; leave `enforcement: hard` out there",
+                    hint="a kubelet without --cgroups-per-qos has no cgroups per pod; remove `enforcement: hard` there",
                     retry=Retry.LATER,
                 )
             others = self._of_others(uid, step.key)
@@ -58,7 +60,10 @@ class MemoryLimiter:
         return replace(step, pods=tuple(found)).record()
 
     def join(self, uid: str, pods: Iterable[str], deadline: Deadline) -> None:
-        """Limit more pods of a prepared claim, noted first; under the claim's lock. Raises: as `make`."""
+        """Limit more pods of a prepared claim, recording them first. The caller holds the claim's lock.
+
+        Raises: as `make`.
+        """
         record = self._ledger.get(uid)
         if record is None or record.state in UNFINISHED:
             return
@@ -68,12 +73,15 @@ class MemoryLimiter:
             self.make(uid, step, deadline)
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
-        """Leave the claim's pods what their other claims have. Raises: HardwareError, PrepareError."""
+        """Reduce the limits of the claim's pods to what their other claims have.
+
+        Raises: HardwareError, PrepareError.
+        """
         step = limit_step_of_record(recorded)
         with self._hold(step.device, deadline):
             if not self._ledger.is_read_only:
                 with as_far_as_there_is_room("mark a claim"):
-                    self._ledger.set_state(uid, ClaimState.UNPREPARING)  # whoever comes next does not count it
+                    self._ledger.set_state(uid, ClaimState.UNPREPARING)  # other claims then no longer count this one
             others = self._of_others(uid, step.key)
             for pod, path in self._cgroups.of(step.pods).items():
                 try:
@@ -81,12 +89,12 @@ class MemoryLimiter:
                 except HardwareError as error:
                     if error.code not in _GONE:
                         raise
-                    log.warning("memory limit not taken away", extra=fields(device=step.key, err=str(error)))
+                    log.warning("memory limit not removed", extra=fields(device=step.key, err=str(error)))
 
-    # Below: under the GPU's lock
+    # The methods below run under the GPU's lock
 
     def _of_others(self, uid: str, device: str) -> dict[str, int]:
-        """Add up what other claims have of a GPU, by pod."""
+        """Return, by pod, the sum of what other claims have of a GPU."""
         sums: dict[str, int] = {}
         for record in self._ledger.records():
             if record.uid == uid or record.state == ClaimState.UNPREPARING:
@@ -99,7 +107,9 @@ class MemoryLimiter:
 
     def _set(self, device: SharedDevice, cgroup: str, limit: int | None, deadline: Deadline) -> None:
         if not isinstance(self._hardware, MemoryLimiting):
-            raise HardwareError("memory-limit-unsupported", f"this agent's hardware limits no memory of {device}")
+            raise HardwareError(
+                "memory-limit-unsupported", f"this agent's hardware backend can't limit the memory of {device}"
+            )
         self._hardware.limit_memory(device, cgroup, limit, deadline.remaining())
         said = "none" if limit is None else f"{limit} bytes"
         log.info("memory limit set", extra=fields(device=device.name, file=cgroup, status=said))
@@ -116,7 +126,10 @@ def limit_steps(record: Record) -> tuple[MemoryLimitStep, ...]:
 
 
 def limits_in_force(steps: Sequence[Step], recorded: Iterable[Mapping[str, object]]) -> tuple[Step, ...]:
-    """Return the steps of a plan with the limits that the claim was prepared with: the configuration may differ now."""
+    """Return the steps of a plan with the limits that the claim was prepared with.
+
+    The configuration may have changed since.
+    """
     known = {str(r["key"]): limit_step_of_record(r) for r in recorded if r.get("kind") == MemoryLimitStep.kind}
     *others, last = [_joined(s, known.pop(s.key, s)) if isinstance(s, MemoryLimitStep) else s for s in steps]
     return (*others, *known.values(), last)

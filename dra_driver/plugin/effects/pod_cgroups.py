@@ -1,7 +1,7 @@
-"""PodCgroups: the cgroup of each pod on this node, found by name below the kubelet's own.
+"""PodCgroups: the cgroup of each pod on this node, found by its name below the kubelet's own cgroup.
 
-In: the folder of all cgroups, UIDs of pods. Out: folders. The kubelet makes a pod's cgroup before it has the pod's
-claims prepared, and all containers of the pod are below it. Never: a change.
+In: the root folder of all cgroups, UIDs of pods. Out: folders. The kubelet makes a pod's cgroup before it has the pod's
+claims prepared, and all containers of the pod are below it. Nothing is changed here.
 Source: Kubernetes kubelet, cm/pod_container_manager_linux.go, cm/cgroup_manager_linux.go (names with either driver).
 """
 
@@ -15,18 +15,18 @@ from pathlib import Path
 _ROOT = re.compile(r"(.*-)?kubepods(\.slice)?")
 _QOS = re.compile(r"(.*-)?(kubepods-)?(burstable|besteffort)(\.slice)?")
 _POD = re.compile(r"(?:.*-)?pod(?P<uid>[0-9a-fA-F]{8}([-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12})(\.slice)?")
-_DEPTH = 4  # of the kubelet's folder below that of all cgroups: a cgroup root may be configured
+_DEPTH = 4  # levels searched for the kubelet's folder below the root, because its cgroup root is configurable
 
 
 class PodCgroups:
-    """Cgroups below `root`, which is read again at each call."""
+    """The cgroups below `root`, read again at each call."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._kubepods: tuple[Path, ...] = ()
 
     def of(self, uids: Iterable[str]) -> dict[str, str]:
-        """Return the folders of those pods that have one, by UID."""
+        """Return, by UID, the folders of those pods that have one."""
         found = self.all()
         return {uid: found[uid] for uid in uids if uid in found}
 
@@ -42,7 +42,7 @@ class PodCgroups:
 
 
 def _roots(folder: Path, depth: int) -> Iterator[Path]:
-    """Find the kubelet's folders: one, but for a kubelet in a container beside the node's own."""
+    """Find the kubelet's folders: normally one, more when a kubelet in a container runs beside the node's own."""
     for path in _below(folder):
         if _ROOT.fullmatch(path.name):
             yield path
@@ -54,5 +54,5 @@ def _below(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # it ended while we looked
+    except OSError:  # the cgroup was removed while it was being read
         return []

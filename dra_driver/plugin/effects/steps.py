@@ -1,6 +1,6 @@
-"""Effects: carries out a plan's steps and undoes recorded ones, each idempotent by reading back.
+"""Effects: carries out a plan's steps and undoes recorded ones, each idempotent by reading back the current state.
 
-The only place where `claims` (what to do) and `cdi` (how a file is written) meet.
+This is the only place where `claims` (what to do) and `cdi` (how a file is written) meet.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.mig.partitioner import US, Partitioner
 
 OWNER_ENV = "DRA_DRIVER_PARTITION"
-NODE_SECONDS = 2.0  # how long the nodes of a new partition are waited for
+NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
 _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class DriverCdiNames:
-    """CDI names of one driver, as plans want them."""
+    """The CDI names of one driver, in the form that plans use."""
 
     driver: str
 
     @property
     def kind(self) -> str:
-        """Return the kind of all devices that this driver prepares."""
+        """Return the CDI kind of all devices that this driver prepares."""
         return ids.kind(self.driver)
 
     def file(self, uid: str) -> str:
-        """Name the file of a claim."""
+        """Return the name of a claim's CDI file."""
         return ids.claim_file(self.driver, uid)
 
     def device(self, uid: str, device: str, share_id: str | None) -> str:
-        """Name a device within that file."""
+        """Return the name of a device within that file."""
         return ids.device_name(uid, device, share_id)
 
     def id(self, uid: str, device: str, share_id: str | None) -> str:
@@ -56,7 +56,7 @@ class DriverCdiNames:
 
 
 class Effects:
-    """What steps do to the node."""
+    """The effects of steps on this node."""
 
     def __init__(
         self,
@@ -85,7 +85,11 @@ class Effects:
         )
 
     def apply(self, uid: str, steps: Iterable[Step], recorded: list[Wire], deadline: Deadline) -> bool:
-        """Carry out steps in order, and keep what they made in `recorded`. Says whether the CDI file had to change.
+        """Carry out the steps in order and return whether the CDI file had to change.
+
+        What they made is kept in `recorded`.
+
+        Idempotent: a step whose effect is in place already changes nothing.
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError.
         """
@@ -117,7 +121,7 @@ class Effects:
         return changed
 
     def refresh(self, steps: Iterable[Step], recorded: Sequence[Wire]) -> bool:
-        """Write the CDI file anew for what is there now; nothing is made. Says whether it had to change.
+        """Rewrite the CDI file from the current state, and return whether it had to change. Nothing is made.
 
         Raises: HardwareError, PrepareError.
         """
@@ -133,10 +137,10 @@ class Effects:
         return any(self._write(step, made, sharing, patience) for step in steps if isinstance(step, CdiFileStep))
 
     def undo(self, uid: str, steps: Iterable[Wire], deadline: Deadline) -> None:
-        """Undo recorded steps, last first.
+        """Undo recorded steps, last first. Idempotent.
 
-        Raises: HardwareError, PrepareError, after having undone every other step: "prepare.step-unknown" for one that
-        a newer agent recorded.
+        Raises: HardwareError, PrepareError, after every other step was undone; "prepare.step-unknown" for a step that a
+        newer agent recorded.
         """
         unknown: list[str] = []
         fault: DriverError | None = None
@@ -150,7 +154,7 @@ class Effects:
                     self._sharer.unmake(uid, step, deadline)
                     shared.remove(step["key"])
                 elif step.get("kind") == MigPartitionStep.kind:
-                    if step["key"] not in shared:  # else its daemon still runs, and the next call ends that first
+                    if step["key"] not in shared:  # otherwise its daemon still runs; the next call ends that first
                         self._partitioner.unmake(uid, step, deadline)
                 elif step.get("kind") == MemoryLimitStep.kind:
                     self._limiter.unmake(uid, step, deadline)
@@ -165,7 +169,7 @@ class Effects:
         if unknown:
             raise PrepareError(
                 "step-unknown",
-                f"a newer agent did what this one can't undo: {', '.join(unknown)}",
+                f"a newer agent recorded steps that this one can't undo: {', '.join(unknown)}",
                 hint="run the newer agent again",
                 retry=Retry.LATER,
             )
@@ -188,7 +192,7 @@ class Effects:
         return self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
     def _edits_of(self, gpu: GpuFacts, partition: PartitionFacts, patience: Deadline) -> Edits:
-        """Return what a partition that was just made needs; its nodes may come a moment after it.
+        """Return the edits of a partition that was just made; its device nodes may appear a moment after it.
 
         Raises: HardwareError.
         """
@@ -202,9 +206,10 @@ class Effects:
 
 
 def owner_env(recorded: Wire) -> tuple[str, ...]:
-    """Return the variable that says whose a partition is, should the ledger be lost; none for an administrator's.
+    """Return the variable that records a partition's owner in case the ledger is lost; none for an administrator's.
 
-    Each partition has a name of its own: a container that has several would see only the last.
+    Each partition has its own variable name, because a container with several partitions would otherwise see only the
+    last.
     """
     name = f"{OWNER_ENV}_{recorded['key'].upper().replace('-', '_')}"
     return (f"{name}={recorded['uuid']}/{recorded['bootId']}",) if recorded.get("owner") == US else ()
@@ -224,14 +229,14 @@ def ends_with_power(recorded: Sequence[Wire]) -> bool:
 
 
 def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:
-    """Return the steps of a plan as they are recorded already, and recorded ones that the plan no longer has."""
+    """Return the steps of a plan, as recorded where they are, after recorded ones that the plan no longer has."""
     known = {_key(step): step for step in recorded}
     steps = [known.pop(_key(step), step) for step in planned]
     return [*known.values(), *steps]
 
 
 def _sharing(steps: Iterable[Step], recorded: Sequence[Wire]) -> tuple[tuple[SharingStep, Wire], ...]:
-    """Return the steps that share devices, each with what is recorded of it."""
+    """Return the steps that share devices, each with its record."""
     return tuple((s, recorded[_index_of(s, recorded)]) for s in steps if isinstance(s, SharingStep))
 
 

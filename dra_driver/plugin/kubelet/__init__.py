@@ -1,1 +1,1 @@
-"""The kubelet's side of the plugin: sockets, registration, and the border where gRPC messages become claims."""
+"""The kubelet's side of the plugin: sockets, registration, and the place where gRPC messages become claims."""

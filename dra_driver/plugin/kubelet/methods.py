@@ -1,6 +1,6 @@
-"""Method tables: our services as gRPC wants them, typed by hand over the generated messages.
+"""Method tables: our services in the form that gRPC needs, typed by hand over the generated messages.
 
-Generated service stubs are not used: they would demand a grpcio at least as new as their generator.
+Generated service stubs are not used, because they would require a grpcio at least as new as their generator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Behaviour = Callable[[Any, Context], Any]
 
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 PLUGIN_TYPE = "DRAPlugin"
-# What the registration tells, in the order in which the kubelet chooses, and the gRPC service behind it.
+# The versions that the registration lists, in the order in which the kubelet chooses, each with its gRPC service.
 VERSIONS = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
@@ -31,15 +31,15 @@ MESSAGES: Mapping[str, Any] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
 
 
 class RegistrationService(Protocol):
-    """What the kubelet asks of the registration socket."""
+    """What the kubelet calls on the registration socket."""
 
     def get_info(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
-        """Tell who we are and where we serve."""
+        """Return the driver's name, the path of its DRA socket, and the versions that it serves."""
 
     def notify(
         self, request: registration.RegistrationStatus, context: Context
     ) -> registration.RegistrationStatusResponse:
-        """Take note of what came of it."""
+        """Take in whether the kubelet accepted the registration."""
 
 
 def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler[Any, Any]:
@@ -58,7 +58,7 @@ def dra_methods(
     prepare: Behaviour,
     unprepare: Behaviour,
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return the method table of one version of the DRA service; messages are those of `MESSAGES[version]`."""
+    """Return the method table of one version of the DRA service; its messages are those of `MESSAGES[version]`."""
     messages = MESSAGES[version]
     return grpc.method_handlers_generic_handler(
         VERSIONS[version],
@@ -72,7 +72,8 @@ def dra_methods(
 def in_pool(pool: ThreadPoolExecutor, behaviour: Behaviour) -> Behaviour:
     """Return a behaviour that runs in threads of `pool` instead of the server's.
 
-    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior` (experimental: a test holds us to it).
+    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior` (experimental: a test checks that it still
+    works).
     """
 
     def run(request: Any, context: Context) -> Any:

@@ -1,8 +1,8 @@
 """Registration: a second socket of the plugin's server, where the kubelet looks for plugins.
 
-The socket appears last and goes first. One server serves both: a server costs ten wake-ups a second, and whoever is
-answered here finds the service up. A kubelet up to 1.35 does not try a failed registration again until the socket
-appears anew, so after a refusal it does.
+This socket appears last and goes first. One server serves both sockets, because a server costs ten wake-ups a second,
+and a client that is answered here finds the service up. A kubelet up to 1.35 does not retry a failed registration until
+the socket appears again, so after a refusal the socket is removed and shown again.
 Source: Kubernetes kubelet plugin registration API v1; kubelet pluginwatcher (names that begin with a dot are ignored).
 """
 
@@ -17,10 +17,11 @@ from typing import Any
 import grpc
 
 from dra_driver.model.errors import NodeError
+from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
 from dra_driver.plugin.kubelet.same_name_drivers import MARK
-from dra_driver.plugin.kubelet.sockets import Identity, bind_privately, free_path, identity, set_aside
+from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Registration:
 
     def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
-        self._made: Identity | None = None  # of the socket that is ours
+        self._made: Stamp | None = None  # of the socket that is ours
         self._mutex = threading.Lock()  # of all below
         self._is_open = False
         self._pause_s = RETRY_FIRST_SECONDS
@@ -43,23 +44,23 @@ class Registration:
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether the socket is still ours: a kubelet that starts anew would not find us otherwise."""
+        """Return whether the socket is still ours; otherwise a restarted kubelet would not find this plugin."""
         with self._mutex:
             return not self._is_open or self._is_ours()
 
     def bind(self, server: grpc.Server) -> None:
-        """Let a server that has not started yet listen here too. Raises: NodeError."""
+        """Make a server that has not started yet listen here too. Raises: NodeError."""
         free_path(self._path)
         bind_privately(self._path, lambda: add_port(server, self._path))
         with self._mutex:
             self._made, self._is_open = identity(self._path), True
 
     def methods(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Return the service, for the server's table."""
+        """Return the method table of the registration service."""
         return registration_methods(self)
 
     def stop(self) -> None:
-        """Take the socket away: the kubelet sends no new calls to this instance."""
+        """Remove the socket, so that the kubelet sends no new calls to this instance."""
         with self._mutex:
             self._is_open = False
             if self._retry is not None:
@@ -71,14 +72,14 @@ class Registration:
     # What the kubelet calls
 
     def get_info(self, _request: messages.InfoRequest, context: Context) -> messages.PluginInfo:
-        """Tell who we are and where we serve; and another instance of ours that it is one."""
+        """Return who this plugin is and where it serves, with a mark by which another instance recognizes it."""
         context.set_trailing_metadata((MARK,))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=list(VERSIONS)
         )
 
     def notify(self, request: messages.RegistrationStatus, _context: Context) -> messages.RegistrationStatusResponse:
-        """Take note of what came of it."""
+        """Take in whether the kubelet accepted the registration; after a refusal the socket is shown again later."""
         self.is_registered, self.last_error = request.plugin_registered, request.error
         if request.plugin_registered:
             log.info("registered with the kubelet", extra=fields(driver=self._driver))
@@ -113,10 +114,10 @@ class Registration:
                 os.link(aside, self._path)
                 aside.unlink()
             except OSError as error:
-                self.last_error = f"socket {self._path} can't be shown anew: {error.strerror}"
-                log.warning("registration socket can't be shown anew", extra=fields(err=self.last_error))
+                self.last_error = f"socket {self._path} can't be re-created: {error.strerror}"
+                log.warning("registration socket can't be re-created", extra=fields(err=self.last_error))
             else:
-                log.info("registration socket shown anew", extra=fields(socket=str(self._path)))
+                log.info("registration socket re-created", extra=fields(socket=str(self._path)))
 
 
 def add_port(server: grpc.Server, path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Namesakes: another driver that is registered with the kubelet under our name, and would hand out the same GPUs.
+"""Same-name drivers: whether another driver that hands out the same GPUs is registered with the kubelet under our name.
 
-In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a call when it changes.
-A socket is asked once who it is (GetInfo, as the kubelet does); after that it is only tried whether somebody still
-listens there. Our own other instance is told by what it adds to its answer and by the data folder that it shares with
-us. It looks at the start, when the folder changed, and once a minute. Never: a word to the other driver's service.
+In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a callback when it
+changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that only whether something
+still listens there is checked. Another instance of this driver is recognized by the mark in its answer and by the data
+folder that it shares with us. The check runs at the start, when the folder changed, and once a minute. The other
+driver's DRA service is never called.
 Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
 """
 
@@ -19,33 +20,34 @@ import grpc
 
 from dra_driver import __version__
 from dra_driver.hardware.facts import Problem
+from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
-from dra_driver.plugin.kubelet.sockets import Identity, identity, is_refused
+from dra_driver.plugin.kubelet.sockets import identity, is_refused
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FOLDER_SECONDS = 2.0  # between looks at whether the folder changed
+FOLDER_SECONDS = 2.0  # between checks whether the folder changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
-MARK = ("dra-driver-version", __version__)  # what our instances add to GetInfo's answer
+MARK = ("dra-driver-version", __version__)  # what instances of this driver add to GetInfo's answer
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlugin:
-    """Who answers at a registration socket."""
+    """The plugin that answers at a registration socket."""
 
     kind: str
     name: str
     endpoint: str
-    is_marked: bool  # our own code answers
+    is_marked: bool  # whether it is an instance of this driver
 
 
 class SameNameDrivers:
-    """Keeps `reason` up to date; `changed` is called whenever the reason is another one."""
+    """Keeps `reason` up to date, and calls `changed` whenever it changes."""
 
     def __init__(
         self,
@@ -59,14 +61,14 @@ class SameNameDrivers:
     ) -> None:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
-        self._known: dict[tuple[Path, Identity], RegisteredPlugin] = {}
-        self._seen: Identity | None = None  # of the folder, when it was last looked at
+        self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
+        self._seen: Stamp | None = None  # of the folder, when it was last looked at
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
         self.reason = ""
 
     def start(self) -> None:
-        """Look once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
+        """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
         self._look()
         self._thread.start()
 
@@ -81,11 +83,11 @@ class SameNameDrivers:
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def find(self) -> str:
-        """Say who has our name now; empty when nobody does."""
+        """Return which other driver is registered under our name now, empty when there is none."""
         known, self._known = self._known, {}
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
-            if plugin is None:  # nobody whom the kubelet could have registered
+            if plugin is None:  # no plugin that the kubelet could have registered
                 continue
             self._known[path, made] = plugin
             if plugin.kind == PLUGIN_TYPE and plugin.name == self._driver and not self._is_ours(plugin):
@@ -93,17 +95,17 @@ class SameNameDrivers:
         return ""
 
     def _look(self) -> bool:
-        """Look once; says whether the reason is another one."""
+        """Check once and return whether the reason has changed."""
         self._seen = identity(self._folder)
         found = self.find()
         if found == self.reason:
             return False
         self.reason = found
         if found:
-            hint = "remove the other driver from this node; the agent looks again every minute"
+            hint = "remove the other driver from this node; the agent checks again every minute"
             log.warning("no device is published", extra=fields(driver=self._driver, code=CODE, reason=found, hint=hint))
         else:
-            log.info("no other driver has this name any more", extra=fields(driver=self._driver))
+            log.info("no other driver is registered under this name any more", extra=fields(driver=self._driver))
         return True
 
     def _run(self) -> None:
@@ -119,14 +121,14 @@ class SameNameDrivers:
                 if self._look():
                     self._changed()
             except Exception:
-                log.exception("look for another driver failed")
+                log.exception("check for another driver failed")
 
     def _is_ours(self, plugin: RegisteredPlugin) -> bool:
         return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir
 
 
 def ask(path: Path) -> RegisteredPlugin | None:
-    """Ask who answers at a registration socket; None when nobody does."""
+    """Return the plugin that answers at a registration socket, None when there is no answer."""
     with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
         get_info = channel.unary_unary(
             f"/{REGISTRATION_SERVICE}/GetInfo",
@@ -141,7 +143,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
         return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks)
 
 
-def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
+def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
     """Yield the sockets that somebody listens on, with what tells each from one made anew."""
     try:
         found = sorted(folder.rglob("*"))

@@ -1,8 +1,8 @@
-"""PluginServer: the RPC boundary. Every fault becomes the error of its claim; nothing fails a whole call.
+"""PluginServer: the RPC boundary. Every fault becomes the error of its claim; no fault fails a whole call.
 
 Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
 the same time. The service is up before the kubelet can learn of it, and outlives the registration. Each kind of call
-has threads of its own: Prepares that wait for devices must not keep the Unprepare that frees those from being heard.
+has its own threads: Prepares that wait for devices must not hold up the Unprepare that frees those devices.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -22,11 +22,11 @@ import grpc
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
+from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.methods import MESSAGES, VERSIONS, Context, dra_methods, in_pool
 from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import (
-    Identity,
     bind_privately,
     choose_paths,
     free_path,
@@ -39,7 +39,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-# Threads of each kind of call, made when they are needed. A Prepare may wait 35 s for a device; further ones queue up.
+# Threads for each kind of call, started when needed. A Prepare may wait 35 s for a device; further calls queue up.
 PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
 
 Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
@@ -65,7 +65,7 @@ class PluginServer:
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
         self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
         self._server: grpc.Server | None = None
-        self._made: Identity | None = None  # of the service's socket that is ours
+        self._made: Stamp | None = None  # of the service's socket that is ours
 
     @property
     def registered(self) -> bool:
@@ -74,12 +74,12 @@ class PluginServer:
 
     @property
     def last_error(self) -> str:
-        """Return the kubelet's last word against the registration, or our own."""
+        """Return the last error of the registration, as the kubelet reported it or as seen here."""
         return self._registration.last_error
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether both sockets are still ours: a kubelet that starts anew could not call us otherwise."""
+        """Return whether both sockets are still ours; otherwise a restarted kubelet could not call this plugin."""
         return self._is_ours() and self._registration.is_reachable
 
     def start(self) -> None:
@@ -97,13 +97,13 @@ class PluginServer:
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
     def stop(self, drain_s: float) -> None:
-        """Take the registration away, refuse new calls, let running ones finish within `drain_s`."""
+        """Remove the registration, refuse new calls, and let running ones finish within `drain_s` seconds."""
         self._registration.stop()
         if self._server is None:
             return
         done = self._server.stop(grace=drain_s)
         done.wait(max(0.0, drain_s - 1.0))
-        self._preparer.close()  # calls that still wait for something answer now
+        self._preparer.close()  # calls that are still waiting answer now
         done.wait(2.0)
         for pool in (self._prepares, self._unprepares, self._registrations):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -113,7 +113,7 @@ class PluginServer:
         sweep(self._driver, self.paths)
 
     def tidy(self) -> int:
-        """Remove the sockets of instances that were killed since the start; gives their number."""
+        """Remove the sockets of instances that were killed since the start, and return their number."""
         return sweep(self._driver, self.paths) if self._server is not None else 0
 
     def _is_ours(self) -> bool:
@@ -125,7 +125,7 @@ class PluginServer:
 
     def _prepare(self, version: str, request: Any, context: Context) -> Any:
         messages = MESSAGES[version]
-        if not context.is_active():  # it stood in line until the kubelet gave up, which will ask again
+        if not context.is_active():  # queued until the kubelet gave up; the kubelet will ask again
             return messages.NodePrepareResourcesResponse()
         deadline = Deadline.of_call(context.time_remaining())
 
@@ -155,7 +155,7 @@ class PluginServer:
     def _guard(
         self, rpc: str, claim: Any, work: Callable[[], tuple[PreparedDevice, ...] | None], context: Context
     ) -> tuple[tuple[PreparedDevice, ...] | None, str]:
-        """Run the work for one claim; give its result, and its error as text for the kubelet's event."""
+        """Run the work for one claim; return its result, and its error as the text of the kubelet's event."""
         started = time.monotonic()
         result, code, text = None, "ok", ""
         try:
@@ -163,7 +163,7 @@ class PluginServer:
         except DriverError as error:
             code, text = error.code, f"{error} [{error.code}]"
         except Exception as error:
-            log.exception("bug: an error that nobody foresaw", extra=fields(rpc=rpc, claim_uid=claim.uid))
+            log.exception("bug: unexpected error", extra=fields(rpc=rpc, claim_uid=claim.uid))
             code, text = "driver.bug", f"{type(error).__name__}: {error} [driver.bug]"
         seconds = time.monotonic() - started
 
@@ -171,7 +171,7 @@ class PluginServer:
             self._answered(rpc, seconds, code)
             _log(rpc, claim, seconds, devices=len(result or ()), code=code, text=text)
 
-        if not context.add_callback(note):  # the kubelet waits for the answer, nobody for the log
+        if not context.add_callback(note):  # log after the answer: the kubelet waits for it
             note()
         return result, text
 
@@ -189,10 +189,10 @@ def _log(rpc: str, claim: Any, seconds: float, *, devices: int, code: str, text:
 
 
 def _for_each(claims: Any, answer: Callable[[Any], Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
-    """Answer every claim of a call by its UID, at the same time as far as the pool has threads to spare.
+    """Answer every claim of a call, keyed by UID, in parallel as far as the pool has free threads.
 
-    Any number may wait for devices, and the others should not wait for those. This thread goes on by itself where no
-    other one comes to help, so that a pool full of such calls never waits for itself.
+    Any number of claims may wait for devices, and the other claims should not wait for them. Where no other thread is
+    free this thread does the work itself, so that a pool full of such calls never waits for itself.
     """
     todo = deque({claim.uid: claim for claim in claims}.values())
     answers: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Sockets: which paths the plugin listens on, and how a path is made free without stealing it from a live process.
+"""Sockets: which paths the plugin listens on, and how a path is freed without stealing it from a live process.
 
-Plain names for one instance, names with the pod's UID for seamless upgrades, derived short names where a path would be
-longer than AF_UNIX takes. Any name works: the kubelet looks at what a socket answers.
+Plain names are used for one instance, names with the pod's UID for seamless upgrades, and derived short names where a
+path would be longer than AF_UNIX allows. Any name works, because the kubelet goes by what a socket answers.
 Source: unix(7), sun_path; file names as the Kubernetes kubelet plugin helper derives them.
 """
 
@@ -23,9 +23,9 @@ from typing import TypeVar
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.limits import SOCKET_PATH_BYTES
+from dra_driver.model.stamp import Stamp, stamp_of
 
 T = TypeVar("T")
-Identity = tuple[int, int]  # inode and time
 
 FOLDER_MODE = 0o750
 SOCKET_MODE = 0o600
@@ -34,14 +34,14 @@ _umask = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class SocketPaths:
-    """Where one instance of the plugin listens."""
+    """The paths on which one instance of the plugin listens."""
 
     registration: Path
     service: Path
 
 
 def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str) -> SocketPaths:
-    """Choose both paths, the plainest that fits.
+    """Return both paths, with the plainest names that fit.
 
     Raises: NodeError("node.socket-path-too-long").
     """
@@ -59,12 +59,15 @@ def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str)
 
 
 def set_aside(path: Path) -> Path:
-    """Name the file beside a registration socket under which the kubelet does not look at it."""
+    """Return the path beside a registration socket under which the kubelet ignores it."""
     return path.with_name(f".{path.name}.aside")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for sockets, closed to others; one that exists keeps its mode. Raises: NodeError("node.folder")."""
+    """Make a folder for sockets that is closed to other users; an existing one keeps its mode.
+
+    Raises: NodeError("node.folder").
+    """
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as exc:
@@ -72,13 +75,13 @@ def make_folder(path: Path) -> None:
 
 
 def free_path(path: Path) -> None:
-    """Make sure that nothing stands at `path`; a dead process's socket is removed.
+    """Make sure that there is no file at `path`; a dead process's socket is removed.
 
     Raises: NodeError("node.socket-in-use") when a process answers there, ("node.not-a-socket") for any other file.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise NodeError("not-a-socket", f"{path} is in the way: it is not a socket")
+            raise NodeError("not-a-socket", f"{path} already exists and is not a socket")
     except FileNotFoundError:
         return
     if not is_refused(path):
@@ -91,7 +94,7 @@ def free_path(path: Path) -> None:
 
 
 def sweep(driver: str, paths: SocketPaths) -> int:
-    """Remove the sockets that dead instances of this driver left (each delays the next registration by seconds)."""
+    """Remove the sockets that dead instances of this driver left; each delays the next registration by seconds."""
     uid = r"[0-9A-Za-z_-]{11,36}"
     count = 0
     for folder, pattern in (
@@ -105,28 +108,27 @@ def sweep(driver: str, paths: SocketPaths) -> int:
     return count
 
 
-def identity(path: Path) -> Identity | None:
+def identity(path: Path) -> Stamp | None:
     """Return what tells this file from another one that is put in its place; None where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+    return stamp_of(path, follows_links=False)
 
 
 def is_refused(path: Path) -> bool:
-    """Return whether nobody listens: connecting is refused. A full queue or a missing permission is somebody."""
+    """Return whether nothing listens, that is, connecting is refused.
+
+    A full queue or a missing permission means a listener.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
-        except OSError:  # a path that is too long to connect to
+        except OSError:  # the path is too long to connect to
             return False
 
 
 def bind_privately(path: Path, bind: Callable[[], T]) -> T:
-    """Let `bind` make the socket at `path` for this user alone, from its first moment on.
+    """Make the socket at `path` by calling `bind`, accessible to this user alone from its first moment on.
 
-    The umask is the process's: files that other threads make meanwhile are closed to others too, never more open.
+    The umask belongs to the process: files that other threads make meanwhile are closed to others too, never more open.
     """
     with _private_umask():
         result = bind()

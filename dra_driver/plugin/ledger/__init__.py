@@ -1,1 +1,1 @@
-"""What this node has promised, on disk: claims with their steps, effects on devices, and who holds what."""
+"""What this node has promised, on disk: claims with their steps, effects on devices, and which claim holds what."""

@@ -1,6 +1,6 @@
-"""Rivals: what a claim is to hold, and which other claims hold it.
+"""Conflicts: what a claim is to hold, and which other claims hold it.
 
-Pure: names, SQL and rows come in; names, SQL and rivals go out. The ledger runs it, in a transaction of its own.
+Pure: names, SQL and rows come in; names, SQL and conflicts go out. The ledger runs the SQL in its own transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.plugin.ledger.record import Record, owned, record_of_row
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another claim that holds a device we want; or held it, and `pods` of it may still be at work."""
+    """Another claim that holds a wanted device, or that held it and whose `pods` may still be running."""
 
     device: str
     record: Record
@@ -30,7 +30,10 @@ def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str
 
 
 def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    """Ask who holds what is wanted; of a replica also the device itself, of a device also its replicas."""
+    """Return the query for who holds what is wanted, and its values.
+
+    A replica also conflicts with the device itself, and a device with its replicas.
+    """
     devices = {device for device, _ in wanted}
     names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
     marks = ", ".join("?" for _ in names)
@@ -45,7 +48,7 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
 
 
 def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
-    """Return the rivals among what that query found: two shares of a device are none."""
+    """Return the conflicts among the rows of that query; two shares of one device don't conflict."""
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
         Conflict(row["device"], record_of_row(row))
@@ -55,7 +58,10 @@ def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> t
 
 
 def by_holder(rivals: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]:
-    """Return each holder once, with what it holds in words: slices of a GPU only where the GPU itself is not named."""
+    """Return each holder once, with a description of what it holds.
+
+    Slices of a GPU are listed only where the GPU itself is not.
+    """
     groups: dict[tuple[str, tuple[str, ...]], list[Conflict]] = {}
     for rival in rivals:
         groups.setdefault((rival.record.uid, rival.pods), []).append(rival)

@@ -1,9 +1,9 @@
 """Database: one SQLite file that threads and two agents share; jobs come in, durable transactions go out.
 
 Commits are grouped: while one thread commits, the jobs of the others collect, and the next thread commits them all with
-one sync. Reads go over a connection of their own. A file that another process keeps locked is waited for, by each
-caller until its own deadline. Faults of SQLite become LedgerErrors here. A file that was moved aside or removed under
-us is noticed before the next write.
+one sync. Reads use their own connection. When another process keeps the file locked, each caller waits until its own
+deadline. SQLite's errors become LedgerErrors here. If the file is moved or removed while it is open, this is noticed
+before the next write.
 """
 
 from __future__ import annotations
@@ -26,34 +26,35 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
-BUSY_SECONDS = 5.0  # how long a locked file is waited for by those who have no deadline
-BUSY_PAUSES = (0.001, 0.05)  # between two tries, at first and at last
+BUSY_SECONDS = 5.0  # how long callers without a deadline wait for a locked file
+BUSY_PAUSES = (0.001, 0.05)  # between two tries: the first pause and the longest
 COPY_SECONDS = 1.0  # until a file that could not be opened is tried again
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
-    "PRAGMA cache_size=-256",  # KiB: the ledger is small
-    "PRAGMA temp_store=MEMORY",  # a view needs no space on the disk
+    "PRAGMA cache_size=-256",  # in KiB; the ledger is small
+    "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
 )
-_WHO = "look who has it open beside this driver's agents (fuser -v on the file), and end that"
+_WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
     sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
     sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
-    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "look at the disk of the plugin's data folder"),
+    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "check the disk of the plugin's data folder"),
     sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
     sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
     sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
     sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
 }
 CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
-# What a full disk gives: one while writing; the other over quota, and where a connection's shared memory finds no room.
+# The errors of a full disk: the first while writing; the second over quota, and where a connection's shared memory
+# finds no room.
 NO_ROOM = ("ledger.full", "ledger.input-output")
 
 
 class _Pending(Generic[T]):
-    """A job on its way, with its outcome."""
+    """A queued job with its outcome."""
 
     __slots__ = ("error", "is_done", "is_synced", "job", "result")
 
@@ -67,7 +68,7 @@ class _Pending(Generic[T]):
 class Database:
     """The open file. `is_read_only` opens it without ever writing to it; `copy` is read in place of the file.
 
-    The copy is what stands in for a file that no space on the disk lets us open: writing raises `refusal`.
+    A copy is used when a full disk prevents the file from being opened; writing then raises `refusal`.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class Database:
         self.path, self._text = path, os.fspath(path)
         self.refusal = refusal
         self._made_at = time.monotonic()
-        self._is_synced = True  # as _PRAGMAS say
+        self._is_synced = True  # as _PRAGMAS sets it
         self._view = ""
         self._queue: list[_Pending[Any]] = []
         self._queue_mutex = threading.Lock()
         self._write_mutex = threading.Lock()
         self._read_mutex = threading.Lock()
-        self._not_before = 0.0  # when a locked file is worth another try
+        self._not_before = 0.0  # when to try a locked file again
         try:
             self._writer = copy or _connect(path, is_read_only=is_read_only)
             self._reader = copy or _connect(path, is_read_only=is_read_only)
@@ -98,7 +99,10 @@ class Database:
     def read(
         self, sql: str, values: Sequence[Any] = (), *, deadline: Deadline | None = None, view: str = ""
     ) -> list[sqlite3.Row]:
-        """Run one query; `view`, where one is given, stands in for the table of claims. Raises: LedgerError."""
+        """Run one query and return its rows; a `view`, if given, stands in for the table of claims.
+
+        Raises: LedgerError.
+        """
         deadline = deadline or Deadline.after(BUSY_SECONDS)
         started, pause = time.monotonic(), BUSY_PAUSES[0]
         while True:
@@ -116,11 +120,13 @@ class Database:
             pause = min(2 * pause, BUSY_PAUSES[1])
 
     def version(self) -> int:
-        """Return a number that is another one after every commit of anybody. Raises: LedgerError."""
+        """Return a number that changes with every commit of any process. Raises: LedgerError."""
         return int(self.read("PRAGMA data_version", view=self._view)[0][0])
 
     def write(self, job: Job[T], *, deadline: Deadline | None = None, is_synced: bool = True) -> T:
-        """Run a job in a transaction and return once it is durable; unsynced it outlives a kill, but no power failure.
+        """Run a job in a transaction and return its result once it is durable.
+
+        Without `is_synced` the commit survives a killed process, but not a power failure.
 
         Raises: LedgerError, or what the job raises.
         """
@@ -140,7 +146,7 @@ class Database:
         return pending.result  # type: ignore[return-value]
 
     def is_current(self) -> bool:
-        """Whether the path still names the file that is open here; a copy is to be given up after a moment."""
+        """Return whether the path still names the file that is open here; a copy is current for a moment only."""
         if self.refusal is not None:
             return time.monotonic() - self._made_at < COPY_SECONDS
         try:
@@ -149,13 +155,13 @@ class Database:
             return False
 
     def close(self) -> None:
-        """Close both connections; the last one of all processes folds the log into the file."""
+        """Close both connections; the last process to close folds the log into the file."""
         with self._write_mutex, self._read_mutex, suppress(sqlite3.Error):
             self._reader.close()
             self._writer.close()
 
     def _is_carried_out(self, pending: _Pending[Any], deadline: Deadline) -> bool:
-        """Commit all jobs that wait, unless another thread does, or another process has the file locked.
+        """Commit all waiting jobs, unless another thread does or another process has the file locked.
 
         Return whether this job is done.
         """
@@ -175,7 +181,7 @@ class Database:
             self._write_mutex.release()
 
     def _is_withdrawn(self, pending: _Pending[Any]) -> bool:
-        """Take a job back; False when another thread is at work on it and will soon be done with it."""
+        """Take a job back; return False when another thread is working on it and will soon be done."""
         with self._queue_mutex:
             if pending not in self._queue:
                 return False
@@ -183,7 +189,10 @@ class Database:
             return True
 
     def _is_committed(self, batch: list[_Pending[Any]]) -> bool:
-        """Carry out the jobs, each with its result or its fault; False when the file is locked and nothing was done."""
+        """Carry out the jobs, each with its result or its error.
+
+        Return False when the file is locked and nothing was done.
+        """
         try:
             self._sync(any(pending.is_synced for pending in batch))
             self._writer.execute("BEGIN IMMEDIATE")
@@ -208,20 +217,20 @@ class Database:
         self._view = view
 
     def _sync(self, is_wanted: bool) -> None:
-        """Say whether the next commit waits for the disk; one that does makes those before it durable too."""
+        """Set whether the next commit waits for the disk; a commit that does makes earlier ones durable too."""
         if is_wanted != self._is_synced:
             self._writer.execute(f"PRAGMA synchronous={'FULL' if is_wanted else 'NORMAL'}")
             self._is_synced = is_wanted
 
     def _run(self, pending: _Pending[Any], *, is_alone: bool) -> None:
-        """Run one job of a batch; its own fault rolls back nothing but itself."""
+        """Run one job of a batch; an error of the job rolls back that job alone."""
         if not is_alone:
             self._writer.execute("SAVEPOINT job")
         try:
             pending.result = pending.job(self._writer)
         except Exception as exc:
             if isinstance(exc, sqlite3.Error) and not isinstance(exc, sqlite3.IntegrityError):
-                raise  # full disk, broken file: the whole batch fails alike
+                raise  # a full disk or a broken file fails the whole batch
             pending.error = fault(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
             self._writer.execute("ROLLBACK" if is_alone else "ROLLBACK TO job")
             if is_alone:
@@ -266,12 +275,12 @@ def _locked(path: Path, started: float) -> LedgerError:
 
 
 def quoted(path: Path) -> str:
-    """Return a path as part of an SQLite URI."""
+    """Return a path quoted as part of an SQLite URI."""
     return os.fspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
-    """Turn SQLite's error into ours."""
+    """Return SQLite's error as a LedgerError."""
     number = getattr(exc, "sqlite_errorcode", None) or 0
     code, retry, hint = _FAULTS.get(number & 0xFF, ("sqlite", Retry.LATER, ""))
     return LedgerError(code, f"ledger {path}: {exc}", hint=hint, retry=retry)

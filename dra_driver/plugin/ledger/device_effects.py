@@ -1,8 +1,8 @@
 """Device effects in the ledger: what was done to shared devices, and which claims hold it.
 
 In: effects and holders. Out: the same, durable. An effect belongs to the device: it is written before the first change,
-and removed, with its last hold, after it was undone. A holder that the ledger does not know as a claim holds nothing.
-What a newer agent recorded and this one can't read is kept.
+and removed together with its last hold after it was undone. A holder that the ledger does not know as a claim holds
+nothing. A record of a newer agent that this one can't read is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dra_driver.model.wire import Wire
 
 T = TypeVar("T")
 
-SCHEMA = (  # since 1.2
+SCHEMA = (  # since ledger version 1.2
     """CREATE TABLE IF NOT EXISTS device_effects (
         device TEXT PRIMARY KEY, kind TEXT NOT NULL, identity TEXT NOT NULL, settings TEXT NOT NULL,
         found TEXT NOT NULL, state TEXT NOT NULL, boot_id TEXT NOT NULL) WITHOUT ROWID""",
@@ -36,7 +36,7 @@ SCHEMA = (  # since 1.2
 
 
 class Progress(enum.StrEnum):
-    """How far an effect is. What is APPLYING may be in force or not."""
+    """How far an effect has been applied. One that is APPLYING may or may not be in force."""
 
     APPLYING = "applying"
     APPLIED = "applied"
@@ -53,7 +53,7 @@ class DeviceEffect:
     progress: str = Progress.APPLYING
 
     def record(self) -> Wire:
-        """Return the effect as JSON."""
+        """Return the effect as a JSON object."""
         return {
             "device": asdict(self.device),
             "settings": record_of_settings(self.settings),
@@ -72,7 +72,7 @@ class Holder:
 
     @property
     def full_name(self) -> str:
-        """Name the claim for people."""
+        """Return the claim's name as people write it."""
         return f"{self.namespace}/{self.name} (UID {self.uid})" if self.name else f"(name unknown, UID {self.uid})"
 
 
@@ -101,7 +101,7 @@ class Write(Protocol):
     """Runs a job in a durable transaction on the ledger."""
 
     def __call__(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
-        """Return what the job gives. Raises: LedgerError."""
+        """Run the job and return its result. Raises: LedgerError."""
 
 
 class DeviceEffects:
@@ -111,16 +111,16 @@ class DeviceEffects:
         self._read, self._write = read, write
 
     def get(self, device: str) -> DeviceEffect | None:
-        """Return a device's effect. Raises: LedgerError("ledger.record") for what can't be read."""
+        """Return a device's effect. Raises: LedgerError("ledger.record") for one that can't be read."""
         rows = self._read("SELECT * FROM device_effects WHERE device = ?", (device,))
         return _effect_of_row(rows[0]) if rows else None
 
     def names(self) -> tuple[str, ...]:
-        """Name the devices that have an effect."""
+        """Return the names of the devices that have an effect."""
         return tuple(row["device"] for row in self._read("SELECT device FROM device_effects ORDER BY device"))
 
     def uuids(self) -> frozenset[str]:
-        """Return the UUIDs of the devices that have an effect, also of one that a newer agent made."""
+        """Return the UUIDs of the devices that have an effect, including those of a newer agent."""
         found: set[str] = set()
         for row in self._read("SELECT identity FROM device_effects"):
             identity: dict[str, Any] = json.loads(row["identity"])
@@ -136,7 +136,7 @@ class DeviceEffects:
         return tuple(Holder(row["uid"], row["namespace"], row["name"]) for row in self._read(sql, (device,)))
 
     def begin(self, effect: DeviceEffect, uid: str) -> None:
-        """Note what is about to be done, and who holds it."""
+        """Record what is about to be done, and which claim holds it."""
 
         def job(connection: sqlite3.Connection) -> None:
             insert_effect(connection, effect)
@@ -145,21 +145,21 @@ class DeviceEffects:
         self._write(job)
 
     def applied(self, device: str) -> None:
-        """Note that it is done."""
+        """Record that the effect is in force."""
         sql = "UPDATE device_effects SET state = ? WHERE device = ?"
         self._write(lambda connection: connection.execute(sql, (str(Progress.APPLIED), device)))
 
     def join(self, device: str, uid: str) -> None:
-        """Note one more holder."""
+        """Record one more holder."""
         self._write(lambda connection: insert_hold(connection, device, uid))
 
     def let_go(self, device: str, uid: str) -> None:
-        """Forget one holder of several."""
+        """Remove one of several holders."""
         sql = "DELETE FROM effect_holds WHERE device = ? AND claim_uid = ?"
         self._write(lambda connection: connection.execute(sql, (device, uid)))
 
     def end(self, device: str) -> None:
-        """Forget an effect that was undone, with all its holds."""
+        """Remove an effect that was undone, with all its holds."""
 
         def job(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM device_effects WHERE device = ?", (device,))
@@ -169,7 +169,7 @@ class DeviceEffects:
 
 
 def insert_effect(connection: sqlite3.Connection, effect: DeviceEffect) -> None:
-    """Write an effect over whatever was known of the device."""
+    """Write an effect, replacing whatever was recorded for the device."""
     record = effect.record()
     connection.execute(
         "INSERT OR REPLACE INTO device_effects (device, kind, identity, settings, found, state, boot_id) "
@@ -192,7 +192,7 @@ def insert_hold(connection: sqlite3.Connection, device: str, uid: str) -> None:
 
 
 def insert_recovered(connection: sqlite3.Connection, uid: str, steps: Iterable[Wire]) -> None:
-    """Write the effects that stand in the recovered steps of a claim, and that it holds them."""
+    """Write the effects that the recovered steps of a claim contain, and that the claim holds them."""
     for step in steps:
         if "effect" in step:
             effect = effect_of_record(step["effect"])

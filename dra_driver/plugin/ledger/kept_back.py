@@ -1,8 +1,9 @@
 """Devices kept back, in the ledger: claims that were unprepared while containers of their pods may still run.
 
-In: rows of claims that go. Out: what other claims must wait for. A row is written in the transaction that lets go of
-the devices, so that no moment lies between, and both agents of a node read it; it counts until `until`, in seconds of
-boot time, which neither a restart nor a step of the clock changes. In another boot no container is left.
+In: rows of claims that are removed. Out: what other claims must wait for. A row is written in the same transaction that
+releases the devices, so there is no moment between the two, and both agents of a node read it. It counts until `until`,
+in seconds of boot time, which neither a restart nor a change of the clock affects. In another boot no container is
+left.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimState, Record
 
-BOUND_SECONDS = 120.0  # a container that nobody can kill must not keep the device for ever
-SCHEMA = (  # since 1.3
+BOUND_SECONDS = 120.0  # a container that can't be killed must not keep the device for ever
+SCHEMA = (  # since ledger version 1.3
     """CREATE TABLE IF NOT EXISTS kept_back (
         claim_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, devices TEXT NOT NULL,
         pods TEXT NOT NULL, until REAL NOT NULL, boot_id TEXT NOT NULL) WITHOUT ROWID""",
@@ -29,7 +30,7 @@ _OF_BOOT = "SELECT * FROM kept_back WHERE boot_id = ? ORDER BY claim_uid"
 
 @dataclass(frozen=True, slots=True)
 class KeptBack:
-    """What a claim had for itself, and the pods that may still use it."""
+    """The devices that a claim had to itself, and the pods that may still use them."""
 
     uid: str
     namespace: str
@@ -41,42 +42,42 @@ class KeptBack:
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is up, or was never one of this boot."""
+        """Return whether its time has run out, or lies outside what this boot allows."""
         return not 0 < self.until - boot_seconds() <= BOUND_SECONDS
 
     def record(self) -> Record:
-        """Return what is left of the claim, to name it by."""
+        """Return a record that only names the claim."""
         return Record(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
 
 
 class KeptBackDevices:
-    """The rows of one ledger."""
+    """The kept-back rows of one ledger."""
 
     def __init__(self, read: LedgerQuery, write: Write) -> None:
         self._read, self._write = read, write
 
     def of_boot(self, boot_id: str) -> tuple[KeptBack, ...]:
-        """Return what is kept back in a boot, also what is over. Raises: LedgerError."""
+        """Return what was kept back in a boot, including what is over. Raises: LedgerError."""
         return tuple(map(_kept_back_of_row, self._read(_OF_BOOT, (boot_id,))))
 
     def has_any(self) -> bool:
-        """Whether something is kept back now. Raises: LedgerError."""
+        """Return whether anything is kept back now. Raises: LedgerError."""
         return any(not _kept_back_of_row(row).is_over for row in self._read("SELECT * FROM kept_back"))
 
     def forget(self, kept: Iterable[KeptBack]) -> None:
-        """Let go of devices; of no claim that was unprepared again since. Raises: LedgerError."""
+        """Release devices, except those of a claim that was unprepared again since. Raises: LedgerError."""
         sql = "DELETE FROM kept_back WHERE claim_uid = ? AND until = ?"
         values = [(each.uid, each.until) for each in kept]
         self._write(lambda connection: connection.executemany(sql, values), is_synced=False)
 
 
 def boot_seconds() -> float:
-    """Return the seconds since boot, sleep included: no change of the wall clock can hurry it."""
+    """Return the seconds since boot, including suspended time; changes of the wall clock don't affect it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
-    """Write what a claim holds as kept back, before its holds go. Shares and replicas are not guarded."""
+    """Write what a claim holds as kept back, before its holds are removed. Shares and replicas are not kept back."""
     exclusive = record.exclusive_names()
     if not pods or not exclusive:
         return
@@ -104,7 +105,7 @@ def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[s
 
 
 def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
-    """Return the rivals, of a claim that wants devices, among rows that are kept back in this boot."""
+    """Return the conflicts of a claim that wants devices with rows kept back in this boot."""
     names = {name for name, _ in wanted}
     names |= {parent for parent in map(replicated_name, names) if parent}
     kept = (each for each in map(_kept_back_of_row, rows) if each.uid != uid and not each.is_over)
@@ -114,7 +115,7 @@ def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[st
 
 
 def kept_query(boot_id: str) -> tuple[str, tuple[str, ...]]:
-    """Ask for what is kept back in a boot."""
+    """Return the query for what is kept back in a boot, and its values."""
     return _OF_BOOT, (boot_id,)
 
 

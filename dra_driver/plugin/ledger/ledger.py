@@ -1,8 +1,8 @@
-"""Ledger: which claim holds which device on this node, durably; what Unprepare and repair work from.
+"""Ledger: which claim holds which device on this node, durably. Unprepare and repair work from it.
 
-An intent is recorded before the first effect, the commit after the last. How the file is opened, and begun again when
-it is lost, stands in `ledger_file`; its schema in `ledger_rows`. On a full disk claims can be forgotten all the same:
-they are noted in a list beside the ledger (`unprepared`), and nobody sees their rows any more.
+An intent is recorded before the first effect, and the commit after the last. `ledger_file` opens the file and begins it
+again when it is lost; `ledger_rows` has its schema. On a full disk, claims can still be forgotten: they are listed
+in a file beside the ledger (`unprepared`), and their rows are hidden from every reader.
 Source: docs/decisions/0004.
 """
 
@@ -36,22 +36,24 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The ledger at `path`; any number of threads and two agents may use it.
+    """The ledger at `path`; any number of threads and two agents may use it. `boot_id` is the boot of this process.
 
-    `recover` gives records for claims whose effects are on the node when the ledger itself is lost; `has_file` tells
-    whether a claim's CDI file is there. One that `reads_only` belongs to somebody who looks at another process's
-    ledger.
+    `recover` returns records for claims whose effects are on the node when the ledger itself is lost; `has_file`
+    returns whether a claim's CDI file exists. With `reads_only` another process's ledger is inspected and never
+    written.
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
+        boot_id: str = "",
         recover: Callable[[], Iterable[Record]] = tuple,
         has_file: Callable[[str], bool] = lambda _: False,
         reads_only: bool = False,
     ) -> None:
         self.path = Path(path)
+        self._boot_id = boot_id
         self._patience = threading.local()
         self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), has_file=has_file)
         self._file = LedgerFile(self.path, recover=recover, reads_only=reads_only, opened=self._unprepared.make)
@@ -65,12 +67,12 @@ class Ledger:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether a newer major version wrote the ledger, or it is only to be looked at."""
+        """Return whether a newer major version wrote the ledger, or it was opened only for inspection."""
         return self._file.is_read_only
 
     @property
     def problem(self) -> str:
-        """Why the agent isn't ready, for people; "" when it is."""
+        """Return why the ledger keeps the agent from being ready, in words for people; "" when it doesn't."""
         return self._file.problem
 
     def close(self) -> None:
@@ -80,7 +82,7 @@ class Ledger:
 
     @contextmanager
     def until(self, deadline: Deadline) -> Iterator[None]:
-        """Let this thread wait until `deadline` where another process has the ledger locked, instead of 5 seconds."""
+        """Make this thread wait until `deadline`, instead of 5 seconds, where another process has the ledger locked."""
         before = getattr(self._patience, "deadline", None)
         self._patience.deadline = deadline
         try:
@@ -96,27 +98,28 @@ class Ledger:
     # Reading
 
     def get(self, uid: str) -> Record | None:
-        """Return one claim."""
+        """Return one claim, None when the ledger does not know it. Raises: LedgerError."""
         rows = self._read("SELECT * FROM claims WHERE uid = ?", (uid,))
         return record_of_row(rows[0]) if rows else None
 
     def records(self) -> tuple[Record, ...]:
-        """Return every claim; for start-up and the reaper, never within a call."""
+        """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
 
     def unfinished(self) -> tuple[str, ...]:
-        """Return the UIDs of half-done claims."""
+        """Return the UIDs of half-done claims. Raises: LedgerError."""
         marks = ", ".join("?" for _ in UNFINISHED)
         return tuple(r["uid"] for r in self._read(f"SELECT uid FROM claims WHERE state IN ({marks})", UNFINISHED))  # noqa: S608
 
     def count(self) -> int:
-        """Count the claims."""
+        """Return the number of claims. Raises: LedgerError."""
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
     def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Conflict, ...]:
-        """Return the claims that hold a device which this claim is to own, or what it occupies of one.
+        """Return the claims that hold a device which this claim is to own, or a part that it occupies.
 
-        So do claims of this boot whose containers may still run. Two shares of a device are no rivals.
+        Claims of this boot that were unprepared while their containers may still run count as well. Two shares of a
+        device don't conflict. Raises: LedgerError.
         """
         wanted = wanted_of(claim, occupied)
         if not wanted:
@@ -125,19 +128,19 @@ class Ledger:
         return rivals + kept_rivals(self._read(*kept_query(boot_id)), claim.uid, wanted)
 
     def version(self) -> object:
-        """Return what is another one after every change by anybody. Raises: LedgerError."""
+        """Return a value that differs after every change by any process. Raises: LedgerError."""
         database = self._file.current(self._deadline())
         return database, database.version(), self._hidden()
 
     def held(self) -> frozenset[str]:
-        """Name every device that a claim holds."""
+        """Return the name of every device that a claim holds. Raises: LedgerError."""
         sql = "SELECT DISTINCT device FROM holds JOIN claims ON claims.uid = holds.claim_uid"
         return frozenset(row["device"] for row in self._read(sql))
 
     def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
         """Return whether a claim other than the one given occupies a part of a GPU, or all of it.
 
-        Claims that are being undone don't count: of several the last one must find nobody.
+        Claims that are being undone don't count, so that the last of several finds the GPU unoccupied.
         """
         sql = (
             "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
@@ -146,14 +149,14 @@ class Ledger:
         return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(ClaimState.UNPREPARING))))
 
     def modes(self, boot_id: str) -> frozenset[str]:
-        """Return the GPUs, by PCI address, on which we have switched MIG mode on in this boot."""
+        """Return the GPUs, by PCI address, on which this driver has switched MIG mode on in this boot."""
         if not self.is_read_only or self._reads_only:
             rows = self._read("SELECT gpu FROM mig_modes WHERE boot_id = ?", (boot_id,))
             return frozenset(row["gpu"] for row in rows)
         return frozenset()
 
     def is_empty(self) -> bool:
-        """Return whether nothing would be lost with the file. Raises: LedgerError."""
+        """Return whether removing the file would lose nothing. Raises: LedgerError."""
         if self.is_read_only or self.count() or self.kept_back.has_any():
             return False
         return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
@@ -163,9 +166,10 @@ class Ledger:
     def intend(
         self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
     ) -> tuple[Conflict, ...]:
-        """Record the intent and take hold of the claim's devices; or give the rivals, and write nothing.
+        """Record the intent with the claim's holds; if other claims hold a device, return those and write nothing.
 
-        An intent need not be synced where a power failure takes all its effects away.
+        With `is_synced` false the write may be lost in a power failure, which is right where a power failure removes
+        all effects of the intent too. Raises: LedgerError.
         """
         wanted = wanted_of(claim, occupied)
         sql, values = rivals_query(claim.uid, wanted)
@@ -180,16 +184,19 @@ class Ledger:
         return self._write(job, is_synced=is_synced)
 
     def set_state(self, uid: str, state: ClaimState, *, is_synced: bool = True) -> None:
-        """Move a claim on."""
+        """Set the state of a claim. Raises: LedgerError."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid), is_synced=is_synced)
 
     def commit(self, uid: str, steps: Sequence[Wire]) -> None:
-        """Note that all effects are done, and what the steps made."""
+        """Record that all effects are done, and what the steps made. Raises: LedgerError."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
         self._execute(sql, (str(ClaimState.PREPARED), json_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
-        """See to it that a claim holds what it occupies: an agent that offered its GPU otherwise recorded less."""
+        """Add the holds that a claim lacks: an agent that offered its GPU differently recorded fewer.
+
+        Raises: LedgerError.
+        """
         if not occupied:
             return
         known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
@@ -198,11 +205,11 @@ class Ledger:
             self._write(lambda connection: connection.executemany(sql, missing))
 
     def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
-        """Note what the steps found or made."""
+        """Record what the steps found or made. Raises: LedgerError."""
         self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (json_text(steps), uid))
 
     def set_allocation(self, uid: str, allocation: Wire) -> None:
-        """Note more of what the API says of a claim."""
+        """Record the allocation of a claim with what else the API says of it. Raises: LedgerError."""
         self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
@@ -217,15 +224,15 @@ class Ledger:
             self._execute(sql, (gpu, boot_id), is_synced=False)
 
     def set_boot(self, uid: str, boot_id: str) -> None:
-        """Note that the claim's effects were made again in this boot."""
+        """Record that the claim's effects were made again in this boot. Raises: LedgerError."""
         self._execute("UPDATE claims SET boot_id = ? WHERE uid = ?", (boot_id, uid))
 
     def set_gone(self, uid: str, since: float | None, boot_id: str) -> None:
-        """Note since when the claim has been missing in the API (seconds of boot time), None when it is there."""
+        """Record since when the claim has been missing in the API (seconds of boot time), None when it exists."""
         self._execute("UPDATE claims SET gone_since = ?, gone_boot = ? WHERE uid = ?", (since, boot_id, uid))
 
     def complete(self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> None:
-        """Replace a recovered record, and its holds, by what the API says of the claim."""
+        """Replace a recovered record and its holds by what the API says of the claim. Raises: LedgerError."""
 
         def job(connection: sqlite3.Connection) -> None:
             delete(connection, record.uid)
@@ -234,33 +241,35 @@ class Ledger:
         self._write(job)
 
     def forget(self, record: Record, pods: Collection[str] = ()) -> None:
-        """Remove a claim that was undone, and let go of its devices, but for what `pods` may still use.
+        """Remove a claim that was undone and release its devices, except those that `pods` may still use.
 
-        Where the disk has no room for that, the claim is noted as unprepared: the next write removes it.
+        Where the disk has no room for that, the claim is listed as unprepared, and the next write removes it.
+        Raises: LedgerError.
         """
         try:
-            self._write(lambda connection: remove(connection, record, pods))
+            self._write(lambda connection: remove(connection, record, pods, self._boot_id))
         except LedgerError as error:
             if error.code not in NO_ROOM:
                 raise
             log.warning(
-                "no room to forget a claim that was undone", extra=fields(claim=record.full_name, err=str(error))
+                "no room on the disk to forget a claim that was undone",
+                extra=fields(claim=record.full_name, err=str(error)),
             )
             self._unprepared.add(record.uid)
 
     def settle(self) -> int:
-        """Remove the claims that could not be forgotten when they were undone. Return their number.
+        """Remove the claims that could not be forgotten when they were undone, and return their number.
 
-        The list is shortened in a second transaction, whose lock keeps everybody from writing rows meanwhile: no claim
-        that was prepared again can be taken for one that was undone. Pods of these claims count as alive: whoever
-        watches over what is kept back looks. Raises: LedgerError, the list is then what it was.
+        The list is shortened in a second transaction, whose lock prevents every other writer meanwhile, so a claim that
+        was prepared again can't be mistaken for one that was undone. The pods of these claims count as alive until the
+        guard has checked them. Raises: LedgerError, with the list unchanged.
         """
         if self.is_read_only or not (count := len(self._hidden())):
             return 0
 
         def remove_rows(connection: sqlite3.Connection) -> None:
             for record in records_of(connection, self._hidden()):
-                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())))
+                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())), self._boot_id)
 
         def shorten(connection: sqlite3.Connection) -> None:
             uids = self._hidden()
@@ -268,10 +277,10 @@ class Ledger:
 
         self._use(remove_rows)
         self._use(shorten)
-        log.info("claims that were undone on a full disk are forgotten", extra=fields(count=count))
+        log.info("claims that were undone on a full disk have been forgotten", extra=fields(count=count))
         return count
 
-    # Below: reads that leave out what was undone, writes that first make good for it
+    # The methods below hide in reads what was undone, and settle it before writes
 
     def _read(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
         view = view_without(self._hidden())
@@ -305,17 +314,17 @@ class Ledger:
 
 @contextmanager
 def as_far_as_there_is_room(what: str) -> Iterator[None]:
-    """Let a write that undoing needs only for its tidiness fail on a full disk: what is left is tidied up later."""
+    """Allow a write that undoing can do without to fail on a full disk; what is left is tidied up later."""
     try:
         yield
     except LedgerError as error:
         if error.code not in NO_ROOM:
             raise
-        log.warning("no room in the ledger, undoing goes on", extra=fields(reason=what, err=str(error)))
+        log.warning("no room on the disk for the ledger, undoing continues", extra=fields(reason=what, err=str(error)))
 
 
 def has_claims(path: str | Path) -> bool:
-    """Return whether the ledger at `path` may hold claims; one that can't be read may."""
+    """Return whether the ledger at `path` may hold claims, which one that can't be read may."""
     if not Path(path).exists():
         return False
     try:

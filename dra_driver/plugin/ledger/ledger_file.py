@@ -1,7 +1,8 @@
-"""LedgerFile: the ledger's database, opened, checked, grown, and opened again when it breaks or is taken away.
+"""LedgerFile: the ledger's database: opened, checked, upgraded, and opened again when it breaks or is taken away.
 
-In: the path. Out: an open Database of a version that we know; a copy in memory where a full disk lets none be opened. A
-corrupt or vanished file is moved aside and begun again from what `recover` finds. A newer major is opened read-only.
+In: the path. Out: an open Database of a known version, or a copy in memory where a full disk prevents opening it. A
+corrupt file is moved aside, and a corrupt or missing one is begun again from what `recover` finds. A newer major
+version is opened read-only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FILES = ("", "-wal", "-shm")
 
 
 class LedgerFile:
-    """The file at `path`. `opened` is called whenever it was opened to be written."""
+    """The file at `path`. `opened` is called each time that the file was opened for writing."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class LedgerFile:
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
-        self.problem = ""  # why the agent isn't ready, for people
+        self.problem = ""  # why the agent isn't ready, in words for people
 
     def close(self) -> None:
         """Close the file."""
@@ -57,7 +58,7 @@ class LedgerFile:
             self._database = None
 
     def use(self, use: Callable[[Database], T], deadline: Deadline) -> T:
-        """Use the open file; when it turns out broken, or is no longer the one at `path`, open it again first."""
+        """Call `use` with the open file; if it is corrupt or no longer the one at `path`, open it again first."""
         database = self.current(deadline)
         try:
             return use(database)
@@ -71,7 +72,7 @@ class LedgerFile:
         return use(self.current(deadline))
 
     def current(self, deadline: Deadline) -> Database:
-        """Return the open file, tried until `deadline` where another process keeps it locked. Raises: LedgerError."""
+        """Return the open file, trying until `deadline` while another process keeps it locked. Raises: LedgerError."""
         database = self._database
         if database is not None and database.is_current():
             return database
@@ -87,7 +88,7 @@ class LedgerFile:
             pause = min(2 * pause, BUSY_PAUSES[1])
 
     def _opened(self, deadline: Deadline) -> Database:
-        """Return the file, opened now unless another thread was faster."""
+        """Return the file, opening it unless another thread did so first."""
         if not self._reopening.acquire(timeout=deadline.remaining()):
             raise LedgerError("busy", f"ledger {self.path} is being opened by another call", retry=Retry.LATER)
         try:
@@ -123,7 +124,7 @@ class LedgerFile:
             return self._checked()
 
     def _copied(self, cause: LedgerError) -> Database:
-        """Read a copy of the ledger in memory, so that claims can be undone on a disk on which it can't be opened."""
+        """Read a copy of the ledger into memory, so that claims can be undone when a full disk prevents opening it."""
         copy = snapshot_of(self.path)
         try:
             version = int(copy.execute("PRAGMA user_version").fetchone()[0])
@@ -140,7 +141,7 @@ class LedgerFile:
         return Database(self.path, copy=copy, refusal=cause)
 
     def _checked(self) -> Database:
-        """Open, check the file's integrity and version, make the tables of a new one."""
+        """Open the file, check its integrity and version, and make the tables of a new one."""
         database = Database(self.path)
         try:
             _check_integrity(database)
@@ -177,11 +178,11 @@ class LedgerFile:
         log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
 
     def _begin(self, database: Database) -> None:
-        """Make the tables, and records of what is on the node already."""
+        """Make the tables, with records of what is on the node already."""
         records = tuple(self._recover())
         database.write(lambda connection: fill(connection, records))
         if records:
-            log.error("ledger begun again from CDI files", extra=fields(file=str(self.path), count=len(records)))
+            log.error("ledger rebuilt from CDI files", extra=fields(file=str(self.path), count=len(records)))
 
 
 def _check_integrity(database: Database) -> None:
@@ -193,7 +194,7 @@ def _check_integrity(database: Database) -> None:
 
 @contextmanager
 def _opening(path: Path, deadline: Deadline) -> Iterator[None]:
-    """Keep two agents from making, or moving aside, the same ledger at once."""
+    """Prevent two agents from making the same ledger, or moving it aside, at the same time."""
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         with path.with_name(path.name + ".open").open("w") as lock:

@@ -1,7 +1,7 @@
 """Rows: the schema of the ledger, and the SQL that writes and removes claims in it.
 
-In: records, what they hold, an open transaction. Out: rows. `user_version` is major * 1000 + minor. What is added
-within a major has defaults, and is never needed by those who do not know it.
+In: records, what they hold, an open transaction. Out: rows. `user_version` is major * 1000 + minor. Anything that is
+added within a major version has a default, and agents that do not know it never need it.
 Source: docs/decisions/0004.
 """
 
@@ -15,7 +15,7 @@ from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimState, Record, record_of_row, row_of_record
 
 MAJOR, MINOR = 1, 3
-GROWN = (  # since 1.1
+GROWN = (  # since ledger version 1.1
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
     *device_effects.SCHEMA,
     *kept_back.SCHEMA,
@@ -35,7 +35,7 @@ SCHEMA = (
 
 
 def fill(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
-    """Make the tables, and rows for claims that are on the node already."""
+    """Make the tables, with rows for claims that are on the node already."""
     for line in SCHEMA:
         connection.execute(line)
     for record in records:
@@ -44,7 +44,7 @@ def fill(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
 
 
 def grow(connection: sqlite3.Connection) -> None:
-    """Add what this minor version has more."""
+    """Add the tables that this minor version has and an older one lacks."""
     for line in (*GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
         connection.execute(line)
 
@@ -66,20 +66,24 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]) -> None:
-    """Remove a claim; what its pods may still use is kept back, unless no pod was ever told that it has it."""
-    if record.state != ClaimState.PREPARING:
-        kept_back.keep_back(connection, record, pods, record.boot_id)
+def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
+    """Remove a claim; what its pods may still use in the boot `boot_id` is kept back.
+
+    Nothing is kept back for a claim that no pod was ever told of, nor for one of an earlier boot: its pods are gone. A
+    recovered claim does not know its boot and counts as one of this boot.
+    """
+    if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
+        kept_back.keep_back(connection, record, pods, boot_id)
     delete(connection, record.uid)
 
 
 def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Record, ...]:
-    """Return those of the claims that have a row."""
+    """Return the records of those claims that have a row."""
     sql = "SELECT * FROM claims WHERE uid = ?"
     return tuple(record_of_row(row) for uid in uids for row in connection.execute(sql, (uid,)).fetchall())
 
 
 def view_without(uids: frozenset[str]) -> str:
-    """Return the query for all claims but these, "" for all; UIDs have no quotes."""
+    """Return the query for all claims but these, "" when none is excluded. UIDs contain no quotes."""
     names = ", ".join(f"'{uid}'" for uid in sorted(uids))
     return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})" if uids else ""  # noqa: S608

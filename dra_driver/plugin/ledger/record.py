@@ -1,7 +1,7 @@
 """Record: what the ledger holds of one claim, and its row.
 
 Steps are self-describing JSON objects; an agent undoes those whose `kind` it knows and keeps the others. Keys and
-columns that a newer agent added are neither read nor lost.
+columns that a newer agent added are ignored, but not lost.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dra_driver.model.wire import Wire
 
 
 class ClaimState(enum.StrEnum):
-    """How far a claim is. Anything else was written by a newer agent and is treated as PREPARED."""
+    """How far a claim has got. Any other value was written by a newer agent and is treated as PREPARED."""
 
-    PREPARING = "preparing"  # intent recorded, effects under way
-    PREPARED = "prepared"  # all effects done, the kubelet may have been told
+    PREPARING = "preparing"  # the intent is recorded, effects are under way
+    PREPARED = "prepared"  # all effects are done; the kubelet may have been answered
     UNPREPARING = "unpreparing"  # effects are being undone
-    RECOVERED = "recovered"  # the ledger was lost; this came back from the claim's CDI file
+    RECOVERED = "recovered"  # read back from the claim's CDI file after the ledger was lost
 
 
 UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
@@ -48,15 +48,15 @@ class Record:
 
     @property
     def full_name(self) -> str:
-        """Name the claim for people."""
+        """Return the claim's name as people write it."""
         return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
 
     def owned_names(self) -> tuple[str, ...]:
-        """Name the devices that the claim owns."""
+        """Return the names of the devices that the claim owns."""
         return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
 
     def exclusive_names(self) -> tuple[str, ...]:
-        """Name the devices that the claim owns alone: neither shares nor replicas."""
+        """Return the names of the devices that the claim has to itself, neither shares nor replicas."""
         whole = (d for d in self.allocation.get("devices") or () if not d.get("shareID"))
         names = (d["device"] for d in whole if not d.get("adminAccess"))
         return tuple(name for name in names if not replicated_name(name))
@@ -70,7 +70,7 @@ class Record:
 
 
 def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Record:
-    """Return the intent to carry out a plan; `steps` are its steps as recorded."""
+    """Return the record of the intent to carry out a plan; `steps` are its steps as recorded."""
     return Record(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
@@ -83,7 +83,7 @@ def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Re
 
 
 def record_of_row(row: sqlite3.Row) -> Record:
-    """Read a row. Raises: LedgerError("ledger.record")."""
+    """Return the record in a row. Raises: LedgerError("ledger.record")."""
     try:
         allocation, steps = json.loads(row["allocation"]), json.loads(row["steps"])
     except (ValueError, IndexError) as exc:
@@ -120,10 +120,10 @@ def row_of_record(record: Record) -> dict[str, Any]:
 
 
 def json_text(value: Wire | Sequence[Wire]) -> str:
-    """Return the column of an allocation or of steps."""
+    """Return the JSON text of an allocation or of steps, as the column holds it."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
-    """Return the devices that the claim owns; admin access never owns."""
+    """Return the devices that the claim owns; admin access never means ownership."""
     return tuple(device for device in claim.devices if not device.is_admin)

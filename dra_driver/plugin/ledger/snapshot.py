@@ -1,7 +1,7 @@
-"""Snapshot: a copy of an SQLite file in memory, for a disk so full that the file can't be opened to be worked on.
+"""Snapshot: a copy of an SQLite file in memory, for a disk so full that the file can't be opened for use.
 
-A connection to a file with a write-ahead log needs a file of shared memory beside it, which a full disk may refuse.
-Whoever is alone with the file can read it without one; where the log is missing too, the file is all there is.
+A connection to a file with a write-ahead log needs a file of shared memory beside it, which a full disk may refuse. A
+process that is alone with the file can read it without one; where the log is missing too, the file is complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dra_driver.plugin.ledger.database import fault, quoted
 
-_WAYS = (  # with the shared memory that another process made; alone; without a log
+_WAYS = (  # with another process's shared memory; alone; without a log
     ("mode=rw", "NORMAL"),
     ("mode=rw", "EXCLUSIVE"),
     ("immutable=1", "NORMAL"),
@@ -20,7 +20,7 @@ _WAYS = (  # with the shared memory that another process made; alone; without a 
 
 
 def snapshot_of(path: Path) -> sqlite3.Connection:
-    """Return a copy of the file at `path`, empty where there is none. Raises: LedgerError."""
+    """Return a copy of the file at `path`, empty where there is no file. Raises: LedgerError."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     copy.row_factory = sqlite3.Row
     if not path.exists():
@@ -28,7 +28,7 @@ def snapshot_of(path: Path) -> sqlite3.Connection:
     fault_seen: sqlite3.Error | None = None
     for mode, locking in _WAYS:
         if mode == "immutable=1" and _has_log(path):
-            continue  # what stands in the log would be missing
+            continue  # the contents of the log would be missing
         try:
             with closing(sqlite3.connect(f"file:{quoted(path)}?{mode}", uri=True, timeout=0)) as connection:
                 connection.execute(f"PRAGMA locking_mode={locking}")
@@ -38,7 +38,7 @@ def snapshot_of(path: Path) -> sqlite3.Connection:
         except sqlite3.Error as exc:
             fault_seen = exc
     copy.close()
-    raise fault(fault_seen or sqlite3.OperationalError("no way to read it"), path)
+    raise fault(fault_seen or sqlite3.OperationalError("it can't be read"), path)
 
 
 def _has_log(path: Path) -> bool:

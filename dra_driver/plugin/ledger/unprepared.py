@@ -1,9 +1,9 @@
-"""Unprepared: claims that were undone while the disk had no room to say so in the ledger.
+"""Unprepared: claims that were undone while the disk had no room to record it in the ledger.
 
 In: UIDs. Out: the same, for every agent on the node, until their rows are gone. They are kept in a file that is written
-in full while there is room, and later only in place: that needs no space. Where even this file could not be made they
-are remembered as long as the agent lives. A claim whose CDI file is there again was prepared anew, by an older agent
-that does not read this file; its row counts.
+in full while there is room, and later only in place, which needs no space. If even this file could not be made, they
+are remembered as long as the agent lives. If a claim's CDI file exists again, an older agent that does not read this
+file has prepared the claim again, and its row counts.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-SLOTS, WIDTH = 256, 64  # claims at a time; bytes of each, of which a UUID takes 36
+SLOTS, WIDTH = 256, 64  # most claims at a time; bytes for each, of which a UUID takes 36
 _UID = re.compile(rb"[A-Za-z0-9-]{1,63}")
 
 
 class Unprepared:
-    """UIDs in the file at `path`. The first slot counts the changes, so that a look at it tells whether to read on."""
+    """UIDs in the file at `path`.
+
+    The first slot counts the changes, so one small read shows whether the rest is new.
+    """
 
     def __init__(self, path: Path, *, has_file: Callable[[str], bool]) -> None:
         self._path, self._has_file = path, has_file
         self._mutex = threading.RLock()
         self._fd = -1
-        self._count = b""  # of changes, when last read
+        self._count = b""  # the counter of changes at the last read
         self._stored: frozenset[str] = frozenset()
         self._remembered: set[str] = set()
 
     def uids(self) -> frozenset[str]:
-        """Return the claims whose rows say more than there is. Raises: OSError."""
+        """Return the claims whose rows are out of date because they were undone. Raises: OSError."""
         if self._fd < 0 and not self._remembered and not self._is_open():
             return self._stored
         with self._mutex:
@@ -51,7 +54,7 @@ class Unprepared:
             return found - prepared_anew
 
     def make(self) -> None:
-        """Take the room on the disk, while there is some; the folder may be another one than before."""
+        """Reserve the room on the disk while there is some; the folder may have been replaced."""
         with self._mutex:
             self.close()
             if self._is_open():
@@ -66,10 +69,13 @@ class Unprepared:
                 finally:
                     os.close(fd)
             except OSError as error:
-                log.warning("no room for unprepared claims", extra=fields(file=str(self._path), err=str(error)))
+                log.warning(
+                    "no room on the disk for the list of unprepared claims",
+                    extra=fields(file=str(self._path), err=str(error)),
+                )
 
     def add(self, uid: str) -> None:
-        """Note a claim; for as long as the agent lives where the file does not take it."""
+        """Add a claim; if the file can't take it, it is remembered for as long as the agent lives."""
         with self._mutex:
             self._remembered.add(uid)
             if self._is_open():
@@ -79,11 +85,11 @@ class Unprepared:
                         if uid not in slots:
                             self._put({slots.index(""): uid})
                         self._remembered.discard(uid)
-                except (OSError, ValueError) as error:  # ValueError: no slot is free
-                    log.warning("unprepared claim only remembered", extra=fields(claim_uid=uid, err=str(error)))
+                except (OSError, ValueError) as error:  # ValueError means that no slot is free
+                    log.warning("unprepared claim kept in memory only", extra=fields(claim_uid=uid, err=str(error)))
 
     def remove(self, uids: Iterable[str]) -> None:
-        """Forget claims whose rows are gone. Raises: OSError."""
+        """Remove claims whose rows are gone. Raises: OSError."""
         with self._mutex:
             gone = frozenset(uids)
             if self._is_open():
@@ -92,7 +98,7 @@ class Unprepared:
             self._remembered -= gone
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._mutex:
             if self._fd >= 0:
                 os.close(self._fd)

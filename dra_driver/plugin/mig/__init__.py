@@ -1,1 +1,1 @@
-"""MIG partitions on this node: made and destroyed for claims, cut as declared, and who owns which."""
+"""MIG partitions on this node: made and destroyed for claims, made as declared, and which of them this driver owns."""

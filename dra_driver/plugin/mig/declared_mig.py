@@ -1,8 +1,8 @@
-"""Geometer: cuts GPUs as an administrator declared, where nothing is cut on demand.
+"""Declared MIG: partitions GPUs as an administrator declared, on nodes where none are made on demand.
 
 In: the declared geometry (`geometry_source`). Effects: partitions and MIG mode of GPUs that no claim uses, neither
-prepared nor allocated. What stands there otherwise gives way: the declaration is the administrator's word. What it
-makes is no claim's, so it is published as it stands and outlives every claim.
+prepared nor allocated. Other partitions on such a GPU are destroyed, because the declaration is the administrator's
+word. The partitions made here belong to no claim, so they are published as they are and outlive every claim.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CODE = "inventory.geometry"
 class DeclaredMig:
     """Applies one declaration on one node.
 
-    `allocated` names the devices of this pool in any claim's allocation; `tell` sends an event (reason, message) to the
-    node.
+    `allocated` returns the names of this pool's devices in any claim's allocation; `tell` sends an event (reason,
+    message) to the node.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DeclaredMig:
         self._allocated, self._changed, self._tell = allocated, changed, tell
         self.problems: tuple[Problem, ...] = ()
         self._is_aside = False
-        self._used: frozenset[str] | None = None  # devices that claims hold, as listed in this look
+        self._used: frozenset[str] | None = None  # devices that claims hold, listed at most once per run of `apply`
 
     @property
     def is_declared(self) -> bool:
@@ -60,16 +60,17 @@ class DeclaredMig:
         return self._source.is_declared
 
     def stand_aside(self) -> int:
-        """Change nothing, and say so once: GPUs are cut on demand."""
+        """Change nothing, because partitions are made on demand; this is logged once. Return 0."""
         if not self._is_aside:
-            log.info("declared geometry not applied: GPUs are cut on demand")
+            log.info("declared geometry not applied: partitions are made on demand")
         self._is_aside, self.problems = True, ()
         return 0
 
     def apply(self) -> int:
-        """Bring every GPU that nobody uses to the declared geometry; gives the number of GPUs that were changed.
+        """Bring every unused GPU to the declared geometry, and return the number of GPUs that were changed. Idempotent.
 
-        Raises: DriverError when nothing could be found out; a GPU that resists stands in `problems`.
+        Raises: DriverError when the declaration or the hardware can't be read; a GPU that can't be changed is in
+        `problems`.
         """
         configurations, name = self._source.configurations(), self._source.name()
         problems = [Problem(_CODE, "node", self._source.fault)] if self._source.fault else []
@@ -90,20 +91,22 @@ class DeclaredMig:
         return count
 
     def _report(self, name: str, problems: list[Problem], count: int) -> None:
-        """Say what is new."""
+        """Report the problems that are new, and what was changed."""
         news = [problem for problem in problems if problem not in self.problems]
         self.problems = tuple(problems)
         for problem in news:
-            log.warning("GPU not cut as declared", extra=fields(device=problem.subject, problem=problem.message))
+            log.warning(
+                "GPU not partitioned as declared", extra=fields(device=problem.subject, problem=problem.message)
+            )
         if news:
             self._tell(NOT_APPLIED, "; ".join(f"{p.subject}: {p.message}" for p in news))
         if count:
-            log.info("GPUs cut as declared", extra=fields(profile=name, count=count))
+            log.info("GPUs partitioned as declared", extra=fields(profile=name, count=count))
             self._tell(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
             self._changed()
 
     def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: Wanted | str | None) -> tuple[str, bool]:
-        """Bring one GPU to its geometry. Gives what is wrong ("" for nothing), and whether anything was changed."""
+        """Bring one GPU to its geometry. Return what is wrong ("" for nothing), and whether anything was changed."""
         if not isinstance(wanted, Wanted):
             return wanted or "", False
         cuts = wanted.cuts
@@ -117,11 +120,13 @@ class DeclaredMig:
             if self._used is None:
                 self._used = self._allocated()
             if any(_is_of(gpu, name) for name in self._ledger.held() | self._used):
-                return "it waits until no claim uses the GPU", False
+                return "waiting until no claim uses the GPU", False
             for partition in surplus:
                 port.destroy_partition(gpu, partition.uuid, deadline.remaining())
             wanted_places = {(cut.profile.gi_profile_id, cut.start) for cut in cuts}
-            for place in set(port.unusable_now(gpu)) - wanted_places:  # what was begun at a wanted place is completed
+            for place in (
+                set(port.unusable_now(gpu)) - wanted_places
+            ):  # what was begun at a wanted place is completed below
                 port.destroy_partition(gpu, "", deadline.remaining(), placement=place)
             if gpu.mig_enabled != wanted.is_enabled:
                 port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
@@ -131,6 +136,6 @@ class DeclaredMig:
 
 
 def _is_of(gpu: GpuFacts, device: str) -> bool:
-    """Return whether a device is a GPU or cut from it."""
+    """Return whether a device is this GPU or a part of it."""
     whole = gpu_name(gpu.pci_address)
     return device == whole or device.startswith((f"{whole}-", f"{whole}/"))

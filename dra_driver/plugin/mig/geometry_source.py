@@ -1,8 +1,8 @@
-"""GeometrySource: which geometry this node is to have, from the flag, the node's labels and a file.
+"""GeometrySource: which MIG geometry this node is to have, from the flag, the node's labels and a file.
 
-In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may
-mean. The file (a ConfigMap that
-is mounted) is read again when it changed; while it is wrong what it said last holds. Never an effect.
+In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may mean. The file
+(a mounted ConfigMap) is read again when it changed; while it is invalid, its last valid content stays in force.
+Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol
 from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
 from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
 from dra_driver.model.errors import InputError, NodeError
+from dra_driver.model.stamp import Stamp, stamp_of
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
 from dra_driver.telemetry.logs import fields
@@ -22,8 +23,8 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LABEL = "nvidia.com/mig.config"
-MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # the GPU operator may run its MIG manager where this is "true"
-MANAGER_POD = "nvidia-mig-manager-"  # as its DaemonSet names them
+MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" where the GPU operator may run its MIG manager
+MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 
 
 class NodeApi(Protocol):
@@ -41,13 +42,13 @@ class Kubelet(Protocol):
 
 
 class GeometrySource:
-    """The declared geometry of one node. One thread."""
+    """The declared geometry of one node. For use by a single thread."""
 
     def __init__(
         self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
     ) -> None:
         self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: Stamp | None = None
         self._configurations: Configurations = {}
         self.fault = ""  # what is wrong with the file
 
@@ -57,7 +58,7 @@ class GeometrySource:
         return bool(self._rules)
 
     def name(self) -> str:
-        """Return the name that counts now, "" for none. Raises: ApiError."""
+        """Return the name of the geometry in force now, "" for none. Raises: ApiError."""
         needs_labels = any(rule.geometry == FROM_LABEL or "=" in rule.selector for rule in self._rules)
         labels: Mapping[str, str] = {}
         if needs_labels:
@@ -73,14 +74,11 @@ class GeometrySource:
         if self._file is None:
             return {}
         try:
-            status = self._file.stat()
-            stamp = (status.st_mtime_ns, status.st_ino)
-            if stamp != self._stamp:
+            stamp = stamp_of(self._file)
+            if stamp is None or stamp != self._stamp:
                 self._configurations, self._stamp = _read(self._file), stamp
                 log.info("MIG configurations read", extra=fields(file=str(self._file), count=len(self._configurations)))
             self.fault = ""
-        except OSError as error:
-            self._complain(f"{self._file} can't be read: {error.strerror}")
         except InputError as error:
             self._complain(str(error))
         return self._configurations
@@ -91,7 +89,10 @@ class GeometrySource:
         self.fault = fault
 
     def _has_manager(self, labels: Mapping[str, str]) -> bool:
-        """Whether a MIG manager does what the label says; by the label that deploys it if the kubelet does not tell."""
+        """Return whether a MIG manager acts on the label.
+
+        Without an answer of the kubelet, go by the label that deploys one.
+        """
         try:
             pods = self._kubelet.here().pods
         except NodeError:

@@ -1,9 +1,9 @@
-"""Owners: whose the partitions on this node are, as the ledger knows it.
+"""Partition owners: which partitions on this node belong to this driver, as the ledger knows it.
 
 In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
-does not know may have been made, or forgotten, while we looked: it is judged again under its GPU's lock, under which
-nothing of ours is made or destroyed. While somebody is at work on that GPU the last judgement stands, and another look
-is needed: nothing else may tell when that work ends.
+does not know may have been made or forgotten during the discovery, so it is judged again under its GPU's lock, under
+which this driver makes and destroys nothing. While another call works on that GPU, the last judgement stands and
+another look is needed, because nothing else may report when that work ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dra_driver.plugin.mig.partitioner import US, gpu_lock
 
 
 class PartitionOwners:
-    """Judges partitions. One thread."""
+    """Judges who owns partitions. For use by a single thread."""
 
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
-        self._foreign: frozenset[str] = frozenset()  # UUIDs that were an administrator's when last judged
+        self._foreign: frozenset[str] = frozenset()  # UUIDs that belonged to an administrator when last judged
         self._foreign_places: frozenset[Place] = frozenset()
-        self.is_settled = True  # whether all were judged with nobody at work on their GPUs
+        self.is_settled = True  # whether every GPU could be judged under its lock
 
     def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
-        """Say whose each partition is. Raises: LedgerError."""
+        """Return the facts and who owns each partition. Raises: LedgerError."""
         known = self.of_ledger()
         self.is_settled = True
         gpus = tuple(self._judged(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
@@ -50,7 +50,7 @@ class PartitionOwners:
         return fresh, ownership
 
     def of_ledger(self) -> Ownership:
-        """Read what the ledger knows. Raises: LedgerError."""
+        """Return the ownership as the ledger knows it. Raises: LedgerError."""
         uuids, places, recorded = set(), set(), set()
         forms: set[tuple[str, bool]] = set()
         tenants: set[tuple[str, str]] = set()
@@ -82,7 +82,7 @@ class PartitionOwners:
         )
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
-        """Judge one GPU again with nobody at work on it."""
+        """Judge one GPU again under its lock, so that no call is at work on it."""
         if not isinstance(self._hardware, Partitionable):
             return gpu, known
         try:
@@ -97,7 +97,7 @@ class PartitionOwners:
 
 
 def _shared(devices: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Name the devices of which a claim has shares."""
+    """Yield the names of the devices of which a claim has shares."""
     for device in devices:
         parent = device["device"] if device.get("shareID") else replicated_name(device["device"])
         if parent and not device.get("adminAccess"):

@@ -1,12 +1,13 @@
 """Partitioner: makes and destroys partitions for claims, and switches MIG mode; each idempotent by reading back.
 
-In: steps of a plan, and what the ledger recorded of them. Out: partitions, and what to record. All that changes a GPU
-happens under that GPU's lock, which holds between two agents too: so the mode isn't switched off between somebody's
-look and their partition. GPUs have a lock each; nothing here waits for another GPU.
+In: steps of a plan, and what the ledger recorded of them. Out: partitions, and what to record. Every change of a GPU
+happens under that GPU's lock, which also holds between two agents, so the mode can't be switched off between a call's
+check and its partition. Each GPU has its own lock; nothing here waits for another GPU.
 
-`owner` in a recorded step says whose the partition is: ours ("us") when nothing stood there before the intent was
-recorded; an administrator's ("other") when something did: that one is used and left. Ours is destroyed only in the boot
-that it was made in: a reboot takes every partition away, and what stands there afterwards is somebody else's.
+`owner` in a recorded step is the owner of the partition: this driver ("us") when there was nothing at its place before
+the intent was recorded, or an administrator ("other") when there was a partition; that one is used and left in place.
+A partition of ours is destroyed only in the boot in which it was made: a reboot removes every partition, and what is
+there afterwards belongs to someone else.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 US, OTHER = "us", "other"
-ROOM_SECONDS = 6.0  # how long room is waited for that the scheduler says is there
+ROOM_SECONDS = 6.0  # how long to wait for room that the scheduler counts as free
 _POLL_SECONDS = 0.1
 _HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
 _NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
 
 
 class Partitioner:
-    """MIG of one node. `mode_changed` is called after each switch: minors of device nodes may be others."""
+    """The MIG partitions of one node.
+
+    `mode_changed` is called after each switch, as device nodes may get other minors.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Partitioner:
         self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
-        """Return the intent to record: ours if nothing stands there now. Raises: HardwareError."""
+        """Return the intent to record; the owner is this driver if no partition exists now. Raises: HardwareError."""
         if isinstance(step, MigModeStep):
             return {**step.record(), "bootId": self._boot_id}
         owner = OTHER if self.find(step) else US
@@ -62,14 +66,14 @@ class Partitioner:
     def make(
         self, step: MigPartitionStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
     ) -> tuple[PartitionFacts, Wire]:
-        """Return the partition, made now unless it is there, and what to record of it.
+        """Return the partition, making it unless it exists, and what to record of it. Idempotent.
 
-        `note` records an intent durably before something is made that the ledger does not know of yet.
+        `note` records an intent durably before anything is made that the ledger does not know of yet.
 
         Raises: HardwareError, PrepareError("prepare.locked").
         """
         patience = deadline.sooner(ROOM_SECONDS)
-        recorded = {**recorded, **step.record()}  # what was recovered from a CDI file does not say where it is
+        recorded = {**recorded, **step.record()}  # a step recovered from a CDI file lacks the partition's place
         intent = {**recorded, "bootId": self._boot_id, "owner": US, "uuid": ""}
         while True:
             with self._hold(step.gpu, deadline):
@@ -81,7 +85,7 @@ class Partitioner:
                     recorded = intent
                 try:
                     made = self._create(step, deadline)
-                except HardwareError as error:  # room that is still being given back is waited for, the lock free
+                except HardwareError as error:  # wait, with the lock free, for room that is being released
                     if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
                         raise
                 else:
@@ -94,7 +98,9 @@ class Partitioner:
         return self._find(step.gpu, step.cut.profile.gi_profile_id, step.cut.start)
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
-        """Destroy a recorded partition if it is ours, and switch MIG mode off if it was the last of ours.
+        """Destroy a recorded partition if it is ours, and switch MIG mode off if it was our last one on the GPU.
+
+        Idempotent.
 
         A lost GPU has no partitions. Raises: HardwareError, PrepareError("prepare.locked").
         """
@@ -114,19 +120,21 @@ class Partitioner:
         except HardwareError as error:
             if error.code != GPU_LOST:
                 raise
-            log.warning("GPU lost with a partition of ours", extra=fields(device=recorded["key"], err=str(error)))
+            log.warning(
+                "GPU lost with a partition that this driver made", extra=fields(device=recorded["key"], err=str(error))
+            )
         else:
             log.info("partition destroyed", extra=fields(device=recorded["key"], claim_uid=uid))
 
     def make_whole(
         self, step: MigModeStep, recorded: Wire, deadline: Deadline, *, note: Callable[[Wire], None]
     ) -> Wire:
-        """Switch MIG mode off, and give what to record of it: whether it is to be on again afterwards.
+        """Switch MIG mode off, and return what to record of it: whether to switch it on again afterwards. Idempotent.
 
-        That is judged now: what the scan saw may have been the mode of a partition of ours that is gone since. `note`
-        records it durably before the switch.
+        That is decided now, because the mode that the scan saw may have been on for a partition of ours that is gone
+        since. `note` records it durably before the switch.
 
-        Raises: HardwareError, also while the GPU carries a partition.
+        Raises: HardwareError, also while the GPU has a partition.
         """
         with self._hold(step.gpu, deadline):
             address = step.gpu.pci_address
@@ -141,7 +149,7 @@ class Partitioner:
         return recorded
 
     def restore(self, recorded: Wire, deadline: Deadline) -> None:
-        """Switch MIG mode on again where an administrator had. What can't be is left, and said."""
+        """Switch MIG mode on again where an administrator had it on. A failure is logged and otherwise ignored."""
         if not recorded.get("restore") or recorded.get("bootId") != self._boot_id:
             return
         gpu = gpu_of_record(recorded["gpu"])
@@ -152,11 +160,11 @@ class Partitioner:
             log.warning("MIG mode not restored", extra=fields(device=gpu.pci_address, err=str(error)))
 
     def settle(self, gpu: GpuFacts, deadline: Deadline) -> None:
-        """Switch MIG mode off where it is on for partitions of ours that are all gone. Raises: DriverError."""
+        """Switch MIG mode off where it is on only for partitions of ours that are all gone. Raises: DriverError."""
         with self._hold(gpu, deadline):
             self._switch_off_if_unused(gpu, "", deadline)
 
-    # Below: under the GPU's lock
+    # The methods below run under the GPU's lock
 
     def _create(self, step: MigPartitionStep, deadline: Deadline) -> PartitionFacts:
         gpu, cut, port = step.gpu, step.cut, self._port(step.gpu)
@@ -164,19 +172,19 @@ class Partitioner:
             self._switch_on(gpu, deadline)
         try:
             return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
-        except HardwareError as error:  # it was on when last looked at
+        except HardwareError as error:  # the mode was on when it was last read
             if error.code != "hardware.mig-off":
                 raise
         self._switch_on(gpu, deadline)
         return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
 
     def _switch_on(self, gpu: GpuFacts, deadline: Deadline) -> None:
-        """Switch MIG mode on; noted before, so that whoever comes after a crash knows whose doing it is."""
+        """Switch MIG mode on, recording it first, so that after a crash it is known that this driver did it."""
         self._ledger.set_mode(gpu.pci_address, self._boot_id)
         self._switch(gpu, deadline, enabled=True)
 
     def _judge(self, recorded: Wire, found: PartitionFacts) -> Wire:
-        """Say whose a partition is that stands already: ours if it is the one that this record made in this boot."""
+        """Return what to record of an existing partition: it is ours only if this record made it in this boot."""
         is_ours = recorded.get("owner") == US and recorded.get("bootId") == self._boot_id
         if is_ours and recorded.get("uuid") == found.uuid:
             return {}
@@ -191,7 +199,7 @@ class Partitioner:
             return
         try:
             self._switch(gpu, deadline, enabled=False)
-        except HardwareError as error:  # tried again by the reaper, and by a claim of the whole GPU
+        except HardwareError as error:  # the reaper tries again, and so does a claim of the whole GPU
             log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
         else:
             with as_far_as_there_is_room("forget whose MIG mode it was"):
@@ -207,7 +215,7 @@ class Partitioner:
         return next((p for p in now if (p.gi_profile_id, p.start) == (profile_id, start)), None)
 
     def _locate(self, uuid: str) -> tuple[GpuFacts, int, int] | None:
-        """Find a partition of which only the UUID is known. Raises: HardwareError while a GPU may hide it."""
+        """Find a partition by its UUID alone. Raises: HardwareError while a GPU that can't be read may have it."""
         facts = self._hardware.discover()
         for gpu in facts.gpus:
             for partition in gpu.partitions:
@@ -216,12 +224,14 @@ class Partitioner:
         hiding = [p for p in facts.problems if p.code in _HIDING]
         if facts.waiting_for or hiding:
             why = facts.waiting_for or "; ".join(p.message for p in hiding)
-            raise HardwareError("not-answering", f"nobody can say where partition {uuid} is: {why}", retry=Retry.LATER)
+            raise HardwareError("not-answering", f"cannot find out where partition {uuid} is: {why}", retry=Retry.LATER)
         return None
 
     def _port(self, gpu: GpuFacts) -> Partitionable:
         if self._partitionable is None:
-            raise HardwareError("no-mig", f"GPU {gpu.pci_address} can't be cut by this agent", retry=Retry.LATER)
+            raise HardwareError(
+                "no-mig", f"GPU {gpu.pci_address} can't be partitioned by this agent", retry=Retry.LATER
+            )
         return self._partitionable
 
     @contextmanager
@@ -236,5 +246,8 @@ def _place_of(recorded: Wire) -> tuple[GpuFacts, int, int]:
 
 
 def gpu_lock(pci_address: str) -> str:
-    """Name the lock of a GPU. It is taken after those of claims and devices, and alone."""
+    """Return the name of a GPU's lock.
+
+    It is taken after the locks of claims and devices, and never together with another.
+    """
     return f"gpu/{pci_address}"

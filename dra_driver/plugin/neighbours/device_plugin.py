@@ -1,9 +1,9 @@
 """Device plugin: whether one serves the GPUs of this node, because then this driver must not hand them out as well.
 
-In: what the kubelet says its device plugins can hand out, its folder of device plugins. Out: a reason, empty while
-there is none, and a call when it changes. It looks once a minute. Where the kubelet does not answer the node object is
-read instead; while neither does, soon again. Nothing may be published before the first answer. Never: a word to the
-plugin itself; its socket is connected to and let go.
+In: what the kubelet reports that its device plugins can hand out, and its folder of device plugins. Out: a reason,
+empty while there is none, and a callback when it changes. The check runs once a minute. Where the kubelet does not
+answer, the node object is read instead; while neither can be read, the check is repeated sooner. Nothing may be
+published before the first answer. The plugin itself is never called; its socket is only connected to and closed again.
 Source: Kubernetes device plugins (PodResources GetAllocatableResources, extended resources in node.status.allocatable,
 sockets in the kubelet's folder).
 """
@@ -27,7 +27,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FIRST_SECONDS = (1.0, 30.0)  # while nobody has answered yet
+FIRST_SECONDS = (1.0, 30.0)  # the first and the longest pause until there is an answer
 CONNECT_SECONDS = 1.0
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
 SOCKETS = "nvidia*.sock"
@@ -45,11 +45,11 @@ class Kubelet(Protocol):
     """What is asked of the kubelet."""
 
     def allocatable(self) -> Mapping[str, int]:
-        """Count the devices of device plugins by resource name. Raises: NodeError."""
+        """Return the number of devices that device plugins offer, by resource name. Raises: NodeError."""
 
 
 class DevicePluginWatch:
-    """Keeps `reason` up to date; `changed` is called after the first answer and whenever the reason is another one."""
+    """Keeps `reason` up to date; `changed` is called after the first answer and whenever the reason changes."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class DevicePluginWatch:
         self._changed, self._look_s = changed, look_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
-        self._reason: str | None = None  # None: nobody has answered yet
+        self._reason: str | None = None  # None until there is an answer
 
     @property
     def is_known(self) -> bool:
-        """Return whether there was an answer: before it, nothing may be published."""
+        """Return whether there has been an answer; before it, nothing may be published."""
         return self._reason is not None
 
     @property
@@ -82,11 +82,11 @@ class DevicePluginWatch:
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to check in a thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread; one that waits for the API server is left behind, it is a daemon."""
+        """End the thread. It is a daemon: if it waits for the API server, it is left behind."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -97,12 +97,12 @@ class DevicePluginWatch:
             least_s = 0.0
             try:
                 self._look()
-            except ApiError as error:  # what was known still holds
+            except ApiError as error:  # the last answer stays in force
                 least_s = error.retry_after_s
                 keys = fields(code=error.code, err=str(error))
-                log.warning("cannot tell whether a device plugin serves the GPUs", extra=keys)
+                log.warning("cannot determine whether a device plugin serves the GPUs", extra=keys)
             except Exception:
-                log.exception("look for a device plugin failed")
+                log.exception("check for a device plugin failed")
             pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else backoff.next_s()  # noqa: S311
             self._stop.wait(least_s + pause)
 
@@ -112,14 +112,17 @@ class DevicePluginWatch:
             return
         was, self._reason = self._reason, found
         if found:
-            hint = "remove the device plugin from this node; the agent looks again every minute"
+            hint = "remove the device plugin from this node; the agent checks again every minute"
             log.warning("no device is published", extra=fields(node=self._node, code=CODE, reason=found, hint=hint))
         elif was:
             log.info("no device plugin serves the GPUs any more", extra=fields(node=self._node))
         self._changed()
 
     def _offered(self) -> Mapping[str, str]:
-        """Return the GPU resources that device plugins offer. Raises: ApiError when neither can be asked."""
+        """Return the GPU resources that device plugins offer.
+
+        Raises: ApiError when neither kubelet nor API server answers.
+        """
         try:
             counts = self._kubelet.allocatable()
         except NodeError:
@@ -128,7 +131,7 @@ class DevicePluginWatch:
 
 
 def serving(offered: Mapping[str, str], folder: Path) -> str:
-    """Return which device plugin serves this node's GPUs, going by what is `offered`; empty when none does."""
+    """Return which device plugin serves this node's GPUs, given what is `offered`; empty when none does."""
     if offered:
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
         return f"a device plugin serves these GPUs (node allocatable {listed})"
@@ -138,13 +141,13 @@ def serving(offered: Mapping[str, str], folder: Path) -> str:
 
 
 def allocatable_gpus(node: Wire) -> dict[str, str]:
-    """Return the node's GPU resources of which there is more than none."""
+    """Return the node's GPU resources with a count above zero."""
     offered = (node.get("status") or {}).get("allocatable") or {}
     return {name: str(count) for name, count in offered.items() if name.startswith(RESOURCES) and str(count) != "0"}
 
 
 def live_sockets(folder: Path) -> list[Path]:
-    """Return the sockets of GPU device plugins behind which somebody listens; a plugin that died leaves its file."""
+    """Return the sockets of GPU device plugins that have a listener; a plugin that died leaves its file behind."""
     try:
         found = sorted(folder.glob(SOCKETS))
     except OSError:
@@ -160,5 +163,5 @@ def _is_served(path: Path) -> bool:
         except (ConnectionError, FileNotFoundError):
             return False
         except OSError:
-            return path.is_socket()  # it exists and cannot be asked: better no device than one handed out twice
+            return path.is_socket()  # it exists and can't be asked: better offer no device than one twice
         return True

@@ -1,11 +1,11 @@
 """Foreign claims: devices that are still held under names which another driver of our name published on this node.
 
 In: the claims of this node that the ledger does not know, the CDI files that the other driver left, our devices. Out:
-which of our devices stand behind those names, and so must not be offered yet. It looks before the first slice, once
-more a minute later, when a claim was unprepared, and every minute while there is any; none of these looks asks the API
-server about a claim twice. Claims that were given a device and never prepared do not count: Prepare refuses them, they
-are of another pool. A name that can't be resolved withholds every device: better none than one handed out twice. A
-partition's name that does not tell its place stands for its whole GPU. Never: a change to a claim.
+which of our devices those names stand for, and so must not be offered yet. The check runs before the first slice, once
+more a minute later, after a claim was unprepared, and every minute while any device is held; none of these checks asks
+the API server about a claim twice. Claims that were given a device and never prepared do not count: Prepare refuses
+them, because they are of another pool. A name that can't be resolved withholds every device: it is better to offer none
+than one twice. A partition's name that does not contain its place stands for its whole GPU. Claims are never changed.
 Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile id>-<start>`, in older releases
 `gpu-<minor>-mig-<profile id>-<start>-<size>`; pool = node name).
 """
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
 FIRST_SECONDS = 1.0  # while the kubelet has not answered yet
-ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # after an Unprepare: the kubelet tells of the pod for a while yet
+ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # after an Unprepare, as the kubelet lists the pod for a while
 CODE = "node.foreign-claim"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
-# The text of a profile has a letter.
+# A profile that is given as text contains a letter.
 _PLACES = (re.compile(r"\d+[a-z][a-z0-9-]*-(\d+)-(\d+)"), re.compile(r"(\d+)-(\d+)-\d+"))
-_PASSTHROUGH = "gpu-vfio-"  # its GPU is bound to vfio, and so is none of ours
+_PASSTHROUGH = "gpu-vfio-"  # this GPU is bound to vfio, so it is none of our devices
 
 
 class UnknownClaims(Protocol):
@@ -45,16 +45,16 @@ class UnknownClaims(Protocol):
 
     @property
     def has_answered(self) -> bool:
-        """Whether the kubelet has answered the last question."""
+        """Return whether the kubelet answered the last request."""
 
     def unknown(self, *, is_fresh: bool) -> tuple[ClaimWire, ...]:
-        """Return them. Raises: DriverError when they can't be told, now or at all."""
+        """Return these claims. Raises: DriverError when they can't be determined, now or at all."""
 
 
 class ForeignClaims:
-    """Keeps what is held under foreign names; `changed` is called after the first answer and when it is another one.
+    """Keeps what is held under foreign names; `changed` is called after the first answer and whenever that changes.
 
-    `is_ours` says whether a claim, by its UID, is in the ledger.
+    `is_ours` returns whether the claim with a UID is in the ledger.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class ForeignClaims:
         self._is_ours, self._changed, self._look_s = is_ours, changed, look_s
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="foreign-claims", daemon=True)
-        self._looks, self._reasons = 0, 0  # answers since there was reason to look; how often there was
-        self._soon: list[float] = []  # pauses before the next looks
-        self._held: Mapping[str, str] | None = None  # foreign name → claim; None: nobody has answered yet
+        self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
+        self._soon: list[float] = []  # pauses before the next checks
+        self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
 
     @property
     def is_known(self) -> bool:
-        """Whether there was an answer: before it, nothing may be published."""
+        """Return whether there has been an answer; before it, nothing may be published."""
         return self._held is not None and self._looks > 0
 
     def look_again(self) -> None:
-        """Take what is known for stale: another driver of our name came or went, and may have left claims."""
+        """Discard the last answer: another driver of our name came or went, and may have left claims."""
         self._reasons += 1
         self._looks = 0
         self._wake.set()
 
     def claim_ended(self) -> None:
-        """Look soon, and a few times more, whether that was a claim which held something."""
+        """Check soon, and a few times more, whether the claim that ended was one that held a device."""
         if self._held:
             self._soon = list(ENDED_SECONDS)
             self._wake.set()
@@ -99,15 +99,15 @@ class ForeignClaims:
         return tuple(device for device in devices if device.name not in taken)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return what is held, each as a problem."""
+        """Return each held name as a problem."""
         return tuple(Problem(CODE, name, f"held by claim {claim}") for name, claim in (self._held or {}).items())
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to check in a thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread; one that waits for an answer is left behind, it is a daemon."""
+        """End the thread. It is a daemon: if it waits for an answer, it is left behind."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -121,10 +121,12 @@ class ForeignClaims:
             try:
                 self._look()
             except DriverError as error:
-                log.warning("cannot tell which claims are here", extra=fields(code=error.code, err=str(error)))
+                log.warning(
+                    "cannot determine which claims this node has", extra=fields(code=error.code, err=str(error))
+                )
                 pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
             except Exception:
-                log.exception("look for foreign claims failed")
+                log.exception("check for foreign claims failed")
             is_settled = self._looks > 1 and not self._held and self._claims.has_answered
             self._wake.wait(None if is_settled else pause)
 
@@ -132,7 +134,7 @@ class ForeignClaims:
         reasons = self._reasons
         unknown = self._claims.unknown(is_fresh=not self._looks)
         found = _foreign(unknown, self._leftovers(), node=self._node, driver=self._driver)
-        if reasons == self._reasons:  # else it was asked too early
+        if reasons == self._reasons:  # otherwise the answer is older than the latest reason
             self._take(found)
 
     def _leftovers(self) -> Mapping[str, tuple[str, ...]]:
@@ -155,7 +157,7 @@ def _foreign(
 ) -> dict[str, str]:
     """Return each foreign device name with all claims that hold it."""
     found: dict[str, dict[str, None]] = {}
-    told: set[tuple[str, str]] = set()  # (claim UID, device): held, or access for administration only
+    told: set[tuple[str, str]] = set()  # (claim UID, device): held, or with admin access only
     for claim in claims:
         for result in results(claim):
             if (result["driver"], result["pool"]) == (driver, node):
@@ -170,7 +172,7 @@ def _foreign(
 
 
 def behind(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
-    """Return those of our devices, by name, that stand behind foreign names."""
+    """Return the names of those of our devices for which the foreign names stand."""
     taken: set[str] = set()
     for name in names:
         match = _NAME.fullmatch(name)
@@ -180,7 +182,7 @@ def behind(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
 
 
 def _same_gpu(match: re.Match[str], devices: Sequence[Device]) -> list[Device]:
-    """Return the devices of the GPU; of a MIG partition only that one and what could overlap it."""
+    """Return the devices of the GPU; for a MIG partition only that one and those that could overlap it."""
     of_gpu = [device for device in devices if device.gpu.minor == int(match["minor"])]
     place = next(filter(None, (known.fullmatch(match["place"] or "") for known in _PLACES)), None)
     if place is None:

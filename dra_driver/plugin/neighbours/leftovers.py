@@ -1,9 +1,10 @@
-"""Leftovers: the CDI files that another driver of our name wrote for claims, and what they say is held.
+"""Leftovers: the CDI files that another driver of our name wrote for claims, and which devices they hold.
 
-In: the folder of CDI files. Out: by claim UID the names of its devices. NVIDIA's driver writes one file for each claim
-that it prepares, named as ours but ending otherwise, and removes it when the claim is unprepared: while the file is
-there, containers may hold the devices, whatever the kubelet tells. Read with bounds and without a YAML parser: a file
-that names no device stands for a device that nobody can name. Never: a file of ours; another driver's own folder.
+In: the folder of CDI files. Out: the names of each claim's devices, by claim UID. NVIDIA's driver writes one file for
+each claim that it prepares, with our file name but another ending, and removes it when the claim is unprepared: while
+the file exists, containers may hold the devices, whatever the kubelet reports. The files are read with bounds and
+without a YAML parser; a file that names no device stands for a device that can't be identified. Our own files and
+another driver's own folder are never touched.
 Source: NVIDIA's DRA driver (`k8s.<driver>-claim_<uid>.yaml`, devices `<uid>-<device>`).
 """
 
@@ -22,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 SUFFIX = ".yaml"
-UNNAMED = "unknown"  # a device that the file does not name: no name of ours, and none of NVIDIA's
+UNNAMED = "unknown"  # a device that the file does not name; neither we nor NVIDIA's driver use this name
 FILE_BYTES = 1 << 20
 MOST_FILES = 1_000
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -34,7 +35,7 @@ def read_leftovers(cdi_root: Path, driver: str) -> Mapping[str, tuple[str, ...]]
 
 
 def remove_leftover(cdi_root: Path, file_name: str) -> bool:
-    """Remove the file that the other driver wrote for a claim (ours, ending otherwise). Return whether it was there."""
+    """Remove the other driver's file for a claim (our name, another ending). Return whether it existed."""
     leftover = (cdi_root / file_name).with_suffix(SUFFIX)
     try:
         leftover.unlink()
@@ -69,7 +70,7 @@ def _devices(path: Path, uid: str) -> tuple[str, ...]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's content; empty where it is no plain file or can't be read."""
+    """Return a file's content; empty where it is not a regular file or can't be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

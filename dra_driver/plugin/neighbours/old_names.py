@@ -1,9 +1,10 @@
-"""Renamed: devices that prepared claims hold under names which this version does not publish.
+"""Old names: devices that prepared claims hold under names which this version does not publish.
 
-Another version of this driver may have named devices otherwise. In: the ledger's claims, their CDI files, our devices.
-Out: which of our devices stand behind those names, and so must not be offered before their claims are gone. What a
-container was given tells: its device nodes carry the GPU's minor. Where that is not known every device is withheld.
-Never: a claim of another boot, whose containers are gone; a device of a GPU that is gone.
+Another version of this driver may have named devices differently. In: the ledger's claims, their CDI files, our
+devices. Out: which of our devices those names stand for, and so must not be offered before their claims are gone. They
+are found through what the container was given: its device nodes have the GPU's minor. Where that is not known, every
+device is withheld. Claims of another boot don't count, as their containers are gone, nor do devices of a GPU that is
+gone.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from dra_driver.inventory.device import Device
 from dra_driver.plugin.ledger.record import Record
 
 CODE = "node.renamed-device"
-_OURS = re.compile(r"gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f](-.+)?")  # as model/names gives them
+_OURS = re.compile(r"gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f](-.+)?")  # as model/names makes them
 _NODE = re.compile(r"nvidia(\d+)")
 
 
 def held_under_other_names(
     records: Iterable[Record], devices: Sequence[Device], store: CdiStore, *, driver: str, boot_id: str
 ) -> Mapping[str, frozenset[str]]:
-    """Give, by "name (claim)", which of our devices stand behind each name that is none of ours."""
+    """Return, by "name (claim)", which of our devices each name that we don't publish stands for."""
     known = {device.name for device in devices}
     found = {}
     for record in records:
@@ -40,12 +41,12 @@ def held_under_other_names(
 
 
 def problems(held: Mapping[str, frozenset[str]]) -> tuple[Problem, ...]:
-    """Return what is held, each as a problem."""
-    return tuple(Problem(CODE, name, "held by a claim under the name that another version gave it") for name in held)
+    """Return each held name as a problem."""
+    return tuple(Problem(CODE, name, "held by a claim under the name that another version published") for name in held)
 
 
 def _minors(store: CdiStore, file: str) -> frozenset[int]:
-    """Return the GPUs whose nodes a claim's CDI file hands out."""
+    """Return the minors of the GPUs whose device nodes a claim's CDI file hands out."""
     document: Mapping[str, Any] = store.read(file) or {}
     return frozenset(
         int(match[1])

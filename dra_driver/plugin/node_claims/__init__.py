@@ -1,1 +1,1 @@
-"""Which claims this node holds beyond its ledger: what the kubelet reports, and one GET for each claim."""
+"""Which claims this node has beyond its ledger: found through the kubelet's report, and one GET for each claim."""

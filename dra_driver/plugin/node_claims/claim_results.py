@@ -1,4 +1,4 @@
-"""Claim results: who a claim is and which devices it was given, read from an answer that may be anything."""
+"""Claim results: a claim's identity and the devices that it was given, read from an answer that may be malformed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ClaimName = tuple[str, str]
 
 
 def results(claim: ClaimWire) -> Iterator[Mapping[str, Any]]:
-    """Return an iterator over the devices that a claim was given; entries without the names of a device are none."""
+    """Return an iterator over the devices that a claim was given; entries that don't name a device are left out."""
     found: Any = claim
     for key in ("status", "allocation", "devices", "results"):
         found = found.get(key) if isinstance(found, Mapping) else None

@@ -1,8 +1,9 @@
-"""ListedClaims: this node's claims, picked from a list of the cluster's: for kubelets that tell nothing of claims.
+"""ListedClaims: this node's claims, picked from a list of the cluster's, for kubelets that don't report claims.
 
-In: what lists the claims of the cluster, one after the other. Out: those with devices of this driver's pools on this
-node. The list is read when there is reason to, never on a timer: between lists single claims are asked about, a few at
-a time. Only with --takeover-list-claims; without it the agent's role does not allow the list.
+In: a function that lists the claims of the cluster one after the other. Out: those with devices of this driver's pools
+on this node. The list is read when there is a reason to, never on a timer; between lists, single claims are asked
+about, a few at a time. This is used only with --takeover-list-claims; without it the agent's role does not permit the
+list.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
 
-LIST_SECONDS = 300.0  # for how long a list answers whether a claim is gone
-AT_ONCE = 5  # claims asked about in one look
+LIST_SECONDS = 300.0  # how long a list is good enough to decide whether a claim is gone
+AT_ONCE = 5  # claims asked about per call of `refreshed`
 GET_SECONDS = 2.0
 
 
@@ -48,7 +49,7 @@ class ListedClaims:
         self._again_at, self._fault = float("-inf"), ApiError("not-listed", "claims were not listed yet")
 
     def at(self, age_s: float) -> Mapping[ClaimName, ClaimWire]:
-        """Return the claims as of a list that is not older than this. Raises: ApiError."""
+        """Return the claims from a list that is at most `age_s` seconds old. Raises: ApiError."""
         if self._clock() - self._listed_at > age_s:
             self._refuse_early()
             try:
@@ -77,7 +78,7 @@ class ListedClaims:
         return self._found
 
     def _refuse_early(self) -> None:
-        """Raise the last fault again while the API server is to be left alone."""
+        """Raise the last error again during the pause that the API server is to be given."""
         if self._clock() < self._again_at:
             raise self._fault
 

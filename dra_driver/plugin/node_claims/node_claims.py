@@ -1,10 +1,10 @@
-"""NodeClaims: the claims on this node that the ledger does not know, without a list of the cluster's.
+"""NodeClaims: the claims on this node that the ledger does not know, found without a list of the cluster's.
 
-In: what the kubelet tells of its pods, the ledger. Out: those claims as the API server holds them: one GET for each,
-once. A claim that can't be read counts with what the kubelet tells of it, so that it holds its devices. A kubelet that
-does not answer is waited for, but not for ever: it may not be mounted, and then what else is known has to do (why that
-is safe: docs/decisions/0013). With `listed` the claims of the cluster count too, for kubelets that tell nothing of
-claims. Never: a change to a claim.
+In: what the kubelet reports of its pods, the ledger. Out: those claims as the API server has them, with one GET for
+each, once. A claim that can't be read counts with what the kubelet reports of it, so that it holds its devices. A
+kubelet that does not answer is waited for, but not for ever: its socket may not be mounted, and then what else is known
+has to do (why that is safe: docs/decisions/0013). With `listed` the claims of the cluster count too, for kubelets that
+don't report claims. Claims are never changed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Protocol
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
+from dra_driver.model.kubernetes import KUBELET_LISTS_CLAIMS_MINOR, minor_of
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState, Record
@@ -30,12 +31,11 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 10.0  # for a kubelet that does not answer, from the first question on
-READ_SECONDS = 10.0  # for all claims of one look; those left over count with what the kubelet tells
+PATIENCE_SECONDS = 10.0  # how long to wait for a silent kubelet, from the first request on
+READ_SECONDS = 10.0  # for all claims of one call; the rest count with what the kubelet reports
 GET_SECONDS = 2.0
 FRESH_SECONDS = 2.0  # one answer of the kubelet serves all who ask together
 VERSION_SECONDS = 600.0  # between questions for the kubelet's version
-TELLS_ALWAYS_MINOR = 36  # KubeletPodResourcesDynamicResources can't be switched off from 1.36 on
 SILENT = "node.kubelet-silent"
 _FORBIDDEN = 403
 
@@ -44,7 +44,7 @@ class Kubelet(Protocol):
     """What is asked of the kubelet."""
 
     def pods(self) -> PodsHere:
-        """List this node's pods and their claims. Raises: NodeError."""
+        """Return this node's pods and their claims. Raises: NodeError."""
 
 
 class ClaimApi(Protocol):
@@ -58,7 +58,7 @@ class ClaimApi(Protocol):
 
 
 class NodeClaims:
-    """Answers for one node. All methods may be called from any thread."""
+    """The unknown claims of one node. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -74,25 +74,27 @@ class NodeClaims:
         self._node, self._name = node, name
         self._api, self._kubelet, self._ledger, self._listed = api, kubelet, ledger, listed
         self._clock = clock
-        self._mutex = threading.RLock()  # of all below
+        self._mutex = threading.RLock()  # guards everything below
         self._seen: PodsHere | None = None
         self._seen_at = float("-inf")
         self._told_last: Mapping[ClaimName, ClaimHere] = {}
         self._asked_at: float | None = None  # since when the kubelet has not answered
-        self._read: dict[ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]] = {}  # what was told, what was read
+        self._read: dict[
+            ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]
+        ] = {}  # what the kubelet reported, and what was read for it
         self._unlisted_since: float | None = None
-        self._ask_again_at = float("-inf")  # the API server wants to be left alone until then
-        self._has_told = False  # the kubelet has told of a claim, of whatever driver
+        self._ask_again_at = float("-inf")  # the API server asked for no request before then
+        self._has_told = False  # the kubelet has reported a claim of any driver
         self._version_at = float("-inf")
         self._problem = ""
 
     @property
     def has_answered(self) -> bool:
-        """Whether the kubelet has answered the last question."""
+        """Return whether the kubelet answered the last request."""
         return self._seen is not None
 
     def here(self) -> PodsHere:
-        """Return what the kubelet tells now, or has told a moment ago. Raises: NodeError("node.pod-resources")."""
+        """Return what the kubelet reports now, or reported a moment ago. Raises: NodeError("node.pod-resources")."""
         with self._mutex:
             if self._seen is None or self._clock() - self._seen_at > FRESH_SECONDS:
                 self._seen = None
@@ -105,9 +107,10 @@ class NodeClaims:
     def unknown(self, *, is_patient: bool = True, is_fresh: bool = True) -> tuple[ClaimWire, ...]:
         """Return the claims with devices of this driver on this node that the ledger does not know.
 
-        What is listed is listed now, or, when not `is_fresh`, only asked about again. Raises: NodeError
-        ("node.pod-resources") while the kubelet is waited for, or, when not `is_patient`, whenever it does not answer;
-        ApiError while the list is waited for.
+        Listed claims are listed again if `is_fresh`; otherwise only a few of them are asked about again.
+
+        Raises: NodeError("node.pod-resources") while a silent kubelet is waited for or, if not `is_patient`, whenever
+        the kubelet does not answer; ApiError while the list is waited for.
         """
         with self._mutex:
             known = self._known()
@@ -121,9 +124,9 @@ class NodeClaims:
             return tuple(wire for name, wire in found.items() if name not in known)
 
     def find(self, uid: str) -> ClaimWire | None:
-        """Return the claim with this UID, as the API server holds it; None when no pod of this node has one.
+        """Return the claim with this UID, as the API server has it; None when no pod of this node has one.
 
-        Raises: DriverError when that can't be told.
+        Raises: DriverError when that can't be determined.
         """
         with self._mutex:
             known, told = self._known(), self._told(is_patient=False)
@@ -134,41 +137,41 @@ class NodeClaims:
             if found is None and not self._listed and not self._is_telling():
                 raise NodeError(
                     "kubelet-silent",
-                    "the kubelet tells of no claim at all, so that it can't be told whether this one is still there",
-                    hint="switch on its gate KubeletPodResourcesDynamicResources, or set takeover.listClaims",
+                    "the kubelet reports no claims at all, so it is unknown whether this one still exists",
+                    hint="enable its feature gate KubeletPodResourcesDynamicResources, or set takeover.listClaims",
                     retry=Retry.LATER,
                 )
             return found
 
     def is_here(self, record: Record) -> bool:
-        """Whether a pod of this node has the claim, as the kubelet tells; not when it does not answer."""
+        """Return whether the kubelet reports that a pod of this node has the claim; False when it does not answer."""
         try:
             return (record.namespace, record.name) in self.here().claims
         except NodeError:
             return False
 
     def examine(self, records: Iterable[Record]) -> None:
-        """Note whether the kubelet tells of claims at all: of those that were prepared in this boot it should."""
+        """Check whether the kubelet reports claims at all; it should report those that were prepared in this boot."""
         prepared = [r for r in records if r.state == ClaimState.PREPARED and r.boot_id == self._node.boot_id and r.name]
         try:
             is_silent = bool(prepared) and not self.here().claims and not self._is_telling()
         except DriverError as error:
             self._note(str(error))
             return
-        self._note(f"it tells of no claim, but {len(prepared)} are prepared here" if is_silent else "")
+        self._note(f"it reports no claims, but {len(prepared)} are prepared here" if is_silent else "")
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return what keeps the kubelet from telling."""
+        """Return, as a problem, why the kubelet does not report claims."""
         return (Problem(SILENT, "node", self._problem),) if self._problem else ()
 
-    # What the kubelet tells
+    # What the kubelet reports
 
     def _known(self) -> frozenset[ClaimName]:
-        """Return the names of the claims in the ledger; none while it can't be read, and every claim is asked about."""
+        """Return the names of the claims in the ledger; none while it can't be read, so every claim is asked about."""
         try:
             return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
         except LedgerError as error:
-            log.warning("claims of the ledger unknown", extra=fields(code=error.code, err=str(error)))
+            log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
             return frozenset()
 
     def _told(self, *, is_patient: bool) -> Mapping[ClaimName, ClaimHere]:
@@ -184,26 +187,28 @@ class NodeClaims:
             return self._told_last
 
     def _is_telling(self) -> bool:
-        """Whether the kubelet tells of claims: it has done so, or is of a version that always does.
+        """Return whether the kubelet reports claims: it has done so before, or its version always does.
 
         Raises: ApiError.
         """
         if not self._has_told and self._clock() - self._version_at > VERSION_SECONDS:
             self._version_at = self._clock()
             info = (self._api.get_node(self._name).get("status") or {}).get("nodeInfo") or {}
-            self._has_told = _minor(info.get("kubeletVersion")) >= TELLS_ALWAYS_MINOR
+            self._has_told = minor_of(str(info.get("kubeletVersion"))) >= KUBELET_LISTS_CLAIMS_MINOR
         return self._has_told
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:
-            hint = "its gate KubeletPodResourcesDynamicResources, or takeover.listClaims in the chart"
-            log.warning("the kubelet does not tell of claims", extra=fields(code=CODE, reason=problem, hint=hint))
+            hint = (
+                "enable its feature gate KubeletPodResourcesDynamicResources, or set takeover.listClaims in the chart"
+            )
+            log.warning("the kubelet does not report claims", extra=fields(code=CODE, reason=problem, hint=hint))
         self._problem = problem
 
-    # What the API server holds
+    # What the API server has
 
     def _list(self, listed: ListedClaims, *, is_fresh: bool) -> Mapping[ClaimName, ClaimWire]:
-        """Return what is listed, or was; a list that does not come is waited for no longer than the kubelet.
+        """Return the listed claims; a list that fails is waited for no longer than the kubelet.
 
         Raises: ApiError.
         """
@@ -222,11 +227,11 @@ class NodeClaims:
         return found
 
     def _read_all(self, told: Mapping[ClaimName, ClaimHere]) -> dict[ClaimName, ClaimWire]:
-        """Read the claims that may be this driver's, each once; an empty one where there was no answer."""
+        """Read the claims that may be this driver's, each once; a claim is empty where there was no answer."""
         deadline = self._clock() + READ_SECONDS
         wires = {}
         for name, claim in told.items():
-            if not claim.devices and claim.is_prepared:  # by other drivers, for devices of theirs
+            if not claim.devices and claim.is_prepared:  # prepared by other drivers, for their devices
                 continue
             devices, wire = self._read.get(name, (None, {}))
             if devices != claim.devices:
@@ -255,7 +260,7 @@ class NodeClaims:
 
 
 def _with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:
-    """Return the little of a claim that counts: who it is, and its devices, of which the kubelet may know more."""
+    """Return the parts of a claim that matter: its identity and its devices, of which the kubelet may know more."""
     stored = [result for result in results(wire) if result["driver"] == driver]
     known = {(result["pool"], result["device"]) for result in stored}
     told = (
@@ -265,8 +270,3 @@ def _with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, .
     )
     metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
     return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}
-
-
-def _minor(version: object) -> int:
-    parts = str(version or "").lstrip("v").split(".")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0

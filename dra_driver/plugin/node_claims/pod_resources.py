@@ -1,13 +1,14 @@
-"""PodResources: what the kubelet says of the pods on this node, asked on its own socket.
+"""PodResources: what the kubelet reports of the pods on this node, asked on its own socket.
 
 In: the socket's path, a driver's name. Out: the pods and claims of this node, and what its device plugins can hand out.
-An answer is bounded in size and time. Names of claims and of the driver's devices are checked, for they go into paths:
-one that Kubernetes would not allow spoils the whole answer, because leaving it out could hide a claim. What another
-driver told the kubelet of its devices is not looked at. Never: the API server, a file of the kubelet's.
+An answer is bounded in size and time. Names of claims and of the driver's devices are checked, because they become
+parts of paths: a name that Kubernetes would not allow makes the whole answer an error, because leaving it out could
+hide a claim. What another driver reported to the kubelet of its devices is not looked at. Neither the API server nor
+any file of the kubelet's is read.
 
 The kubelet leaves out pods that have ended, pods that were deleted by force, ordinary init containers, and claims that
 no container names. A claim that is being prepared comes without devices. Whether access is for administration only is
-not told. Source: kubelet podresources/v1 (server_v1.go, dra/manager.go), Kubernetes 1.34 to 1.36.
+not reported. Source: kubelet podresources/v1 (server_v1.go, dra/manager.go), Kubernetes 1.34 to 1.36.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.default_authority", "localhost"),
     ("grpc.max_receive_message_length", ANSWER_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # a kubelet that starts anew is found at once, whatever failed before
+    ("grpc.use_local_subchannel_pool", 1),  # find a restarted kubelet at once, whatever failed before
 )
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _POOL = re.compile(r"[a-z0-9]([-a-z0-9./]*[a-z0-9])?")
@@ -47,7 +48,7 @@ _NAME_CHARACTERS = 253
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """A device that was prepared for a claim. A kubelet of 1.34 tells no share."""
+    """A device that was prepared for a claim. A kubelet of 1.34 does not report the share."""
 
     pool: str
     device: str
@@ -77,10 +78,10 @@ class PodResources:
         self._path, self._driver = path, driver
 
     def pods(self) -> PodsHere:
-        """List this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
+        """Return this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
         answer = self._ask("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         if len(answer.pod_resources) > MOST_PODS:
-            raise self._fault(f"it tells of {len(answer.pod_resources)} pods, more than {MOST_PODS}")
+            raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MOST_PODS}")
         claims: dict[ClaimName, ClaimHere] = {}
         for used in _used(answer):
             name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
@@ -89,11 +90,14 @@ class PodResources:
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
             if len(claims) > MOST_CLAIMS:
-                raise self._fault(f"it tells of more than {MOST_CLAIMS} claims")
+                raise self._fault(f"it reports more than {MOST_CLAIMS} claims")
         return PodsHere(frozenset((pod.namespace, pod.name) for pod in answer.pod_resources), claims)
 
     def allocatable(self) -> Mapping[str, int]:
-        """Count the devices of device plugins by resource name. Raises: NodeError("node.pod-resources")."""
+        """Return the number of devices that device plugins offer, by resource name.
+
+        Raises: NodeError("node.pod-resources").
+        """
         request, answer = messages.AllocatableResourcesRequest(), messages.AllocatableResourcesResponse
         counts: Counter[str] = Counter()
         for entry in self._ask("GetAllocatableResources", request, answer).devices:
@@ -121,7 +125,7 @@ class PodResources:
 
     def _checked(self, text: str, is_valid: Any) -> str:
         if not is_valid(text):
-            raise self._fault(f"it tells of {text[:100]!r}, which is no name of Kubernetes")
+            raise self._fault(f"it reports {text[:100]!r}, which is not a valid Kubernetes name")
         return text
 
     def _fault(self, what: str) -> NodeError:
@@ -152,7 +156,7 @@ def _is_share(text: str) -> bool:
 
 
 def _text(error: grpc.RpcError) -> str:
-    """Return a gRPC error as one line; it is a call too, which the library's types do not say."""
+    """Return a gRPC error as one line. It is a call as well, which the library's types don't show."""
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     name = code().name if code else type(error).__name__
     return " ".join(f"{name}: {details() if details else error}"[:300].split())

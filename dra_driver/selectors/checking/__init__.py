@@ -1,1 +1,1 @@
-"""A syntax tree in; its types, compile errors and cost estimate out, in Kubernetes' words."""
+"""From a syntax tree to its types, compile errors and cost estimate, with Kubernetes' texts."""

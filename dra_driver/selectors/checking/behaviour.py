@@ -1,7 +1,7 @@
-"""In what the evaluation of a compiled selector differs between Kubernetes versions.
+"""How the evaluation of a compiled selector differs between Kubernetes versions.
 
-In: a version. Out: a `Behaviour`. What a version declares (functions, types) is data in `tables/`; here stands how the
-same functions act. Each flag names what the version does.
+In: a version. Out: a `Behaviour`. What a version declares (functions, types) is data in `tables/`; this module says how
+the same functions behave. Each flag names what the version does.
 
 The rule: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29.
 """
@@ -19,21 +19,21 @@ _ACCESS = frozenset({"_[_]", "_[?_]", "_?._", "_?_:_"})
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How one version evaluates. `names` says which functions act in a way of their own, and what they are filed as."""
+    """How one version evaluates. `names` maps functions that this version implements differently to table entries."""
 
-    changes_receivers: bool  # add() and sub() change a quantity that no longer fits an int64
-    copies_branches: bool  # an optional that a variable holds, or a ternary picks, loses Kubernetes' types on the way
-    refuses_plain: bool  # or() and orValue() of what is no optional
-    newer_costs: bool  # matches(a, b), startsWith(), endsWith() and includes() cost by their size
+    changes_receivers: bool  # add() and sub() change a quantity in place once it no longer fits an int64
+    copies_branches: bool  # an optional from a variable or a ternary is copied and loses Kubernetes' types
+    refuses_plain: bool  # or() and orValue() fail on a value that is not an optional
+    newer_costs: bool  # matches(a, b), startsWith(), endsWith() and includes() are charged by size
     names: Mapping[str, str] = field(default_factory=dict)
 
     def copies(self, branch: Node) -> bool:
-        """Whether an optional that this branch of a ternary gives is copied. Chains of fields see to it themselves."""
+        """Return whether an optional from this branch of a ternary is copied. Chains of fields do that themselves."""
         return self.copies_branches and not _is_chain(branch) and may_be_optional(branch)
 
 
 def may_be_optional(node: Node) -> bool:
-    """Whether the value of a node can be an optional."""
+    """Return whether the value of a node can be an optional."""
     return is_optional(node.type) or node.type.kind in {"dyn", "any"}
 
 

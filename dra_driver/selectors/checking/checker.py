@@ -1,7 +1,7 @@
 """The type checker.
 
 In: a parsed tree and the declarations. Out: types and candidate overloads written into the nodes, or faults. It
-evaluates nothing and does not judge literals (`validators.py`).
+evaluates nothing and does not judge literals (`validators.py` does).
 
 The rule: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
 """
@@ -53,7 +53,7 @@ _LOGICAL = {"_&&_": ("logical_and",), "_||_": ("logical_or",)}
 
 
 def check(root: Node, declarations: Declarations) -> list[SyntaxFault]:
-    """Check a tree and write types into it."""
+    """Check a tree, write types into its nodes, and return the faults."""
     checker = _Checker(declarations)
     try:
         checker.check(root)
@@ -74,16 +74,16 @@ class _Checker:
         self._declarations = declarations
         self._bindings = Bindings()
         self._locals: dict[str, list[Type]] = {}
-        self._open: list[Node] = []  # nodes whose type still holds parameters
+        self._open: list[Node] = []  # nodes whose type still contains type parameters
         self.faults: list[SyntaxFault] = []
 
     def settle(self) -> None:
-        """Replace what is left of type parameters."""
+        """Replace the type parameters that are left."""
         for node in self._open:
             node.type = self._bindings.substitute(node.type, unbound_to_dyn=True)
 
     def check(self, node: Node) -> None:
-        """Check one node and what is below it."""
+        """Check one node and everything below it."""
         kind = type(node)
         if kind is Call:
             self._call(node)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ class _Checker:
         node.type = BOOL if node.test else self._bindings.substitute(result, unbound_to_dyn=False)
 
     def _field(self, node: Node, operand: Node, field: str, *, optional: bool) -> Type:
-        """Return the type of a field of the operand."""
+        """Return the type of a field of an operand."""
         self.check(operand)
         holder = self._current(operand)
         was_optional = is_optional(holder)
@@ -278,7 +278,7 @@ class _Checker:
         return DYN
 
     def _unwrapped(self, node: Node) -> Type:
-        """Return the type inside an optional entry."""
+        """Return the type of the value inside an optional entry."""
         found = node.type
         if is_optional(found):
             return found.params[0]
@@ -371,7 +371,7 @@ class _Checker:
             self._fault(node, f"expected type '{wanted}' but found '{node.type}'")
 
     def _iteration_types(self, node: Comprehension) -> tuple[Type, Type]:
-        """Return the types of the iteration variables (the second only counts where there is one)."""
+        """Return the types of both iteration variables; the second counts only if the macro has a second variable."""
         found = self._current(node.range)
         if found.kind == "list":
             element = found.params[0]

@@ -1,10 +1,10 @@
-"""What one Kubernetes version declares: functions, macros, names, the fields of `device`, its gates.
+"""What one Kubernetes version declares: functions, macros, names, the fields of `device`, and gates.
 
-In: a version, feature gates, an environment ("stored" or "new"). Out: an `Declarations` value that the parser, the
-checker and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this file only reads them.
+In: a version, feature gates, an environment ("stored" or "new"). Out: a `Declarations` value that the parser, the
+checker and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this module only reads them.
 
 An entry of a table may end in `@1.34` (the version that introduced it) and `?Gate`. Stored expressions see everything
-in the table; new expressions see what the previous minor version had, and gated entries exactly as the gate says.
+in the table. New expressions see what the previous minor version had, and gated entries exactly as the gate is set.
 
 The rule: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
 """
@@ -20,12 +20,13 @@ from importlib import resources
 from typing import Any
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, VERSIONS, gate_defaults, minor_of
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.syntax.macros import EXPANDERS, Macro
 from dra_driver.selectors.values.types import ANY, DYN, Type, parse_type
 
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
-CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
+# The feature gates that what a selector may say depends on.
+SELECTOR_GATES = (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)
 
 _ENTRY = re.compile(
     r"(?P<id>\S+): (?:(?P<receiver>.+?)\.)?\((?P<params>.*)\) -> (?P<result>[^@?]+?)"
@@ -48,13 +49,14 @@ class Overload:
 
 @dataclass(slots=True)
 class Declarations:
-    """What an expression can refer to.
+    """Everything that an expression can refer to.
 
-    `resolutions` remembers overload resolutions between expressions: (function, style, argument types) → (ids, result).
+    `resolutions` remembers resolved overloads from one expression to the next, as (function, style, argument types) →
+    (ids, result).
     """
 
     kubernetes: str
-    verdicts: str  # "exact" where vectors of that version exist, else "derived"
+    verdicts: str  # "exact" if recorded verdicts of that version exist, else "derived"
     gates: Mapping[str, bool]
     environment: Environment
     macros: dict[tuple[str, int, bool], Macro]
@@ -63,18 +65,18 @@ class Declarations:
     attribute_type: Type
     result_types: frozenset[Type]
     converts_lists: bool
-    shows_sharing: bool  # whether allowMultipleAllocations of a device reaches the expression
+    shows_sharing: bool  # whether the expression sees allowMultipleAllocations of a device
     resolutions: dict[Any, tuple[tuple[str, ...], Type]] = field(default_factory=dict)
     _rows: dict[str, list[str]] = field(default_factory=dict)
     _overloads: dict[str, tuple[Overload, ...]] = field(default_factory=dict)
 
     @property
     def function_names(self) -> list[str]:
-        """All functions that source text can call."""
+        """All functions that an expression can call."""
         return [name for name in self._rows if name[0].isalpha() and "@" not in name]
 
     def overloads(self, function: str) -> tuple[Overload, ...]:
-        """Return the overloads of a function in resolution order; none if it does not exist."""
+        """Return the overloads of a function in resolution order; empty if there is no such function."""
         found = self._overloads.get(function)
         if found is None:
             rows = [row for row in self._rows.get(function, ()) if self._visible(row)]
@@ -82,7 +84,7 @@ class Declarations:
         return found
 
     def remember(self, key: Any, ids: tuple[str, ...], result: Type) -> None:
-        """Keep a resolution that depends on its argument types alone."""
+        """Keep a resolution that depends only on the types of the arguments."""
         if len(self.resolutions) >= _MOST_RESOLUTIONS:
             self.resolutions.clear()
         self.resolutions[key] = ids, result
@@ -96,16 +98,16 @@ class Declarations:
 def is_visible(
     since: str | None, gate: str | None, kubernetes: str, gates: Mapping[str, bool], environment: Environment
 ) -> bool:
-    """Return whether an entry of the table exists in an environment."""
+    """Return whether an entry of the table is visible in an environment."""
     if environment == "stored":
         return True
     if gate is not None:
         return gates.get(gate, True)
-    return since is None or _minor(since) < _minor(kubernetes)
+    return since is None or minor_of(since) < minor_of(kubernetes)
 
 
 def declare(kubernetes: str, gates: Mapping[str, bool] | None, environment: Environment) -> Declarations:
-    """Return the declarations of a version; the same arguments give the same object.
+    """Return the declarations of a version; equal arguments return the same object.
 
     Raises:
         InputError: The version is not one of VERSIONS.
@@ -129,7 +131,8 @@ def _table(kubernetes: str) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environment: Environment) -> Declarations:
     table = _table(kubernetes)
-    gates = {**table["gates"], **dict(overrides)}
+    defaults = gate_defaults(minor_of(kubernetes))
+    gates = {**{name: defaults[name] for name in SELECTOR_GATES if name in defaults}, **dict(overrides)}
     attribute = _attribute_type(table["attributeType"], gates, environment)
     macros = {}
     for row in table["macros"]:
@@ -144,10 +147,10 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
             fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
     results = {
         "any": {ANY},
-        "any, and dyn with the gate": {ANY, DYN} if gates.get("DRAListTypeAttributes") else {ANY},
+        "any, and dyn with the gate": {ANY, DYN} if gates.get(LIST_ATTRIBUTES) else {ANY},
         "attribute type": {attribute},
     }[table["resultTypes"]]
-    lists = {"never": False, "gate": gates.get("DRAListTypeAttributes", False), "always": True}[table["listValues"]]
+    lists = {"never": False, "gate": gates.get(LIST_ATTRIBUTES, False), "always": True}[table["listValues"]]
     return Declarations(
         kubernetes=kubernetes,
         verdicts=table["verdicts"],
@@ -168,10 +171,6 @@ def _attribute_type(row: dict[str, str], gates: Mapping[str, bool], environment:
     if row.get("gate") and gates.get(row["gate"]):
         return DYN
     return parse_type(row[environment])
-
-
-def _minor(version: str) -> int:
-    return int(version.partition(".")[2])
 
 
 def _read_macro(row: str) -> tuple[str, int, bool, str | None]:

@@ -1,10 +1,10 @@
 """The worst-case cost estimate.
 
 In: a checked tree. Out: one number, the most that an evaluation may cost. The API server refuses a new selector whose
-number exceeds 1,000,000. Nothing is evaluated.
+estimate exceeds 1,000,000. Nothing is evaluated.
 
-The rule: cel-go's checker.Cost, with its order of visits (sizes are read when a node is visited, and visits have side
-effects on paths; see `sizes.py`). What each function costs stands in `cost_rules.py`.
+The rule: cel-go's checker.Cost, including its order of visits (sizes are read when a node is visited, and visits have
+side effects on paths; see `sizes.py`). `estimate_rules.py` holds the cost of each function.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Entry = tuple[str, Size, Size]  # kind of the container, size of a key, size of 
 
 
 def estimate(root: Node, *, newer: bool) -> int:
-    """Return the worst-case cost of a checked tree; `newer` for the costs since 1.37."""
+    """Return the worst-case cost of a checked tree; `newer` selects the costs since 1.37."""
     return _Coster(newer=newer).cost(root)
 
 
 class _Local:
-    """What is known of a local variable."""
+    """What is known about a local variable."""
 
     __slots__ = ("entry", "path", "size")
 
@@ -77,7 +77,7 @@ class _Coster:
         self._locals: dict[str, list[_Local]] = {}
 
     def cost(self, node: Node) -> int:
-        """Visit a node and give its cost."""
+        """Visit a node and return its cost."""
         kind = type(node)
         if kind is Literal:
             return 0
@@ -101,7 +101,7 @@ class _Coster:
         assert isinstance(node, Comprehension)  # noqa: S101
         return self._bind(node) if node.is_bind else self._fold(node)
 
-    # What is known of a node.
+    # What is known about a node.
 
     def _local(self, name: str) -> _Local | None:
         stack = self._locals.get(name)
@@ -115,7 +115,7 @@ class _Coster:
         return self._paths.get(node, NO_PATH)
 
     def size(self, node: Node) -> Size | None:
-        """Return the size of a node's value, None where nothing is known."""
+        """Return the size of a node's value, or None where nothing is known."""
         stored = self._sizes.get(node)
         if stored is not None:
             return stored
@@ -145,7 +145,7 @@ class _Coster:
         return None
 
     def size_or_unknown(self, node: Node) -> Size:
-        """Return the size of a node's value, the full range where nothing is known."""
+        """Return the size of a node's value, or the full range where nothing is known."""
         return self.size(node) or UNKNOWN
 
     def entry(self, node: Node) -> Entry | None:
@@ -157,7 +157,7 @@ class _Coster:
         return found
 
     def set_entry(self, node: Node, entry: Entry | None) -> None:
-        """Note the sizes of the entries of a container."""
+        """Record the sizes of the entries of a container."""
         if entry is not None:
             self._entries[node] = entry
 
@@ -245,7 +245,7 @@ class _Coster:
     def _overload(
         self, node: Call, overload: str, target: Operand | None, args: list[Operand], costs: list[int]
     ) -> Estimate:
-        """Return the estimate of one candidate, and note the entry sizes that it passes on."""
+        """Return the estimate for one candidate overload, and record the entry sizes that it passes on."""
         if overload == "conditional":
             self._join_entries(node, node.args[1], node.args[2])
             size = union(args[1].size or UNKNOWN, args[2].size or UNKNOWN)

@@ -1,8 +1,8 @@
 """What each function costs in the estimate, and how large its result may be.
 
-In: a call and what is known of its operands. Out: an `Estimate`. A function that is not listed costs 1 and has no
-result size. Look-up order: overload ids of the list and set extensions, then function names (Kubernetes' own rules,
-whatever the overload), then overload ids of the standard library.
+In: a call and what is known about its operands. Out: an `Estimate`. A function that is not listed costs 1, and the
+size of its result is unknown. Rules are looked up by overload ids of the list and set extensions first, then by
+function names (Kubernetes' own rules, whatever the overload), then by overload ids of the standard library.
 
 The rule: Kubernetes' CEL library cost estimator; cel-go's list and set extensions; cel-go's standard costs.
 """
@@ -34,7 +34,7 @@ from dra_driver.selectors.values.types import Type
 
 
 class Estimate(NamedTuple):
-    """The most a call may cost, without its operands (`whole`: with them), and the size of its result if known."""
+    """The most that a call may cost (with `whole`, including its operands), and the size of its result if known."""
 
     cost: int
     size: Size | None = None
@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An operand as it stood when it was visited."""
+    """An operand, with what was known about it when it was visited."""
 
     node: Node
     path: Path
@@ -50,12 +50,12 @@ class Operand(NamedTuple):
 
     @property
     def size(self) -> Size | None:
-        """The size, None if unknown."""
+        """The size, or None if it is unknown."""
         return self.known
 
     @property
     def span(self) -> Size:
-        """The size, the full range if unknown."""
+        """The size, or the full range if it is unknown."""
         return self.known if self.known is not None else UNKNOWN
 
 
@@ -66,14 +66,14 @@ _TEXT = frozenset({"string", "bytes"})
 
 
 def rule_for(function: str, overload: str, *, newer: bool) -> Rule | None:
-    """Find the rule of a call; `newer` for the rules since 1.37."""
+    """Find the rule for a call; `newer` selects the rules since 1.37."""
     if newer and overload in _SINCE_1_37:
         return _SINCE_1_37[overload]
     return _BY_EXTENSION.get(overload) or _BY_FUNCTION.get(function) or _BY_OVERLOAD.get(overload)
 
 
 def _literal_int(operand: Operand, default: int) -> int:
-    """Return a literal int as an unsigned number (0 for negative ones), anything else as the default."""
+    """Return the value of an int literal, with 0 for a negative one; return the default for any other operand."""
     node = operand.node
     if type(node) is Literal and type(node.value) is int:
         return max(node.value, 0)
@@ -136,7 +136,7 @@ def _constant(cost: int) -> Rule:
 
 
 def _element(operand: Operand) -> tuple[Type, Size] | None:
-    """Return type and size of the elements of a list, None for what is no container."""
+    """Return the type and size of the elements of a list, or None if the operand is not a container."""
     params = operand.node.type.params
     if not params:
         return None
@@ -154,7 +154,7 @@ def _walk_list(_: Call, __: str, target: Operand | None, ___: list[Operand]) -> 
 
 
 def _includes(_: Call, __: str, target: Operand | None, ___: list[Operand]) -> Estimate | None:
-    """Charge for each element of what may be a list: since 1.37."""
+    """Charge for each element of a value that may be a list (since 1.37)."""
     return None if target is None else _walk(target, _element(target))
 
 
@@ -221,7 +221,7 @@ def _replace(_: Call, __: str, target: Operand | None, args: list[Operand]) -> E
 
 
 def _ceil_divide(left: int, right: int) -> int:
-    """Divide through doubles, rounded up."""
+    """Divide as doubles and round up."""
     quotient = float(left) / float(right)
     whole = int(quotient)
     return min(whole + (quotient > whole), MAX)
@@ -234,7 +234,7 @@ def _find(_: Call, __: str, target: Operand | None, args: list[Operand]) -> Esti
 
 
 def _regex_cost(text: Size, pattern: Size) -> int:
-    # One more than the length, so that an expensive pattern on an empty text is not free.
+    # The length plus one, so that an expensive pattern on an empty string is not free.
     return multiply(scale(add(text[1], 1), TRAVERSAL), scale(pattern[1], REGEX))
 
 

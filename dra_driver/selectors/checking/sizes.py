@@ -1,8 +1,8 @@
-"""Sizes and paths: the arithmetic under the cost estimate.
+"""Sizes and paths: the arithmetic of the cost estimate.
 
 A size is a pair (least, most) of unsigned 64-bit numbers that saturate. A path says where in `device` a value comes
-from; it behaves like a Go slice, because the server's estimate depends on that: appending to a path whose backing
-array has room overwrites what another holder of the same array sees.
+from. It behaves like a Go slice because the server's estimate depends on that: appending to a path whose backing array
+has room overwrites what another path sees in the same array.
 
 The rule: cel-go's checker.SizeEstimate; Kubernetes' size estimator for device selectors.
 """
@@ -22,19 +22,19 @@ REGEX = 0.25  # cost of one character of a pattern
 
 
 def add(left: int, right: int) -> int:
-    """Add, saturating."""
+    """Add two numbers; the sum saturates at 2^64 - 1."""
     total = left + right
     return min(total, MAX)
 
 
 def multiply(left: int, right: int) -> int:
-    """Multiply, saturating."""
+    """Multiply two numbers; the product saturates at 2^64 - 1."""
     product = left * right
     return min(product, MAX)
 
 
 def scale(number: int, factor: float) -> int:
-    """Multiply by a cost factor, rounded up, saturating, through a double as the server does."""
+    """Multiply by a cost factor as the server does: in doubles, rounded up, saturating at 2^64 - 1."""
     inexact = float(number)
     if inexact > 0 and factor > 0 and inexact > _TWO_TO_64 / factor:
         return MAX
@@ -58,7 +58,7 @@ def times(left: Size, right: Size) -> Size:
 
 
 class Path:
-    """A view of the first `length` elements of a backing array that others may share."""
+    """A view of the first `length` elements of a backing array that other paths may share."""
 
     __slots__ = ("array", "length")
 
@@ -67,7 +67,7 @@ class Path:
         self.length = length
 
     def append(self, step: str) -> Path:
-        """Return the path one step further, in the same array if it has room."""
+        """Return a path with one more step; it uses the same array if that has room."""
         if self.length < len(self.array):
             self.array[self.length] = step
             return Path(self.array, self.length + 1)
@@ -75,19 +75,19 @@ class Path:
         return Path(array, self.length + 1)
 
     def steps(self) -> list[str]:
-        """Return the steps as they stand now."""
+        """Return the current steps."""
         return self.array[: self.length]
 
 
 NO_PATH = Path([], 0)
 ITEMS, KEYS, VALUES, INDICES = "@items", "@keys", "@values", "@indices"
 
-# Most entries, characters of a key, characters of an inner key, most inner entries, most characters of a value.
+# The most characters of a driver name, of a domain and of a name, entries of a map, and characters of a value.
 _DRIVER, _DOMAIN, _NAME, _ENTRIES, _VALUE = 63, 63, 32, 32, 64
 
 
 def device_size(path: list[str]) -> Size | None:
-    """Return the size of a value that comes out of `device`; None where the server knows none.
+    """Return the size of a value taken from `device`, or None where the server knows none.
 
     Source: Kubernetes API resource/v1 limits (DeviceMaxDomainLength, DeviceMaxIDLength, DriverNameMaxLength,
     DeviceAttributeMaxValueLength, ResourceSliceMaxAttributesAndCapacitiesPerDevice).

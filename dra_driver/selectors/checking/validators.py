@@ -1,9 +1,9 @@
-"""Checks of literals that come after type checking.
+"""Checks of literals, made after type checking.
 
-In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, format strings that
-don't fit their arguments.
+In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, and format strings
+that do not fit their arguments.
 
-The rule: cel-go's AST validators as Kubernetes configures them. (`matches` looks at the first *argument*, which in
+The rule: cel-go's AST validators as Kubernetes configures them. (`matches` is judged by its first *argument*, which in
 the global form is the text and not the pattern.)
 """
 
@@ -35,7 +35,11 @@ _ACCEPTED = {
 
 
 def validate(root: Node) -> list[SyntaxFault]:
-    """Check the literals of a tree."""
+    """Check the literals of a tree and return the faults.
+
+    Raises:
+        CompilerPanic: Kubernetes' own compiler crashes on the tree.
+    """
     faults: list[SyntaxFault] = []
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:
@@ -63,10 +67,10 @@ class CompilerPanic(Exception):
 
 
 def _entry_type(node: Node, *, optional: bool) -> Type:
-    """Return the type of an entry; of an optional one, the first parameter of its type, which must be there.
+    """Return the type of an entry; for an optional entry, the first parameter of its type.
 
     Raises:
-        CompilerPanic: It is not: the server takes it without looking.
+        CompilerPanic: The optional type has no parameter; the server takes it without looking.
     """
     if not optional:
         return node.type
@@ -149,12 +153,12 @@ def _format(node: Call, faults: list[SyntaxFault]) -> None:
 
 
 def _runtime_name(t: Type) -> str:
-    """Name a type without its parameters, well-known types by their protobuf names."""
+    """Return the name of a type without its parameters; well-known types have their protobuf names."""
     return t.long() if not t.params else t.name
 
 
 def _unprintable(node: Node, verb: str) -> Node | None:
-    """Find the node, this one or one inside its literal, whose type the clause can't print."""
+    """Find the node whose type the clause can't print: the node itself, or one inside its literal."""
     pending = [node]
     while pending:
         one = pending.pop()

@@ -1,1 +1,1 @@
-"""A checked tree in; a program that judges devices, and the values and costs behind a verdict, out."""
+"""From a checked tree to a program that judges devices, and to the values and costs behind a verdict."""

@@ -1,10 +1,10 @@
 """Closures of comparisons, arithmetic, membership and functions.
 
-In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are looked at here,
-once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, a pattern is
-bound.
+In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are examined here,
+only once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, and a pattern
+is bound.
 
-The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this file only saves look-ups.
+The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only saves look-ups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dra_driver.selectors.values.values import CelError
 Closure = Callable[[Any], Any]
 Constants = list[tuple[bool, Any]]
 
-_PLAIN = frozenset({str, int, bool})  # types whose values Python compares as CEL does, among themselves
+_PLAIN = frozenset({str, int, bool})  # types whose values Python compares with each other as CEL does
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "_<_": operator.lt,
     "_<=_": operator.le,

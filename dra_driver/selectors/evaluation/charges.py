@@ -1,6 +1,7 @@
 """What an evaluation is charged for its calls.
 
-In: a call's name, overload, operands and result. Out: its cost. The evaluator stops when the sum exceeds the budget.
+In: the name, overload, operands and result of a call. Out: its cost. The evaluator stops when the sum exceeds the
+budget.
 
 The rule: cel-go's run-time cost tracker; Kubernetes' actual-cost rules; the trackers of the list and set extensions.
 """
@@ -45,7 +46,7 @@ _Rule = Callable[[_Args, Any], int]
 
 
 def size_of(value: Any) -> int:
-    """Return the size that a value is charged by."""
+    """Return the size by which a value is charged."""
     kind = type(value)
     if isinstance(value, str | bytes):
         return len(value)
@@ -63,7 +64,7 @@ def size_of(value: Any) -> int:
 
 
 def charge(function: str, overloads: tuple[str, ...], args: _Args, result: Any, *, newer: bool) -> int:
-    """Return the cost of a call; `newer` for the costs since 1.37."""
+    """Return the cost of a call; `newer` selects the costs since 1.37."""
     overload = overloads[0] if len(overloads) == 1 else ""
     rule = (_SINCE_1_37.get(overload) if newer else None) or _BY_EXTENSION.get(overload)
     if rule is None and overload.endswith(_SORTS):
@@ -92,14 +93,14 @@ def _list_call(count: int, factor: float = 1.0) -> int:
 
 
 def _to_uint64(number: float) -> int:
-    """Convert a double as the server's machine does: what does not fit becomes 2^63, negative numbers wrap."""
+    """Convert a double as the server's machine does: a number that does not fit becomes 2^63, a negative one wraps."""
     if -(2.0**63) <= number < 2.0**64:
         return int(number) % 2**64
     return 2**63
 
 
 def _require_list(value: Any) -> None:
-    """Stop where the server's cost tracker panics because something is no list."""
+    """Raise where the server's cost tracker panics because a value is not a list."""
     if not is_list(value):
         missing = "Contains" if type(value) in _ADDABLE else "Add"
         raise CelAbort(
@@ -135,7 +136,7 @@ def _sets(factor: float) -> _Rule:
 
 
 def _traversal(value: Any) -> int:
-    """Charge for walking a value as a tree of data, strings by their bytes."""
+    """Charge for walking a value as a tree of data; strings are charged by their bytes."""
     total, pending, steps = 0, [value], 0
     while pending and steps < 1_000_001:
         steps += 1

@@ -1,12 +1,11 @@
-"""The quick evaluator: a program as a nest of Python closures.
+"""The quick evaluator: a program as nested Python closures.
 
-In: a program. Out: a function from `DeviceView` to a value, or None where the cost has to be counted because the
+In: a program. Out: a function from `DeviceView` to a value, or None where the cost must be counted because the
 estimate does not bound it. Common shapes (an attribute, an attribute compared with a constant, a method with a
-constant argument) become one closure each. Verdicts equal those of `interpreter.py`; tests hold the two against each
-other.
+constant argument) become one closure each. Verdicts equal those of `interpreter.py`; tests compare the two.
 
-A closure takes the frame: the view itself where the expression has no local variables, else a list of the view and a
-slot for each variable.
+A closure takes the frame: the view itself if the expression has no local variables, otherwise a list of the view and
+one slot for each variable.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ from dra_driver.selectors.values.values import CelError, Optional
 
 Closure = Callable[[Any], Any]
 
-# Functions that can cost more, or give more, than the estimate assumes: the evaluation must be counted.
+# Functions that can cost more, or return more, than the estimate assumes: the cost of the evaluation must be counted.
 _UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry", "validate"})
-# Functions whose cost the server can't track when an operand fails: the evaluation panics, and must do so here.
+# The server can't track the cost of these functions when an operand fails: its evaluation panics, so ours must too.
 _PANICKING = frozenset({"distinct", "sort", "@sortByAssociatedKeys"})
 _MAPS = frozenset({"attributes", "capacity"})
 
 
 def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[DeviceView], Any] | None:
-    """Compile a program; None if its cost must be counted."""
+    """Compile a program; return None if its cost must be counted."""
     if program.changes_quantities:
         return None
     pending, locals_ = [program.root], 0
@@ -155,7 +154,7 @@ class _Compiler(Folds):
         }[name]
 
     def domain(self, node: Node) -> tuple[str, str] | None:
-        """Recognise `device.attributes["d"]` and `device.attributes.d`; give field and domain."""
+        """Recognise `device.attributes["d"]` and `device.attributes.d`; return the field and the domain."""
         if type(node) is Call and node.function == "_[_]":
             holder, key = node.args[0], self._constants.get(node.args[1])
         elif type(node) is Select and not node.test:
@@ -263,7 +262,7 @@ class _Compiler(Folds):
     # Calls.
 
     def _constant(self, node: Node) -> tuple[bool, Any]:
-        """Tell whether a node's value is known, and the value. Constructors of constants count, unless they fail."""
+        """Return whether a node's value is known, and the value. Constructors of constants count unless they fail."""
         if node in self._constants:
             return True, self._constants[node]
         if type(node) is Call and node.function in PURE and node.target is None:
@@ -311,7 +310,7 @@ class _Compiler(Folds):
         )
 
     def _alternative(self, node: Call) -> Closure:
-        """Make or() and orValue(); a look-up in a domain with a fallback needs no optional."""
+        """Make or() and orValue(); a look-up in a domain with a fallback needs no optional value."""
         assert node.target is not None  # noqa: S101
         first, other = self.emit(node.target), self.emit(node.args[0])
         unwraps, refuses = node.function == "orValue", self._program.behaviour.refuses_plain
@@ -328,7 +327,7 @@ class _Compiler(Folds):
             if type(found) is not Optional:
                 if refuses:
                     raise CelError(NO_SUCH_OVERLOAD)
-                return found  # up to 1.36 the server does not look twice at what is no optional
+                return found  # up to 1.36 the server passes on a value that is not an optional
             if found.present:
                 return value_of(found) if unwraps else found
             return other(frame)
@@ -368,7 +367,7 @@ class _Compiler(Folds):
 
 
 def _copying(branch: Closure) -> Closure:
-    """Make the branch of a ternary whose optionals are copied."""
+    """Make a branch of a ternary that copies its optionals."""
 
     def copying(frame: Any) -> Any:
         value = branch(frame)

@@ -1,10 +1,10 @@
 """A device as expressions see it.
 
 In: a resource.k8s.io/v1 Device as a plain dict, and the name of its driver. Out: a `DeviceView`, converted once and
-shared by any number of selectors. Quantities and versions are interned by text. It decides nothing about gates: a
-view keeps what versions differ in, and the selector looks at it.
+shared by any number of selectors. Quantities and versions are interned by text. Gates are not decided here: a view
+keeps everything in which versions differ, and the selector looks at what it needs.
 
-The rule: Kubernetes' conversion of devices for CEL: domain defaults to the driver; one bad attribute spoils the
+The rule: Kubernetes' conversion of devices for CEL: the domain defaults to the driver, and one bad attribute spoils the
 device.
 """
 
@@ -23,7 +23,7 @@ _UNSUPPORTED = "unsupported attribute value"
 
 
 class DeviceView:
-    """One device, converted. `problem` is why no selector can be evaluated on it; None for a good device."""
+    """One converted device. `problem` says why no selector can be evaluated on it; it is None for a good device."""
 
     __slots__ = ("attributes", "capacity", "driver", "list_fault", "list_problem", "problem", "shared")
 
@@ -33,11 +33,11 @@ class DeviceView:
         self.capacity: dict[str, dict[str, Any]] = Domains()
         self.shared = False  # allowMultipleAllocations
         self.problem: str | None = None
-        self.list_problem: str | None = None  # as `problem`, where list values are not supported
-        self.list_fault: str | None = None  # as `problem`, where they are
+        self.list_problem: str | None = None  # like `problem`, for versions that do not support list values
+        self.list_fault: str | None = None  # like `problem`, for versions that do
 
     def root(self, *, shows_sharing: bool, is_changed: bool = False) -> dict[str, Any]:
-        """Return the value of the variable `device`; with `is_changed`, with quantities of its own."""
+        """Return the value of the variable `device`; with `is_changed`, its quantities are copies."""
         capacity = self.capacity
         if is_changed:
             capacity = Domains()

@@ -1,8 +1,8 @@
 """Closures of loops and bindings.
 
-In: comprehension nodes. Out: closures that run Python loops over the frame. Which error a loop ends with follows the
-server's accumulator: quantifiers keep the first and absorb it if an element decides, collecting loops keep the first
-error of an element, and an error of a condition replaces it.
+In: comprehension nodes. Out: closures that run Python loops over the frame. The error with which a loop ends follows
+the server's accumulator: quantifiers keep the first error and absorb it if an element decides; collecting loops keep
+the first error of an element, and an error of a condition replaces it.
 
 The rule: cel-go's fold with its lazy accumulator.
 """
@@ -24,7 +24,7 @@ _UNSET = object()
 
 
 class Folds:
-    """The part of the compiler that knows local variables. `emit` comes from the compiler itself."""
+    """The part of the compiler that handles local variables. The compiler itself supplies `emit`."""
 
     def __init__(self) -> None:
         self._slots: dict[str, list[tuple[int, Closure | None]]] = {}
@@ -35,7 +35,7 @@ class Folds:
         raise NotImplementedError
 
     def frame_size(self) -> int:
-        """Count the slots of a frame."""
+        """Return the number of slots in a frame."""
         return self._next
 
     def is_local(self, name: str) -> bool:
@@ -43,7 +43,7 @@ class Folds:
         return bool(self._slots.get(name))
 
     def local(self, name: str) -> Closure:
-        """Make the closure that reads a local variable, initialising a binding on first use."""
+        """Make the closure that reads a local variable; it initialises a binding on first use."""
         slot, init = self._slots[name][-1]
         if init is None:
             return lambda frame: frame[slot]
@@ -114,7 +114,7 @@ class Folds:
 
 
 def _parts(node: Comprehension) -> tuple[Node | None, Node]:
-    """Return the condition of a collecting loop, if it has one, and its unconditional step."""
+    """Return the condition of a collecting loop, or None if it has none, and its unconditional step."""
     step = node.step
     assert isinstance(step, Call)  # noqa: S101
     if step.function == "_?_:_":
@@ -123,7 +123,7 @@ def _parts(node: Comprehension) -> tuple[Node | None, Node]:
 
 
 class _Loop:
-    """What a loop goes through, and the slots that its variables have (slot 0 for a second variable means none)."""
+    """What a loop iterates over, and the slots of its variables (slot 0 means that there is no second variable)."""
 
     __slots__ = ("first", "items", "second")
 

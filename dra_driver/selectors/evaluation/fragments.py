@@ -1,7 +1,7 @@
-"""Fragments: expressions of any type, for people who try things out.
+"""Fragments: expressions of any type, for trying things out.
 
-In: text that need not be a selector (`device.driver.size()`), devices. Out: its type, its value on a device. A selector
-must be bool; a fragment may be anything, which is the only difference.
+In: text that need not be a selector (`device.driver.size()`), and devices. Out: its type, and its value on a device.
+The only difference from a selector is that the result need not be a bool.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Fragment:
         return self._program.root
 
     def value(self, view: DeviceView) -> tuple[str, str]:
-        """Return the value on a device, printed, and its type there.
+        """Return the printed value on a device, and its type there.
 
         Raises:
             SelectorRuntimeError: The evaluation failed.
@@ -67,7 +67,7 @@ def compile_fragment(text: str, declarations: Declarations) -> Fragment:
     """Compile a fragment.
 
     Raises:
-        SelectorCompileError: It does not compile.
+        SelectorCompileError: The fragment does not compile.
     """
     with room_for(_FRAMES if len(text) > _SHALLOW else 0):
         root, faults = parse(text, declarations.macros)

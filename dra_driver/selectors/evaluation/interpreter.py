@@ -1,8 +1,8 @@
 """The careful evaluator: it counts cost, and it can record the value of every part.
 
 In: a program and the root values. Out: a value, a `CelError`, or a `CelAbort` when the budget is spent. It walks the
-tree node by node exactly in the server's order; `compiler.py` is the quick way to the same verdict where no counting
-is needed.
+tree node by node in exactly the server's order; `compiler.py` is the quick way to the same verdict where the cost need
+not be counted.
 
 The rule: cel-go's interpreter and its cost observer.
 """
@@ -37,7 +37,7 @@ _UNSET = object()
 
 
 class _Lazy:
-    """A local variable that is initialised on first use, or holds the error that its step ended with."""
+    """A local variable that is initialised on first use, or that holds the error with which its step ended."""
 
     __slots__ = ("init", "scope", "value")
 
@@ -48,10 +48,10 @@ class _Lazy:
 
 
 class Interpreter:
-    """One evaluation. `cost` is what it was charged.
+    """One evaluation. `cost` is what it was charged so far, in CEL cost units.
 
-    With `record` it evaluates also what the verdict does not need, and `trace` maps nodes to values and errors; the
-    budget then still bounds the work.
+    With `record` it also evaluates parts that the verdict does not need, and `trace` maps nodes to values and errors.
+    The budget still bounds the work.
     """
 
     __slots__ = (
@@ -158,7 +158,7 @@ class Interpreter:
         return found.value
 
     def _operand(self, node: Node) -> Any:
-        """Evaluate what a field is taken from; a computed value pays for becoming the root of a chain."""
+        """Evaluate the operand of a field access; a computed value is charged for becoming the root of a chain."""
         value = self.eval(node)
         if not _is_chain(node):
             self._charge(1)
@@ -167,7 +167,7 @@ class Interpreter:
     def _select(self, node: Select) -> Any:
         holder = self._operand(node.operand)
         if node.test:
-            # The server charges the step, and gives one back for the root.
+            # The server charges for the step and refunds one for the root.
             return test(holder, node.field)
         if type(holder) is Optional:
             found = index_optional(holder, node.field)
@@ -182,7 +182,7 @@ class Interpreter:
             return holder
         key = self.eval(node.args[1])
         if node.args[1] not in self._constants and _is_chain(node.args[1]):
-            self.cost -= 1  # the root of a chain that is a key goes free
+            self.cost -= 1  # the root of a chain used as a key is free
         if node.function == "_[_]" and type(holder) is not Optional:
             self._charge(1)
             return index(holder, key)
@@ -249,7 +249,7 @@ class Interpreter:
                 values.append(self.eval(operand))
             except CelError as error:
                 if len(operands) > 2:
-                    raise  # calls of three and more stop at the first error, the others evaluate both sides
+                    raise  # a call with three or more operands stops at the first error; others evaluate both
                 failed = failed or error
                 values.append(error)
         if failed is not None:
@@ -323,17 +323,17 @@ class Interpreter:
         if type(value) is Optional and self._program.behaviour.copies(chosen):
             value = copied(value)
         if chosen not in self._constants and _is_chain(chosen):
-            self.cost -= 1  # the root of a chain that is a branch goes free
+            self.cost -= 1  # the root of a chain used as a branch is free
         return value
 
     def _alternative(self, node: Call) -> Any:
-        """Evaluate or() and orValue(), lazy in their argument."""
+        """Evaluate or() and orValue(), whose argument is evaluated lazily."""
         assert node.target is not None  # noqa: S101
         first = self.eval(node.target)
         if type(first) is not Optional:
             if self._program.behaviour.refuses_plain:
                 raise CelError(NO_SUCH_OVERLOAD)
-            return first  # up to 1.36 the server does not look twice at what is no optional
+            return first  # up to 1.36 the server passes on a value that is not an optional
         if first.present:
             return value_of(first) if node.function == "orValue" else first
         return self.eval(node.args[0])
@@ -364,7 +364,7 @@ class Interpreter:
         pairs = iterate_pairs(holder) if node.var2 else [(element, None) for element in iterate(holder)]
         accu.value = self.eval(node.init)
         if type(accu.value) is CelMap:
-            accu.value = CelMap(dict(accu.value.items))  # never write into a constant
+            accu.value = CelMap(dict(accu.value.items))  # never change a constant
         scope = {**outer, node.accu: accu}
         first, second = _Lazy(None, outer), _Lazy(None, outer)
         inner = {**scope, node.var: first}

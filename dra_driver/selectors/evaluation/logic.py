@@ -1,7 +1,7 @@
 """Closures of the logical operators.
 
-In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. Errors of an operand are absorbed
-where another operand decides.
+In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. An operand's error is absorbed where
+another operand decides.
 
 The rule: cel-go's logical operators.
 """
@@ -18,7 +18,7 @@ Closure = Callable[[Any], Any]
 
 
 def all_of(terms: list[Closure]) -> Closure:
-    """Make a conjunction: false as soon as one term is, whatever the others."""
+    """Make a conjunction: it is false as soon as one term is false, even if other terms fail."""
     chain = tuple(terms)
 
     def conjunction(frame: Any) -> bool:
@@ -41,7 +41,7 @@ def all_of(terms: list[Closure]) -> Closure:
 
 
 def any_of(terms: list[Closure]) -> Closure:
-    """Make a disjunction: true as soon as one term is, whatever the others."""
+    """Make a disjunction: it is true as soon as one term is true, even if other terms fail."""
     chain = tuple(terms)
 
     def disjunction(frame: Any) -> bool:

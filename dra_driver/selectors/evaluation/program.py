@@ -1,7 +1,7 @@
 """What is settled before the first device: constants, set memberships, patterns.
 
-In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the
-server too (a constant that can't be converted, a pattern that is no RE2), even in branches that would never run.
+In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the server
+too (a constant that can't be converted, a pattern that is not RE2), even in branches that would never run.
 
 The rule: cel-go's planner with its optimizing decorators; Kubernetes' regex optimizations.
 """
@@ -40,14 +40,14 @@ _MISSING = object()
 
 
 class BadProgram(Exception):
-    """Construction fails."""
+    """The construction of a program fails."""
 
 
 @dataclass(slots=True)
 class Program:
-    """The root, and what is known of some nodes: their value, their set of members, their pattern.
+    """The root, and what is known about some nodes: their value, their set of members, their pattern.
 
-    With `changes_quantities` an evaluation may change the quantities that it reads: it needs some of its own.
+    With `changes_quantities` an evaluation may change the quantities that it reads, so it needs copies.
     """
 
     root: Node
@@ -58,14 +58,14 @@ class Program:
     changes_quantities: bool = False
 
     def filed(self, function: str) -> str:
-        """Return the name under which this version's way of a function is filed."""
+        """Return the table entry that implements a function as this version does."""
         if self.changes_quantities and function in CHANGING:
             return CHANGING[function]
         return self.behaviour.names.get(function, function)
 
 
 def construct(root: Node, kubernetes: str) -> Program:
-    """Settle what can be settled, as one version does.
+    """Settle everything that does not depend on a device, by the rules of one version.
 
     Raises:
         BadProgram: The server's program construction fails.
@@ -76,7 +76,7 @@ def construct(root: Node, kubernetes: str) -> Program:
 
 
 def member_key(value: Any) -> Any:
-    """Return what a value is filed under in a set of constants: exact type and value."""
+    """Return the key of a value in a set of constants: its exact type and value."""
     return type(value), value
 
 
@@ -88,7 +88,7 @@ class _Constructor:
         self._constants = program.constants
 
     def visit(self, node: Node) -> bool:
-        """Settle a node and what is below it; tell whether it is constant."""
+        """Settle a node and everything below it; return whether it is constant."""
         kind = type(node)
         if kind is Literal:
             self._constants[node] = node.value  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ class _Constructor:
     def _type(self, node: Node, name: str) -> bool:
         if not name:
             if type(node) is Ident and node.type.kind == "type":
-                # The server takes whatever is a type for the name of one.
+                # The server takes any value of type `type` for the name of a type.
                 raise BadProgram(f"reference to undefined type: {node.name}")
             return False
         if name in ENUM_VALUES:
@@ -153,7 +153,7 @@ class _Constructor:
                 [(known[entry.key], known[entry.value], False) for entry in node.entries if entry.key is not None]
             )
         except (CelAbort, CelError):
-            return False  # fails when it is evaluated
+            return False  # it fails when it is evaluated
         return True
 
     def _call(self, node: Call) -> bool:
@@ -203,7 +203,7 @@ class _Constructor:
 
 
 def _equivalents(value: Any) -> list[Any]:
-    """List the values of any number type that count as equal to a constant of a list."""
+    """List the values of all number types that count as equal to a constant."""
     kind = type(value)
     if kind is float:
         if not math.isfinite(value) or value != int(value):

@@ -1,7 +1,7 @@
 """Field access: selection, indexing, presence, iteration.
 
-In: a value and a field name or key. Out: what is there, or a `CelError`. Domains of a device answer an unknown name
-with an empty map; optionals pass the access on to their content.
+In: a value and a field name or key. Out: the value found there, or a `CelError`. The domains of a device return an
+empty map for an unknown name; optionals pass the access on to their content.
 
 The rule: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
 """
@@ -62,7 +62,7 @@ _EMPTY: dict[str, Any] = {}
 
 
 class Domains(dict[str, "dict[str, Any]"]):
-    """The attributes or the capacity of a device: a look-up of an unknown domain gives an empty map."""
+    """The attributes or the capacity of a device: looking up an unknown domain returns an empty map."""
 
     __slots__ = ()
 
@@ -71,12 +71,12 @@ class Domains(dict[str, "dict[str, Any]"]):
 
 
 def bound(value: Any) -> Any:
-    """Return what a variable is bound to: an empty map of domains loses its answer to unknown names on the way."""
+    """Return the value to which a variable is bound: empty `Domains` become a plain map that knows no name."""
     return {} if type(value) is Domains and not value else value
 
 
 def go_type(value: Any) -> str:
-    """Name the value's type the way the server's own language does; some messages show it."""
+    """Return the name of the value's type in the server's own language, Go; some messages show it."""
     if type(value) is CelQuantity and value.computed:
         return "*cel.Quantity"
     return "*types.baseMap" if is_map(value) else _GO_TYPES.get(type(value), "types.Unknown")
@@ -86,10 +86,10 @@ KEY_TYPES = frozenset({str, int, Uint, float, bool})
 
 
 def check_key(key: Any) -> None:
-    """Refuse what can be no key of any container.
+    """Raise if a value can't be the key of any container.
 
     Raises:
-        CelError: It is such a value.
+        CelError: The value is not of a key type.
     """
     if type(key) not in KEY_TYPES:
         raise CelError(f"invalid qualifier type: {go_type(key)}")
@@ -99,7 +99,7 @@ def index(holder: Any, key: Any) -> Any:
     """Evaluate `holder[key]` and `holder.key`.
 
     Raises:
-        CelError: Nothing is there, or the key has a wrong type.
+        CelError: The key does not exist, or has a wrong type.
     """
     kind = type(holder)
     if kind is dict:
@@ -131,7 +131,7 @@ def index_optional(holder: Any, key: Any) -> Optional:
 
 
 def native(value: Any) -> Any:
-    """Refuse what the server can't take out of an optional on the way to a field."""
+    """Return a value unless the server can't take it out of an optional on the way to a field."""
     if type(value) in _FOREIGN:
         raise CelError(f"unsupported conversion to ref.Val: {_in_go(value)}")
     if type(value) is CelError:
@@ -140,7 +140,7 @@ def native(value: Any) -> Any:
 
 
 def _in_go(value: Any) -> str:
-    """Write a value of Kubernetes' own types with the type that the server's language gives it."""
+    """Format a value of one of Kubernetes' own types with its Go type."""
     if type(value) is CelQuantity:
         return f"(*resource.Quantity){value.number}"
     if type(value) is Semver:
@@ -189,7 +189,7 @@ def _position(key: Any) -> int:
 
 
 def iterate(value: Any) -> list[Any]:
-    """List what a one-variable loop goes through: elements or keys.
+    """List the elements or keys that a one-variable loop visits.
 
     Raises:
         CelError: The value can't be looped over.
@@ -202,7 +202,7 @@ def iterate(value: Any) -> list[Any]:
 
 
 def iterate_pairs(value: Any) -> list[tuple[Any, Any]]:
-    """List what a two-variable loop goes through: index and element, or key and value.
+    """List the pairs that a two-variable loop visits: index and element, or key and value.
 
     Raises:
         CelError: The value can't be looped over.

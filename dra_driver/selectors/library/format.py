@@ -1,6 +1,6 @@
 """string.format: its clauses, checked at compile time and applied at run time.
 
-In: a format string and arguments. Out: the text, or a `BadClause`. The compile-time check shares the parser of
+In: a format string and arguments. Out: the text, or a `BadClause`. The compile-time check uses the same parser of
 clauses, so both stages find the same faults.
 
 The rule: cel-go's strings extension version 2 (locale en-US for %f and %e).
@@ -51,11 +51,11 @@ REFUSALS = {
 
 
 class BadClause(Exception):
-    """A format string and its arguments don't fit."""
+    """The format string and its arguments do not fit together."""
 
 
 class BadArgument(BadClause):
-    """An argument has a type that its clause can't print; `about` is what the check was told to blame."""
+    """An argument has a type that its clause can't print. `about` is what the check reports as the culprit."""
 
     def __init__(self, message: str, about: Any = None) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class BadArgument(BadClause):
 def walk(template: str, count: int, write: Callable[[str, int | None, int], str]) -> tuple[str, int]:
     """Go through a format string and put each argument in its place.
 
-    `write(verb, precision, index)` prints an argument. Gives the text and how many arguments were used.
+    `write(verb, precision, index)` prints one argument. Returns the text and the number of arguments that were used.
 
     Raises:
         BadClause: A clause is malformed, or has no argument.
@@ -165,7 +165,7 @@ def _quoted(text: str) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Print a value inside a list or map, as a CEL literal."""
+    """Format a value inside a list or map as a CEL literal."""
     kind = type(value)
     if kind is str:
         return _quoted(value)

@@ -1,11 +1,11 @@
 """What functions do at run time: one table from names to implementations by operand types.
 
 In: a function name. Out: a `Function` that picks the implementation by the types of its operands, or refuses them
-with the server's words. Operators, lazily evaluated functions and field access are not here (`compiler.py`,
+with the server's text. Operators, lazily evaluated functions and field access are elsewhere (`compiler.py`,
 `interpreter.py`).
 
-The rule: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload", in a longer
-form where the declaration guards its operands.
+The rule: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload"; the text is
+longer where the declaration guards its operands.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dra_driver.selectors.values.values import CelError, Duration, Timestamp, li
 Function = Callable[..., Any]
 _Table = dict[tuple[type, ...], Callable[..., Any]]
 
-# Functions whose implementations check their operands themselves, with the short text.
+# Functions whose implementations check their operands themselves and fail with the short text.
 _SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith"})
 _NAMED_REFUSAL = frozenset({"size", "matches", "sort", "@sortByAssociatedKeys"})
-_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer any call themselves, with the short text
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer every call themselves, with the short text
 
 
 def refusal(name: str, args: tuple[Any, ...]) -> CelError:
-    """Make the error of a function whose operands fit no overload."""
+    """Return the error of a function whose operands fit no overload."""
     name = name.removesuffix(" up to 1.36").removesuffix(" since 1.37")
     if name in _SHORT_REFUSAL:
         return CelError(NO_SUCH_OVERLOAD)
@@ -50,12 +50,12 @@ def refusal(name: str, args: tuple[Any, ...]) -> CelError:
 
 
 def dispatch_name(function: str, *, member: bool) -> str:
-    """Return the name under which a call is filed: one function means different things as a method and by itself."""
+    """Return the table entry for a call: some functions mean one thing as a method and another as a global function."""
     return ".ip" if member and function == "ip" else function
 
 
 def implementation(function: str, *, member: bool) -> Function:
-    """Find what a call does. Functions of types that no value has (an authorizer's) refuse every operand."""
+    """Find the implementation of a call. Functions of a type that no value has (an authorizer) refuse every operand."""
     name = dispatch_name(function, member=member)
     return FUNCTIONS.get(name) or _by_types(name, {})
 
@@ -83,7 +83,7 @@ def _by_types(name: str, table: _Table) -> Function:
 
 
 def _lists_first(name: str, on_list: Function, otherwise: Function) -> Function:
-    """Make a function that takes a list and anything, and else dispatches."""
+    """Make a function that takes a list and any second operand, and dispatches on types for other operands."""
 
     def call(*args: Any) -> Any:
         if len(args) == 2 and is_list(args[0]):

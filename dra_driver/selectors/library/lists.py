@@ -1,7 +1,7 @@
 """List functions: size, slice, sort, flatten, distinct, statistics, membership, sets.
 
 In: lists. Out: lists, single elements, bools, ints, or a `CelError`. Results never grow beyond what the budget could
-pay.
+pay for.
 
 The rule: cel-go's lists (version 3) and sets extensions; Kubernetes' list library; `includes` of the DRA environment.
 """
@@ -35,7 +35,7 @@ _LONGEST_RANGE = 1_000_000  # Source: cel-go 0.29, ext.Lists
 _LISTS = (list, Concat)
 _ZEROS = {int: 0, Uint: Uint(0), float: 0.0, Duration: Duration(0)}
 _COMPARABLE = frozenset({int, Uint, float, bool, Duration, Timestamp, str, bytes})
-_MOST_INCLUDED = 48  # Source: Kubernetes API resource/v1, entries of a list attribute
+_MOST_INCLUDED = 48  # Source: Kubernetes API resource/v1, the most entries of a list attribute
 
 
 def is_list(value: Any) -> bool:
@@ -60,7 +60,7 @@ def _range(count: int) -> list[int]:
 
 
 def _bounded_range(count: int) -> list[int]:
-    """Evaluate lists.range() since 1.37."""
+    """Evaluate lists.range() as it is since 1.37."""
     if count < 0:
         raise CelError(f"lists.range: size must be non-negative, got {count}")
     if count > _LONGEST_RANGE:
@@ -86,7 +86,7 @@ def _flatten(values: Any, depth: int = 1) -> list[Any]:
 
 
 def _distinct(values: Any) -> list[Any]:
-    """Keep the first of equal elements. Values that hash are looked up first, so that long lists stay quick."""
+    """Keep the first of equal elements. Hashable values are looked up first, so that long lists stay quick."""
     kept: list[Any] = []
     texts: set[str] = set()
     for value in unfold(values):
@@ -121,11 +121,11 @@ def _order(left: Any, right: Any) -> int:
     try:
         return compare(left, right)
     except CelError:
-        return 0  # NaN: the server's sort takes it for neither
+        return 0  # NaN: the server's sort treats it as neither less nor greater
 
 
 def _comparable(name: str, values: Any) -> list[Any]:
-    """Unfold a list whose first element the function is declared for."""
+    """Unfold a list; its first element must have a type for which the function is declared."""
     elements = unfold(values)
     if elements and type(elements[0]) not in _COMPARABLE:
         raise CelError(f"{NO_SUCH_OVERLOAD}: {name}({type_name(values)})")
@@ -189,7 +189,7 @@ def _found(element: Any, needle: Any) -> bool:
 
 
 def includes(value: Any, needle: Any) -> bool:
-    """Tell membership for a list, equality for anything else."""
+    """Return whether a list has an element or, for any other value, whether it equals the argument."""
     if is_list(value):
         if any(_found(element, needle) for element in unfold(value)[:_MOST_INCLUDED]):
             return True
@@ -200,7 +200,7 @@ def includes(value: Any, needle: Any) -> bool:
 
 
 def includes_all(value: Any, needle: Any) -> bool:
-    """Tell the same since 1.37, for lists of any length."""
+    """Evaluate includes() as it is since 1.37, for lists of any length."""
     if is_list(value):
         return any(_found(element, needle) for element in unfold(value))
     return _found(value, needle)
@@ -268,5 +268,5 @@ LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "unwrapOpt": _unary(_unwrap("unwrapOpt")),
     "optional.unwrap": _unary(_unwrap("optional.unwrap")),
 }
-# Functions of a list and anything: the second type is not looked at.
+# Functions of a list and any second operand, whose type is not checked.
 LIST_AND_ANY: dict[str, Callable[[Any, Any], Any]] = {"indexOf": _index_of, "lastIndexOf": _last_index_of}

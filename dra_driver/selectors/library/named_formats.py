@@ -1,6 +1,6 @@
-"""The named string formats: format.dns1123Label() and its kin.
+"""The named string formats: format.dns1123Label() and the others.
 
-In: format names and texts. Out: nothing wrong, or a list of messages.
+In: format names and texts. Out: None, or a list of messages.
 
 The rule: Kubernetes' CEL format library over apimachinery's validation and the OpenAPI string formats.
 """
@@ -26,7 +26,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f
 _BASE64 = re.compile(
     r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})",
 )
-_LONGEST = 2000  # every name format ends far below; spares the patterns hostile texts
+_LONGEST = 2000  # characters; no name format allows as many, so hostile texts are refused early
 
 _WORDS_1123 = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
@@ -122,7 +122,7 @@ def _uri(text: str) -> list[str]:
 
 
 _FORMATS: dict[str, tuple[Callable[[str], list[str]], int]] = {
-    # validation, and the length of the pattern that the budget charges
+    # The validation, and the length of the pattern that the budget is charged for.
     "dns1123Label": (_shape(_LABEL_1123, _WORDS_1123, 63), 30),
     "dns1123Subdomain": (_is_subdomain, 60),
     "dns1035Label": (_shape(_LABEL_1035, _WORDS_1035, 63), 30),
@@ -140,7 +140,7 @@ _FORMATS: dict[str, tuple[Callable[[str], list[str]], int]] = {
 
 
 def pattern_size(value: NamedFormat) -> int:
-    """Return the pattern length that the budget charges for validating against a format."""
+    """Return the pattern length that is charged for validating against a format."""
     return _FORMATS[value.name][1]
 
 

@@ -94,7 +94,7 @@ def _contains_ip_text(block: Cidr, text: str) -> bool:
     try:
         return _contains_ip(block, to_ip(text))
     except CelError as error:
-        raise CelError(NO_SUCH_OVERLOAD) from error  # the server loses the reason here
+        raise CelError(NO_SUCH_OVERLOAD) from error  # the server drops the reason here
 
 
 def _contains_cidr(block: Cidr, other: Cidr) -> bool:

@@ -1,6 +1,7 @@
-"""Optional values: making them, asking them.
+"""Optional values: how to make them and how to read them.
 
-In: values. Out: optionals and their contents, or a `CelError`. The lazy `or` and `orValue` belong to the evaluators.
+In: values. Out: optionals and their contents, or a `CelError`. The evaluators themselves handle the lazy `or` and
+`orValue`.
 
 The rule: cel-go's optional types.
 """
@@ -18,7 +19,7 @@ _ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
 
 
 def is_zero(value: Any) -> bool:
-    """Return whether a value counts as zero: empty, 0, false, null, the first moment of time."""
+    """Return whether a value counts as zero: empty, 0, false, null, or the zero time."""
     kind = type(value)
     if value is None:
         return True
@@ -43,10 +44,10 @@ def value_of(optional: Optional) -> Any:
 
 
 def copied(optional: Optional) -> Optional:
-    """Return an optional as a ternary passes it on up to 1.36: by way of the server's own language.
+    """Return an optional as a ternary passes it on up to 1.36: converted to Go and back.
 
-    A type of Kubernetes does not come back (the error shows once the content is used), a type becomes its name, an
-    optional inside loses itself.
+    A value of one of Kubernetes' own types is lost (the error appears when the content is used), a type becomes its
+    name, and nested optionals collapse into one.
 
     Source: cel-go 0.26, applyQualifiers.
     """

@@ -76,12 +76,14 @@ def _sub(left: CelQuantity, right: CelQuantity | int) -> CelQuantity:
 
 
 def _fresh(text: str) -> CelQuantity:
-    """Evaluate quantity() where the result may be changed."""
+    """Evaluate quantity() for a result that may be changed later."""
     return CelQuantity(to_quantity(text).number)
 
 
 def _changing(operation: Any) -> Any:
-    """Make add or sub as they are up to 1.36: a number that is no int64 is changed in place, and shared by the result.
+    """Make add or sub as they are up to 1.36.
+
+    A number that does not fit an int64 is changed in place, and the result shares it.
 
     Source: Kubernetes' quantity library before 1.37, which copies a quantity without the number behind it.
     """
@@ -102,7 +104,7 @@ def _changing(operation: Any) -> Any:
 
 
 def _int64(number: int) -> int:
-    """Wrap an unsigned number the way the server's conversion does."""
+    """Wrap an unsigned number as the server's conversion does."""
     return number - 2**64 if number >= 2**63 else number
 
 

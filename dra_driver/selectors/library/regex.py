@@ -1,7 +1,7 @@
 """Regular expressions: matches, find, findAll.
 
-In: texts and patterns. Out: bools, strings, lists, or a `CelError`. Patterns are RE2, so matching is linear in the
-text; Python's own `re` takes look-arounds that the server refuses, and is never used here.
+In: texts and patterns. Out: bools, strings, lists, or a `CelError`. Patterns are RE2, so matching takes time linear in
+the text. Python's own `re` is never used here: it accepts look-arounds, which the server refuses.
 
 The rule: Go's regexp package, whose error texts are rebuilt from those of the C++ library.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from dra_driver.selectors.values.values import CelError
 
-_MOST_REMEMBERED = 1024  # texts per pattern
+_MOST_REMEMBERED = 1024  # texts whose answers one pattern remembers
 _LONGEST_REMEMBERED = 256
 _GO_REFUSES = re.compile(r"(?<!\\)(?:\\\\)*\\(?:C)")
 _WORDS = {
@@ -32,15 +32,15 @@ _WORDS = {
 
 
 class BadPattern(Exception):
-    """The pattern is not RE2. The message is Go's."""
+    """The pattern is not RE2. The message is Go's own."""
 
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str) -> Pattern:
-    """Compile an RE2 pattern; the latest ones are kept.
+    """Compile an RE2 pattern; the most recently used patterns are kept.
 
     Raises:
-        BadPattern: The server refuses it.
+        BadPattern: The server refuses the pattern.
     """
     return Pattern(pattern)
 
@@ -79,14 +79,14 @@ class Pattern:
         return known
 
     def find_all(self, text: str, count: int = -1) -> list[str]:
-        """Return the matches in order, at most `count` if that is not negative."""
+        """Return the matches in order, at most `count` of them unless `count` is negative."""
         found: list[str] = []
         last = -1
         if count == 0:
             return found
         for one in self._program.finditer(text):
             if one.start() == one.end() == last:
-                continue  # an empty match that touches the one before
+                continue  # an empty match that touches the match before it
             last = one.end()
             found.append(one.group())
             if len(found) == count:

@@ -1,4 +1,4 @@
-"""Run-time values as text for people: close to CEL literals, short.
+"""Run-time values as short text for people, close to CEL literals.
 
 In: a value. Out: one line. No verdict depends on it.
 """
@@ -28,7 +28,7 @@ _LONGEST = 60
 
 
 def render(value: Any) -> str:
-    """Print a value in one short line."""
+    """Format a value in one short line."""
     return _shortened(_render(value, 2))
 
 
@@ -81,5 +81,5 @@ def _map(value: Any, depth: int) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Name the type of a value."""
+    """Return the name of a value's type."""
     return type_name(value)

@@ -38,7 +38,7 @@ _OFFSET = re.compile(r"[+-]?[0-9]+")
 
 
 def parse_duration(text: str) -> Duration | None:
-    """Read a Go duration ("1h30m", "-1.5s", "0"); None if it is none or does not fit."""
+    """Read a Go duration ("1h30m", "-1.5s", "0"); return None if the text is not one or does not fit an int64."""
     negative = text[:1] == "-"
     body = text[1:] if text[:1] in {"+", "-"} and text else text
     if body == "0":
@@ -60,10 +60,10 @@ def parse_duration(text: str) -> Duration | None:
 
 
 def parse_timestamp(text: str) -> Timestamp | None:
-    """Read an RFC 3339 time; None if it is none.
+    """Read an RFC 3339 time; return None if the text is not one.
 
     Raises:
-        CelError: It lies outside the years 1 to 9999.
+        CelError: The time lies outside the years 1 to 9999.
     """
     found = _RFC3339.fullmatch(text)
     if found is None:
@@ -86,7 +86,7 @@ def parse_timestamp(text: str) -> Timestamp | None:
 
 
 def format_timestamp(value: Timestamp) -> str:
-    """Print a time as RFC 3339 with as many fraction digits as it has, at the offset that it was written with."""
+    """Format a time as RFC 3339 with all its fraction digits, at the offset with which it was written."""
     seconds, fraction = divmod(value.ns, _NS)
     days, second = divmod(seconds + value.offset * 60, 86400)
     day = min(max(days + _EPOCH.toordinal(), 1), datetime.date.max.toordinal())
@@ -101,15 +101,15 @@ def format_timestamp(value: Timestamp) -> str:
 
 
 def format_duration(value: Duration) -> str:
-    """Print a span as seconds."""
-    # The server divides in doubles, and so do we.
+    """Format a duration in seconds."""
+    # The server divides doubles here, so this code does too.
     seconds, rest = divmod(abs(value.ns), _NS)
     number = float(seconds) + float(rest) / 1e9
     return f"{'-' if value.ns < 0 else ''}{Decimal(repr(number)):f}".removesuffix(".0") + "s"
 
 
 def _zone(name: str) -> datetime.tzinfo:
-    """Find a zone by name or by an offset such as +02:00."""
+    """Find a time zone by name or by an offset such as +02:00."""
     before, colon, after = name.partition(":")
     if not colon:
         if ".." in name or name[:1] in {"/", "\\"}:
@@ -130,18 +130,18 @@ def _zone(name: str) -> datetime.tzinfo:
 
 
 def _offset(value: Timestamp, zone: str | None) -> int:
-    """Return the seconds that a zone is ahead of UTC at a moment."""
+    """Return by how many seconds a zone is ahead of UTC at a moment."""
     if zone is None:
         return 0
     found = _zone(zone)
-    within = min(max(value.ns // _NS, _EARLIEST), _LATEST)  # zones have no rules for the edges of time
+    within = min(max(value.ns // _NS, _EARLIEST), _LATEST)  # zones have no rules for the earliest and latest times
     moment = (_EPOCH + datetime.timedelta(seconds=within)).replace(tzinfo=datetime.UTC)
     ahead = moment.astimezone(found).utcoffset()
     return int(ahead.total_seconds()) if ahead is not None else 0
 
 
 class _Civil(NamedTuple):
-    """A date and time of day. The year may lie outside what the standard library holds."""
+    """A date and a time of day. The year may lie outside the range of the standard library."""
 
     year: int
     month: int
@@ -153,7 +153,7 @@ class _Civil(NamedTuple):
 
 def _civil(value: Timestamp, zone: str | None) -> _Civil:
     days, second = divmod(value.ns // _NS + _offset(value, zone), 86400)
-    cycles, rest = divmod(days + _EPOCH.toordinal() - 1, 146_097)  # 400 years always have as many days
+    cycles, rest = divmod(days + _EPOCH.toordinal() - 1, 146_097)  # 400 years always have this many days
     date = datetime.date.fromordinal(rest + 1)
     return _Civil(
         date.year + 400 * cycles, date.month, date.day, date.isoweekday() % 7, date.timetuple().tm_yday - 1, second

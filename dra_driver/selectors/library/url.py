@@ -24,7 +24,7 @@ _PATH_VALID = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]%]*")
 
 
 class _BadUrl(Exception):
-    """The text is no URL that the server accepts."""
+    """The server does not accept the text as a URL."""
 
 
 def to_url(text: str) -> Url:
@@ -39,7 +39,7 @@ def to_url(text: str) -> Url:
 
 
 def is_request_uri(text: str) -> str | None:
-    """Return what is wrong with a URI; None if nothing is."""
+    """Return what is wrong with a URI, or None if it is valid."""
     try:
         _parse(text, request=True)
     except _BadUrl as bad:
@@ -70,7 +70,7 @@ def _parse(text: str, *, request: bool) -> Url:
     normal = f"{scheme}:{rest}" if scheme else rest
     if not path.startswith("/"):
         if scheme:
-            return Url(normal, scheme, "", "", "", "", _query(query))  # an opaque URL such as mailto:
+            return Url(normal, scheme, "", "", "", "", _query(query))  # an opaque URL, such as mailto:
         if request:
             raise _BadUrl("invalid URI for request")
         if ":" in path.partition("/")[0]:

@@ -1,1 +1,1 @@
-"""What compiles but hurts: findings, and a better expression where there is one."""
+"""Findings about selectors that compile but cause trouble, with a better expression where there is one."""

@@ -1,6 +1,6 @@
-"""The nouns of lint: rules by id, what is looked at, what is found.
+"""The nouns of lint: the rules by id, what is linted, and what is found.
 
-In: nothing. Out: `RULES`, `LintSubject`, `LintFinding`, and evaluation of a selector on many devices.
+In: nothing. Out: `RULES`, `LintSubject`, `LintFinding`, and the evaluation of a selector on many devices.
 
 The rules are described in docs/selectors.md, under the ids of `RULES`.
 """
@@ -18,10 +18,10 @@ from dra_driver.selectors.values.patience import ask
 RULES: dict[str, str] = {
     "unguarded-attribute": "an attribute is read that some device lacks: scheduling aborts there",
     "runtime-error": "evaluation fails on some device for another reason: scheduling aborts there",
-    "missing-driver-guard": "a class does not ask first whose device it is",
+    "missing-driver-guard": "a class does not compare device.driver first",
     "always-true": "every device at hand matches: the selector selects nothing",
     "always-false": "no device at hand matches",
-    "string-version": "a text is compared with a version, or versions are compared as texts",
+    "string-version": "a string is compared with a version, or versions are ordered as strings",
     "quantity-equality": "quantities are compared with == or !=",
     "cost-limit": "the worst-case cost is beyond or close to the API server's limit",
     "refused": "the API server does not accept the expression in a new object",
@@ -33,7 +33,7 @@ RULES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding. `fix` is a whole new expression; `is_safe` whether it may be written without asking."""
+    """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied without asking."""
 
     rule: str
     message: str
@@ -44,7 +44,10 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class LintSubject:
-    """One selector to lint, the devices that reach it (one of each kind), and how many devices each stands for."""
+    """One selector to lint.
+
+    `views` are the devices that reach it, one of each kind; `counts` says how many devices each of them stands for.
+    """
 
     selector: KubernetesSelector
     engine: KubernetesEngine
@@ -56,7 +59,7 @@ class LintSubject:
 
     @property
     def total(self) -> int:
-        """How many devices reach the selector."""
+        """The number of devices that reach the selector."""
         return sum(self.counts)
 
 
@@ -64,12 +67,12 @@ Outcome = bool | str  # a verdict, or the text of an error
 
 
 def outcomes(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[Outcome]:
-    """Evaluate on all views."""
+    """Return the outcome of the selector on each device."""
     return [outcome(selector, view) for view in views]
 
 
 def outcome(selector: KubernetesSelector, view: DeviceView) -> Outcome:
-    """Evaluate on one view."""
+    """Return the outcome of the selector on one device."""
     ask()
     try:
         return selector.matches_view(view)

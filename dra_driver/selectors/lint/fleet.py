@@ -1,7 +1,7 @@
 """Rules that look at the devices at hand: errors, constant verdicts, names, drivers.
 
-In: a selector and the devices that reach it. Out: findings. A fix is safe when it was tried on every device: what was
-a verdict stays the same verdict, and the error is gone.
+In: a selector and the devices that reach it. Out: findings. A fix is safe if it was evaluated on every device, every
+earlier verdict stayed the same, and the error is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_GUARDS = 32
 
 
 def fleet_findings(subject: LintSubject) -> Iterator[LintFinding]:
-    """Apply the rules."""
+    """Apply the rules; without devices there are no findings."""
     if not subject.views:
         return
     found = outcomes(subject.selector, subject.views)
@@ -32,7 +32,7 @@ def fleet_findings(subject: LintSubject) -> Iterator[LintFinding]:
 
 
 def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
-    """Reads of attributes that some device lacks, with one fix for all of them."""
+    """Report attributes that are read although some device lacks them, with one fix for all of them."""
     names = list(
         dict.fromkeys(match[1] for one in found if isinstance(one, str) and (match := _MISSING.fullmatch(one)))
     )
@@ -50,7 +50,10 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
 
 
 def mend_missing(subject: LintSubject) -> str | None:
-    """Guard names until no device fails for a missing one; None where that does not work or changes a verdict."""
+    """Guard names until no device fails because one is missing.
+
+    Returns the new expression, or None if guards do not help or would change a verdict.
+    """
     selector = subject.selector
     before = outcomes(selector, subject.views)
     for _ in range(_MOST_GUARDS):
@@ -67,12 +70,12 @@ def mend_missing(subject: LintSubject) -> str | None:
 
 
 def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
-    """Return whether every verdict stayed the same (errors may have become verdicts)."""
+    """Return whether every verdict stayed the same; an error may have become a verdict."""
     return all(isinstance(old, str) or old is new for old, new in zip(before, after, strict=True))
 
 
 def recompiled(subject: LintSubject, text: str) -> KubernetesSelector | None:
-    """Compile a proposed text; None if it is worse to the API server than what it replaces."""
+    """Compile a proposed expression; return None if it fails or only it, not the old one, would be refused."""
     try:
         better = subject.engine.compile(text, environment=subject.selector.declarations.environment)
     except SelectorCompileError:

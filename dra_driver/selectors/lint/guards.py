@@ -1,4 +1,4 @@
-"""Rewrites that lint proposes, made on the text: guards before clauses, calls in place of operators.
+"""The rewrites that lint proposes, made in the text: guards before clauses, calls in place of operators.
 
 In: a checked tree and its text. Out: a new text. Nothing is evaluated here.
 """
@@ -12,12 +12,12 @@ _LOOSE = frozenset({"_||_", "_?_:_"})
 
 
 def text_of(node: Node, expression: str) -> str:
-    """Return the text of a node; "" for one that a macro made."""
+    """Return the text of a node, or "" for a node that a macro made."""
     return expression[node.start : node.end] if hasattr(node, "start") else ""
 
 
 def leaves(root: Node) -> list[Node]:
-    """List the clauses: what stands below the outermost && and ||, through bindings."""
+    """List the clauses below the outermost && and ||, looking through bindings."""
     found: list[Node] = []
     pending = [root]
     while pending:
@@ -32,7 +32,7 @@ def leaves(root: Node) -> list[Node]:
 
 
 def accesses(root: Node, name: str) -> list[Node]:
-    """List the plain reads of a name in a clause: what can fail with "no such key: name"."""
+    """List the plain reads of a name in a clause, which can fail with "no such key: name"."""
     found: list[Node] = []
     pending = [root]
     while pending:
@@ -44,7 +44,7 @@ def accesses(root: Node, name: str) -> list[Node]:
 
 
 def guarded(root: Node, expression: str, name: str) -> str | None:
-    """Put a presence test before every clause that reads a name; None where that can't be done."""
+    """Put a presence test before every clause that reads a name; return None where that is impossible."""
     inserts: dict[int, tuple[int, str, bool]] = {}
     for leaf in leaves(root):
         inner = accesses(leaf, name)
@@ -68,7 +68,7 @@ def guarded(root: Node, expression: str, name: str) -> str | None:
 
 
 def replaced(expression: str, node: Node, text: str) -> str:
-    """Put a text in the place of a node."""
+    """Replace the text of a node."""
     return expression[: node.start] + text + expression[node.end :]
 
 
@@ -106,7 +106,7 @@ def _guard(access: Node, expression: str) -> str:
 
 
 def _is_local(access: Node, leaf: Node) -> bool:
-    """Return whether an access hangs on a variable that only exists inside the clause."""
+    """Return whether an access depends on a variable that exists only inside the clause."""
     bound: set[str] = set()
     for node in every(leaf):
         if type(node) is Comprehension:

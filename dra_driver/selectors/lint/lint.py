@@ -1,8 +1,8 @@
-"""What compiles but hurts.
+"""Lint: find selectors that compile but cause trouble, and mend them.
 
-In: a compiled selector and the devices that reach it. Out: findings, each with the id of its rule, a sentence, and
-where it can be told a better expression. It reads nothing and changes nothing; a proposed expression was evaluated on
-every device at hand before it is called safe.
+In: a compiled selector and the devices that reach it. Out: findings, each with the id of its rule, a sentence and,
+where there is one, a better expression. It reads nothing and changes nothing. A proposed expression is called safe
+only after it was evaluated on every device at hand.
 
 The rules are described in docs/selectors.md, under the ids of `RULES`.
 """
@@ -16,11 +16,11 @@ from dra_driver.selectors.lint.fleet import fleet_findings
 from dra_driver.selectors.lint.text import text_findings
 
 _MOST_ROUNDS = 16
-_FIRST = "missing-driver-guard"  # after it, other guards are often not needed any more
+_FIRST = "missing-driver-guard"  # once this fix is applied, other guards are often unnecessary
 
 
 def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[LintFinding]:
-    """Apply all rules to one selector, worst first."""
+    """Apply all rules to one selector and return the findings, worst first."""
     found = [*fleet_findings(subject), *text_findings(subject)]
     order = list(RULES)
     kept = [finding for finding in found if finding.rule not in disabled]
@@ -28,7 +28,7 @@ def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[L
 
 
 def mend(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
-    """Apply safe fixes until none is left; give the better expression, None if there is nothing to mend."""
+    """Apply safe fixes until none is left; return the better expression, or None if there was nothing to fix."""
     now = subject
     for _ in range(_MOST_ROUNDS):
         safe = [one for one in lint(now, disabled) if one.is_safe]

@@ -1,4 +1,4 @@
-"""Rules that look at the expression: guards, comparisons, cost, names. Devices sharpen them where there are any.
+"""Rules that look at the expression: guards, comparisons, cost, names. Devices, where there are any, make them sharper.
 
 In: a selector. Out: findings.
 
@@ -25,7 +25,7 @@ _OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", 
 _EQUALITY = frozenset({"_==_", "_!=_"})
 _VERSION = re.compile(r"v?\d+(\.\d+){1,3}([-+][0-9A-Za-z.+-]*)?")
 _SHARED_DOMAINS = frozenset({"resource.kubernetes.io"})
-# Attributes that drivers published once. domain/name -> what to do instead.
+# Attributes that drivers no longer publish, as domain/name, with what to do instead.
 DEPRECATED: dict[str, str] = {
     "gpu.nvidia.com/index": "select by uuid, or by what the job needs",
     "gpu.intel.com/pciAddress": "use resource.kubernetes.io/pciBusID",
@@ -34,7 +34,7 @@ DEPRECATED: dict[str, str] = {
 
 
 def text_findings(subject: LintSubject) -> Iterator[LintFinding]:
-    """Apply the rules."""
+    """Apply the rules that need only the expression."""
     yield from _admission(subject)
     if subject.in_class and subject.is_first:
         yield from _driver_guard(subject)
@@ -43,11 +43,11 @@ def text_findings(subject: LintSubject) -> Iterator[LintFinding]:
 
 
 def _admission(subject: LintSubject) -> Iterator[LintFinding]:
-    """What the API server says to the expression in a new object."""
+    """Report whether the API server would refuse the expression in a new object."""
     selector = subject.selector
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
     if length > MAX_EXPRESSION_BYTES:
-        yield LintFinding("refused", f"{length:,} bytes are more than the {MAX_EXPRESSION_BYTES:,} that are accepted")
+        yield LintFinding("refused", f"it has {length:,} bytes; at most {MAX_EXPRESSION_BYTES:,} are accepted")
     try:
         cost = subject.engine.compile(selector.expression, environment="new").max_cost
     except SelectorCompileError as error:
@@ -68,7 +68,7 @@ def _short(cost: int) -> str:
 
 
 def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
-    """A class is asked about the devices of every driver: the first clause must ask for the driver."""
+    """Report a class whose first clause does not compare the driver: its selectors see the devices of every driver."""
     root, expression = subject.selector.program.root, subject.selector.expression
     first = leaves(root)[0]
     if any(type(node) is Select and node.field == "driver" and _is_device(node.operand) for node in every(first)):
@@ -84,10 +84,10 @@ def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
     better = recompiled(subject, fix) if fix else None
     is_safe = (
         better is not None
-        and any(view.driver == driver for view in subject.views)  # else the domain may not be a driver's name
+        and any(view.driver == driver for view in subject.views)  # otherwise the domain may not be a driver's name
         and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
     )
-    message = "it is asked about devices of every driver: compare device.driver first"
+    message = "a class sees the devices of every driver: compare device.driver first"
     yield LintFinding(
         "missing-driver-guard", message, text_of(first, expression), fix if better else None, is_safe=is_safe
     )
@@ -114,14 +114,14 @@ def _comparisons(subject: LintSubject) -> Iterator[LintFinding]:
 
 
 def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
-    """Return what is compared with a literal text, and the literal."""
+    """Yield each operand that is compared with a string literal, and that literal."""
     for value, literal in (node.args, node.args[::-1]):
         if type(literal) is Literal and type(literal.value) is str:
             yield value, literal
 
 
 def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
-    """Return the parts that are versions on every device where they have a value. Each device is traced once."""
+    """Return the nodes that are versions on every device where they have a value. Each device is traced once."""
     found: set[Node] = set()
     others: set[Node] = set()
     for view in subject.views if nodes else ():
@@ -143,14 +143,14 @@ def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> It
         fix = replaced(expression, node, call)
     better = recompiled(subject, fix) if fix else None
     is_safe = better is not None and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
-    message = f"{operator} wants the exact amount (an 80 GB GPU has 81559Mi); mostly compareTo(…) >= 0 is meant"
+    message = f"{operator} needs the exact amount (an 80 GB GPU has 81559Mi); compareTo(…) >= 0 is usually meant"
     yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
 
 
 def _version_text(
     subject: LintSubject, node: Call, value: Node, literal: Literal, *, is_version: bool
 ) -> Iterator[LintFinding]:
-    """A version attribute beside a text; or version-like texts put in order."""
+    """Report a version attribute that is compared with a string, and version-like strings that are ordered."""
     expression, operator = subject.selector.expression, _OPERATORS[node.function]
     looks_so = _VERSION.fullmatch(literal.value) is not None
     clause = text_of(node, expression)
@@ -164,10 +164,10 @@ def _version_text(
             and operator != "!="
             and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
-        message = f"the attribute is a version: comparing it with a text {effect}"
+        message = f"the attribute is a version: comparing it with a string {effect}"
         yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe)
     elif looks_so and node.function not in _EQUALITY:
-        message = 'texts are ordered letter by letter ("10.0" < "9.0"): compare versions with semver()'
+        message = 'strings are ordered character by character ("10.0" < "9.0"): compare versions with semver()'
         yield LintFinding("string-version", message, clause)
 
 

@@ -1,1 +1,1 @@
-"""Text in, a syntax tree with the position of every node out; macros are expanded."""
+"""From text to a syntax tree that knows the position of every node; macros are expanded."""

@@ -1,6 +1,6 @@
-"""Moving over tokens, and how faults are noted on the way.
+"""A cursor over tokens, and the recording of faults on the way.
 
-In: tokens. Out: the next one, or a recorded fault and a `Stop`. It knows no grammar.
+In: tokens. Out: the next token, or a recorded fault and a `Stop`. It knows no grammar.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from dra_driver.selectors.syntax.lexer import Token
 from dra_driver.selectors.syntax.nodes import Node
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 
-MAX_NESTING = 250  # of one grammar rule on the way from the root
+MAX_NESTING = 250  # levels of one grammar rule on the path from the root
 
 
 class Stop(Exception):
-    """Parsing can't go on; the fault is recorded."""
+    """Parsing can't go on; the fault has been recorded."""
 
 
 class Cursor:
-    """Where we are in the tokens."""
+    """The position in the tokens."""
 
     __slots__ = ("_at", "_kind", "_tokens", "faults")
 
@@ -50,7 +50,7 @@ class Cursor:
         raise Stop
 
     def _span(self, node: Node, start: int) -> Node:
-        """Note the text of a node: from `start` to the end of the last token taken."""
+        """Record the text of a node: from `start` to the end of the last token taken."""
         node.start = start
         _, text, offset = self._tokens[self._at - 1]
         node.end = offset + len(text)

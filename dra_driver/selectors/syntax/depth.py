@@ -1,8 +1,8 @@
-"""Room on the stack for deep expressions.
+"""Stack room for deep expressions.
 
-The grammar bounds how deep an expression can nest, but that bound times the frames of each level exceeds Python's
-default recursion limit. Frames of Python functions live on the heap, so raising the limit for the time of one call is
-safe; it is raised only for expressions that need it.
+The grammar bounds how deep an expression can nest, but that bound times the frames per level exceeds Python's default
+recursion limit. Frames of Python functions live on the heap, so it is safe to raise the limit for the time of one call.
+It is raised only for expressions that need it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 import threading
 from types import TracebackType
 
-_SMALL = 300  # frames that always fit, whatever the caller's own depth
-_MARGIN = 2000  # for the caller's own frames and for the leaves
+_SMALL = 300  # frames that always fit, however deep the caller is
+_MARGIN = 2000  # frames for the caller and for the leaves
 
 
 class _Shared:
-    """How many calls hold the limit up, and what it was before."""
+    """How many calls need the raised limit, and what the limit was before."""
 
     lock = threading.Lock()
     holders = 0
@@ -24,12 +24,12 @@ class _Shared:
 
 
 def needs_room(frames: int) -> bool:
-    """Return whether so many frames may not fit without help."""
+    """Return whether this many frames might exceed the default limit."""
     return frames > _SMALL
 
 
 class room_for:  # noqa: N801  (reads as a statement: `with room_for(frames)`)
-    """Make room for so many frames while the block runs."""
+    """Make room for this many frames while the block runs."""
 
     __slots__ = ("_frames",)
 

@@ -1,4 +1,4 @@
-"""The words of the grammar: operators and their function names, reserved words, what an operand may start with.
+"""The words of the grammar: operators and their function names, reserved words, and what may begin an operand.
 
 The rule: the CEL grammar as cel-go has it.
 """

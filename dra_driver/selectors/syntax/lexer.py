@@ -1,7 +1,7 @@
 """From text to tokens.
 
-In: the text. Out: tokens as tuples (kind, text, offset), ended by one of kind EOF, and the places that are no token.
-The kind of a keyword or punctuation mark is the mark itself. It unescapes nothing.
+In: the text. Out: tokens as tuples (kind, text, offset), the last of kind EOF, and the faults: stretches that are not
+tokens. The kind of a keyword or punctuation mark is the mark itself. Nothing is unescaped here.
 
 The rule: the token rules of the CEL grammar as cel-go has them (longest match; an unrecognisable run is dropped).
 """
@@ -37,7 +37,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _KEYWORDS = frozenset({"in", "true", "false", "null"})
-# What the lexer had swallowed when it gave up; the character after it is dropped as well.
+# What the server's lexer has consumed when it gives up; it also drops the character after that.
 _UNFINISHED = re.compile(
     rf"""
     "(?:[^\\"\n\r]|{_ESCAPE})*+(?:\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{{0,3}}|U[0-9a-fA-F]{{0,7}}|[0-3][0-7]?)?)?
@@ -50,7 +50,7 @@ _UNFINISHED = re.compile(
 
 
 def tokenize(text: str) -> tuple[list[Token], list[SyntaxFault]]:
-    """Split the text into tokens and faults. Linear in the length of the text."""
+    """Split the text into tokens and faults, in time linear in the length of the text."""
     tokens: list[Token] = []
     faults: list[SyntaxFault] = []
     append, match, position, end = tokens.append, _TOKEN.match, 0, len(text)

@@ -1,4 +1,4 @@
-"""What literal tokens mean.
+"""The meaning of literal tokens.
 
 In: the text of one token. Out: a run-time value. It does not find tokens.
 
@@ -13,7 +13,7 @@ import re
 from dra_driver.selectors.values.values import Uint
 
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
-_MOST_DIGITS = 30  # longer digit strings are only read after leading zeros are gone
+_MOST_DIGITS = 30  # longer digit strings are read only after their leading zeros are removed
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = re.compile(
     r"\\(?:[xX](?P<byte>[0-9a-fA-F]{2})|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8})"
@@ -23,11 +23,11 @@ _ESCAPES = re.compile(
 
 
 class BadLiteral(Exception):
-    """The token has the right shape but no value."""
+    """The token has the right shape but no valid value."""
 
 
 def read_int(text: str, *, negative: bool) -> int:
-    """Read an int literal; the sign stands apart."""
+    """Read an int literal without its sign."""
     value = _magnitude(text)
     value = -value if negative else value
     if not _INT64_MIN <= value <= _INT64_MAX:

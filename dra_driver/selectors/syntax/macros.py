@@ -1,6 +1,6 @@
 """What macros expand to: folds, bindings, presence tests.
 
-In: target and arguments of a call, as nodes. Out: the node that stands for it, or a `BadMacro`. It evaluates nothing;
+In: target and arguments of a call, as nodes. Out: the node that replaces it, or a `BadMacro`. Nothing is evaluated, and
 the cost estimate depends on exactly these shapes.
 
 The rule: cel-go's standard macros, its bindings, optional, lists and two-variable comprehension extensions.
@@ -24,15 +24,15 @@ from dra_driver.selectors.syntax.nodes import (
 )
 
 BINDINGS = frozenset({"bind", "optMap", "optFlatMap", "sortBy"})  # macros that name a value instead of looping
-ACCUMULATOR = "@result"  # not writable in source
+ACCUMULATOR = "@result"  # can't be written in an expression
 UNUSED = "#unused"
 _LEGACY_ACCUMULATOR = "__result__"
 _SORT_INPUT = "@__sortBy_input__"
-_MOST_COPIES = 20_000  # nodes that one expression may gain by duplicated targets
+_MOST_COPIES = 20_000  # nodes that duplicated targets may add to one expression
 
 
 class BadMacro(Exception):
-    """An argument of a macro is not what the macro needs."""
+    """An argument does not fit the macro."""
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class BadMacro(Exception):
 
 
 class Expansion:
-    """The state that the macros of one expression share: how many nodes were duplicated."""
+    """The state that the macros of one expression share: how many nodes were duplicated so far."""
 
     __slots__ = ("copies",)
 
@@ -106,7 +106,7 @@ def _quantifier(kind: str, names: tuple[str, str], range_: Node, predicate: Node
 
 
 def _fold(kind: str, names: tuple[str, str], range_: Node, condition: Node | None, step: Node) -> Node:
-    """Build a fold that collects: its step runs for each element, or for those that meet the condition."""
+    """Build a fold that collects: its step runs for each element, or for the elements that meet the condition."""
     at = step.offset
     init = MapLiteral([], at) if kind.startswith("transformMap") else _empty_list(at)
     if condition is not None:
@@ -237,10 +237,10 @@ EXPANDERS: dict[tuple[str, int, bool], Macro] = {
 
 
 def copy(node: Node, expansion: Expansion) -> Node:
-    """Copy a tree, node by node: the checker writes into nodes, so nothing may be shared.
+    """Copy a tree node by node: the checker writes into nodes, so no two places may share one.
 
     Raises:
-        BadMacro: The expression has grown beyond reason by duplication (our own guard; the server has none).
+        BadMacro: Duplication made the expression too large (our own limit; the server has none).
     """
     expansion.copies += 1
     if expansion.copies > _MOST_COPIES:

@@ -1,8 +1,8 @@
 """The tree of an expression.
 
-The parser builds it, macros expand in it, the checker writes types and candidate overloads into it. `offset` is the
-column that messages point at, as a code-point offset; `start` and `end` delimit the text; `visits` is how many
-counted visits the deepest path below (and with) the node opens, for the depth limit.
+The parser builds it, macros expand in it, and the checker writes types and candidate overloads into it. `offset` is
+where messages point, in code points; `start` and `end` delimit the text. `visits` is the number of counted visits that
+the deepest path below the node opens, the node included; it serves the depth limit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dra_driver.selectors.values.types import DYN, Type
 
 
 class Node:
-    """What all nodes share."""
+    """The attributes that all nodes share."""
 
     __slots__ = ("end", "offset", "start", "type", "visits")
 
-    start: int  # the text of the node, as code-point offsets; unset in nodes that a macro made
+    start: int  # the text of the node, in code points; unset in nodes that a macro made
     end: int
     offset: int
     type: Type
@@ -37,7 +37,7 @@ class Literal(Node):
 
 
 class Ident(Node):
-    """A name. `declared` is the name it was resolved to, for type names and qualified identifiers."""
+    """A name. `declared` is the resolved name of a type or a qualified identifier."""
 
     __slots__ = ("declared", "name")
 
@@ -50,7 +50,7 @@ class Ident(Node):
 
 
 class Select(Node):
-    """`operand.field`; with `test` the presence test of has()."""
+    """`operand.field`; with `test`, the presence test of has()."""
 
     __slots__ = ("declared", "field", "operand", "test")
 
@@ -61,7 +61,7 @@ class Select(Node):
         self.visits = operand.visits + 1
         self.type = DYN
         self.test = test
-        self.declared = ""  # set when the whole chain names a type
+        self.declared = ""  # set if the whole chain names a type
 
 
 class Call(Node):
@@ -93,7 +93,7 @@ class ListLiteral(Node):
 
 
 class Entry:
-    """One `key: value` of a map literal, or one `field: value` of a message (then `key` is a str)."""
+    """One `key: value` of a map literal, or one `field: value` of a message (where `key` is None)."""
 
     __slots__ = ("field", "key", "offset", "optional", "value")
 
@@ -131,7 +131,7 @@ class Message(Node):
 
 
 class Comprehension(Node):
-    """A fold, the form that all loop macros and bindings take. `macro` names what was written."""
+    """A fold, to which all loop macros and bindings expand. `macro` is the name of the macro in the text."""
 
     __slots__ = ("accu", "cond", "init", "macro", "range", "result", "step", "var", "var2")
 
@@ -153,7 +153,7 @@ class Comprehension(Node):
 
     @property
     def is_bind(self) -> bool:
-        """Whether this is a binding: it never loops, and initialises its variable on first use."""
+        """Whether this is a binding, which never loops and initialises its variable on first use."""
         return (
             type(self.range) is ListLiteral
             and not self.range.elements
@@ -174,7 +174,7 @@ def balance(function: str, terms: list[Node], offsets: list[int], low: int, high
 
 
 def qualified_name(node: Node) -> str | None:
-    """Return `a.b.c` if the node is nothing but a chain of plain selections."""
+    """Return `a.b.c` if the node is only a chain of plain selections."""
     parts: list[str] = []
     while type(node) is Select:
         if node.test:
@@ -203,7 +203,7 @@ def chain_terms(node: Call) -> list[Node]:
 
 
 def height(root: Node) -> int:
-    """Count the levels of a tree."""
+    """Return the number of levels of a tree."""
     highest = 0
     pending = [(root, 1)]
     while pending:
@@ -215,7 +215,7 @@ def height(root: Node) -> int:
 
 
 def children(node: Node) -> list[Node]:
-    """List the direct children, in source order where there is one."""
+    """List the direct children, in the order of the text where they have one."""
     match node:
         case Select():
             return [node.operand]

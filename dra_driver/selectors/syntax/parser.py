@@ -1,11 +1,10 @@
-"""From tokens to a tree, macros expanded.
+"""From tokens to a tree with expanded macros.
 
-In: the text and the macros of the environment. Out: the root node, or the faults of this stage. A recursive descent
-whose depth is bounded by the grammar's own limits, so no text can exhaust the stack (`depth.py` makes the room).
+In: the text and the macros of the environment. Out: the root node, or the faults of this stage. It is a recursive
+descent whose depth the grammar's own limits bound, so no text can exhaust the stack (`depth.py` makes the room).
 
 The rule: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
-position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not
-imitated.
+position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not imitated.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FRAMES_PER_TOKEN = 12
 
 
 def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[SyntaxFault]]:
-    """Parse an expression. Gives the root, or None with the faults."""
+    """Parse an expression; return its root, or None with the faults."""
     if len(text) > MAX_CODE_POINTS:
         message = f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_CODE_POINTS}"
         return None, [SyntaxFault(NOWHERE, message)]
@@ -53,7 +52,7 @@ def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node |
 
 
 class _Parser(Cursor):
-    """The state of one parse: where we are, and how deep."""
+    """The state of one parse: the position and the depth."""
 
     __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
 
@@ -242,16 +241,16 @@ class _Parser(Cursor):
             if self._kind == "ident":
                 return self._named(".")
             self._no_alternative(".")
-        if kind == "-":  # only after "!": the sign of a number, or nothing
+        if kind == "-":  # after "!" a minus can only be the sign of a number
             self._advance()
             if self._kind in {"int", "float"}:
                 return self._number(self._tokens[self._at - 1][2], negative=True)
             self._no_alternative(f"-{self._tokens[self._at][1]}")
         self._fail("mismatched", OPERAND)
-        raise AssertionError  # _fail raises
+        raise AssertionError  # _fail always raises
 
     def _named(self, dot: str) -> Node:
-        """Parse what starts with a name: an identifier, a global call, a message."""
+        """Parse what begins with a name: an identifier, a global call, a message."""
         if self._is_message():
             return self._message(dot)
         _, name, offset = self._advance()
@@ -273,7 +272,7 @@ class _Parser(Cursor):
         return Ident(dot + name, offset)
 
     def _unfinished_test(self, start: int) -> None:
-        """Report the argument of a has() that a syntax error cut short: the server recovers and looks at it."""
+        """Report the argument of a has() that a syntax error cut short, because the server recovers and checks it."""
         top = outermost(self._tokens[start : self._at])
         if top is not None:
             self.faults.append(SyntaxFault(top, "invalid argument to has() macro"))
@@ -341,7 +340,7 @@ class _Parser(Cursor):
         return False
 
     def _comma(self, closing: str) -> bool:
-        """Step over a comma that another element follows."""
+        """Skip a comma that is followed by another element."""
         if self._kind == "," and self._tokens[self._at + 1][0] != closing:
             self._advance()
             return True
@@ -355,7 +354,7 @@ class _Parser(Cursor):
         self._advance()
 
     def _arguments(self) -> list[Node]:
-        """Parse arguments up to and with the closing parenthesis."""
+        """Parse the arguments and the closing parenthesis."""
         args: list[Node] = []
         if self._kind != ")":
             args.append(self._expr())
@@ -388,7 +387,7 @@ class _Parser(Cursor):
             return Literal("", offset)
 
     def _call(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int) -> Node:
-        """Make a call, or what the macro of that name, style and arity makes of it."""
+        """Make a call or, if a macro of that name, style and arity exists, its expansion."""
         macro = self._macros.get((function, len(args), target is not None))
         if macro is not None:
             try:

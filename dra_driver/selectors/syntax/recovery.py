@@ -1,7 +1,7 @@
 """What an unfinished argument would have been.
 
 In: the tokens of an argument that a syntax error cut short. Out: the offset of its outermost node, where the server
-reports that it is no field selection; None if it may have been one. Only the position matters; no tree is built.
+reports that it is not a field selection; None if it may have been one. Only the position matters, so no tree is built.
 
 The rule: the operator precedence of the CEL grammar.
 """
@@ -22,7 +22,7 @@ def outermost(tokens: list[Token]) -> int | None:
     depth, after_operand = 0, False
     for position, (kind, _, offset) in enumerate(tokens):
         if depth == 0 and kind == ",":
-            return None  # more than one argument: no macro call
+            return None  # with more than one argument it is not a macro call
         if depth == 0:
             following = tokens[position + 1][0] if position + 1 < len(tokens) else ""
             found = _binding(kind, following, after_operand=after_operand)
@@ -36,7 +36,7 @@ def outermost(tokens: list[Token]) -> int | None:
 
 
 def _binding(kind: str, following: str, *, after_operand: bool) -> int | None:
-    """Return how tightly the node of a token binds; None for a token that makes no node by itself."""
+    """Return how tightly the node of a token binds, or None for a token that makes no node by itself."""
     if after_operand:
         if kind == ".":
             return _POSTFIX if following in {"ident", "?"} else None

@@ -1,7 +1,7 @@
-"""The text of an expression and the faults found in it.
+"""The text of an expression, and the faults found in it.
 
 In: offsets (code points from the start of the text). Out: Kubernetes' error blocks, sorted and counted. It knows
-lines and columns, not grammar.
+lines and columns, but no grammar.
 
 The rule: cel-go's common.Errors (line and column, the dotted marker line, at most 100 errors).
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-NOWHERE = -1  # offset of a fault that concerns the whole text
+NOWHERE = -1  # the offset of a fault that concerns the whole text
 _MOST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SyntaxFault:
-    """One thing that is wrong: where (an offset, or NOWHERE) and what."""
+    """One fault: its offset (or NOWHERE) and its message."""
 
     offset: int
     message: str
@@ -33,7 +33,7 @@ class Source:
         self._starts: list[int] | None = None
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line, from 1, and the column, from 1, of an offset."""
+        """Return the line and the column of an offset, both from 1."""
         if offset == NOWHERE:
             return -1, 0
         if not self.text:
@@ -43,7 +43,7 @@ class Source:
         return line, offset - starts[line - 1] + 1
 
     def report(self, faults: list[SyntaxFault]) -> tuple[str, tuple[int, int]]:
-        """Render faults as the compiler prints them; give the text and the position of the first."""
+        """Format faults as the compiler prints them; return the text and the position of the first fault."""
         located = sorted(((self.position(fault.offset), fault.message) for fault in faults), key=lambda one: one[0])
         kept = located[:_MOST_FAULTS]
         blocks = [self._block(position, message) for position, message in kept]

@@ -1,9 +1,9 @@
 """The arithmetic operators.
 
-In: two values. Out: their sum, difference and so on, or a `CelError`. Integers are 64-bit and checked, doubles follow
-IEEE 754, times stay within the years 1 to 9999.
+In: two values. Out: their sum, difference and so on, or a `CelError`. Integers have 64 bits and are checked for
+overflow, doubles follow IEEE 754, and times stay within the years 1 to 9999.
 
-The rule: cel-go's common/types (overflow checks, which types add to which).
+The rule: cel-go's common/types (overflow checks, which types can be added to which).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dra_driver.selectors.values.values import (
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 TIME_MIN, TIME_MAX = -62135596800 * 10**9, 253402300800 * 10**9 - 1
-MAX_TEXT = 16_000_000  # characters; the budget could never pay to touch a longer one
-_EAGER = 32  # lists up to this size are joined at once
+MAX_TEXT = 16_000_000  # characters; the budget could never pay for touching a longer text
+_EAGER = 32  # lists of up to this many elements are joined at once
 
 INT_OVERFLOW, UINT_OVERFLOW = "integer overflow", "unsigned integer overflow"
 DURATION_OVERFLOW, TIMESTAMP_OVERFLOW = "integer overflow", "timestamp overflow"
@@ -48,26 +48,26 @@ def to_uint(value: int) -> Uint:
 
 
 def to_duration(ns: int) -> Duration:
-    """Return a span if it fits an int64 of nanoseconds."""
+    """Return a duration if it fits an int64 of nanoseconds."""
     return Duration(to_int(ns, DURATION_OVERFLOW))
 
 
 def to_timestamp(ns: int, offset: int = 0) -> Timestamp:
-    """Return a moment if it lies within the years 1 to 9999."""
+    """Return a timestamp if it lies within the years 1 to 9999."""
     if TIME_MIN <= ns <= TIME_MAX:
         return Timestamp(ns, offset)
     raise CelError(TIMESTAMP_OVERFLOW)
 
 
 def checked_text(text: Any) -> Any:
-    """Refuse a string or bytes value that the budget could never pay for."""
+    """Return a string or bytes value unless it is longer than the budget could ever pay for."""
     if len(text) > MAX_TEXT:
         raise CelAbort(COST_EXCEEDED)
     return text
 
 
 def join_lists(left: Any, right: Any) -> Any:
-    """Concatenate two lists; long ones lazily, as the server does."""
+    """Concatenate two lists; long ones are joined lazily, as the server does."""
     if type(left) is list and type(right) is list and len(left) + len(right) <= _EAGER:
         return left + right
     return Concat(left, right) if list_size(right) else left
@@ -146,7 +146,7 @@ MULTIPLY: _Table = {
 DIVIDE: _Table = {(int, int): _divide_int, (Uint, Uint): _divide_uint, (float, float): _divide_double}
 MODULO: _Table = {(int, int): _modulo_int, (Uint, Uint): _modulo_uint}
 
-_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer any call themselves, with the short text
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer every call themselves, with the short text
 OPERATORS: dict[str, _Table] = {
     "_+_": ADD,
     "_-_": SUBTRACT,
@@ -157,7 +157,7 @@ OPERATORS: dict[str, _Table] = {
 
 
 def refuse(operator: str, left: Any) -> CelError:
-    """Make the error of an operator whose operands don't fit: plain if the left type has the operator at all."""
+    """Return the error of an operator whose operands don't fit; the text is short if the left type has the operator."""
     if type(left) in _RECEIVERS or any(kind is type(left) for kind, _ in OPERATORS[operator]):
         return CelError(NO_SUCH_OVERLOAD)
     return CelError(f"{NO_SUCH_OVERLOAD}: {operator}")

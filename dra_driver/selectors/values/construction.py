@@ -1,8 +1,8 @@
-"""Building container and message values, and inserting into maps.
+"""Construction of containers and messages, and insertion into maps.
 
 In: evaluated parts. Out: a list, a map, a message, or a `CelError`.
 
-The rule: cel-go's literal evaluation (optional entries that are none are dropped) and its two-variable extension.
+The rule: cel-go's literal evaluation (optional entries without a value are dropped) and its two-variable extension.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEFAULTS: dict[str, Any] = {"bool": False, "bytes": b"", "double": 0.0, "int": 
 
 
 def make_list(values: list[Any], optional: frozenset[int]) -> list[Any]:
-    """Make a list; entries marked optional are unwrapped or dropped."""
+    """Make a list; entries marked as optional are unwrapped or, if they have no value, dropped."""
     if not optional:
         return values
     made = []
@@ -36,7 +36,7 @@ def make_list(values: list[Any], optional: frozenset[int]) -> list[Any]:
 
 
 def make_map(entries: list[tuple[Any, Any, bool]]) -> CelMap:
-    """Make a map of (key, value, optional)."""
+    """Make a map from (key, value, optional) entries."""
     items: dict[Any, Any] = {}
     for key, value, optional in entries:
         refuse_unhashable(key)
@@ -55,10 +55,10 @@ def make_map(entries: list[tuple[Any, Any, bool]]) -> CelMap:
 
 
 def insert(*args: Any) -> CelMap:
-    """Evaluate the hidden insert of the map-building macros: (map, key, value) or (map, entries).
+    """Evaluate the hidden insert of the macros that build maps: (map, key, value) or (map, entries).
 
     Raises:
-        CelError: A key is there already.
+        CelError: The map has the key already.
     """
     holder = args[0]
     entries = [(args[1], args[2])] if len(args) == 3 else _entries(args[1])
@@ -78,7 +78,7 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def make_message(name: str, fields: dict[str, Any]) -> Any:
-    """Make a protobuf message; the well-known ones turn into the CEL values that they stand for."""
+    """Make a protobuf message; well-known messages become the CEL values that they stand for."""
     if name != message_name(name) or name == DEVICE:
         raise CelError(f"unknown type '{name}'")
     short = name.removeprefix("google.protobuf.")

@@ -14,7 +14,7 @@ _EXPONENT_FROM = 6
 
 
 def format_double(number: float) -> str:
-    """Print a double as Go's %g does: shortest digits, an exponent below -4 and from 7 digits on."""
+    """Print a double as Go's %g does: shortest digits, with an exponent below -4 and from 7 digits on."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):

@@ -1,7 +1,7 @@
 """Equality, membership and order of run-time values.
 
-In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Deep comparisons are counted,
-so no nest of shared lists can run away.
+In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Compared elements are counted,
+so that nested shared lists can't make one comparison run without end.
 
 The rule: cel-go's Equal and Compare; Kubernetes' own types refuse other types on their right.
 """
@@ -38,20 +38,20 @@ from dra_driver.selectors.values.values import (
 )
 
 NO_SUCH_OVERLOAD = "no such overload"
-_MOST_COMPARISONS = 2_000_000  # of elements of lists and maps, in one evaluation
+_MOST_COMPARISONS = 2_000_000  # elements of lists and maps that one evaluation may compare
 _NUMBERS = frozenset({int, Uint, float})
 _STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
 _UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
 
 
 class Work:
-    """How many elements the evaluation under way has compared."""
+    """The number of elements that the current evaluation has compared."""
 
     done = 0
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare as `==` does.
+    """Compare two values as `==` does.
 
     Raises:
         CelError: The left value's type refuses the right value's.
@@ -62,7 +62,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def is_equal(left: Any, right: Any) -> bool:
-    """Compare, counting an error as not equal (`!=`, membership)."""
+    """Compare two values as `!=` and membership do: an error counts as not equal."""
     try:
         return equal(left, right)
     except CelError:
@@ -93,7 +93,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _equal_plain(left: Any, right: Any) -> bool:
-    """Compare without the rule that null equals only null before types are looked at."""
+    """Compare two values without the first rule of `==`, by which null equals only null."""
     return right is None if left is None else _equal(left, right)
 
 
@@ -113,7 +113,7 @@ def _equal_lists(left: Any, right: Any) -> bool:
             if not equal(a, b):
                 return False
         except CelError:
-            continue  # an element that can't be compared does not make the lists differ
+            continue  # elements that can't be compared do not make the lists differ
     return True
 
 
@@ -166,7 +166,7 @@ def is_map(value: Any) -> bool:
 
 
 def find(holder: Any, key: Any) -> tuple[bool, Any]:
-    """Look a key up: whether it is there, and its value. Numbers find each other across types when nothing is lost.
+    """Look up a key; return whether it is present, and its value. Numbers match across types if no precision is lost.
 
     Raises:
         CelAbort: The server itself panics on such a key.
@@ -186,10 +186,10 @@ def find(holder: Any, key: Any) -> tuple[bool, Any]:
 
 
 def refuse_unhashable(key: Any) -> None:
-    """Stop where the server panics because a value can't be hashed.
+    """Raise where the server panics because a value can't be hashed.
 
     Raises:
-        CelAbort: It is such a value.
+        CelAbort: The value can't be hashed.
     """
     name = _UNHASHABLE.get(type(key))
     if name is not None:
@@ -213,7 +213,7 @@ def contains(holder: Any, needle: Any) -> bool:
     """Evaluate `needle in holder`.
 
     Raises:
-        CelError: The holder is no container.
+        CelError: The holder is not a container.
     """
     kind = type(holder)
     if kind is list or kind is Concat:
@@ -243,7 +243,7 @@ _TIMES = frozenset({Duration, Timestamp})
 
 
 def compare(left: Any, right: Any, operator: str = "") -> int:
-    """Order two values: -1, 0 or 1.
+    """Compare two values by order and return -1, 0 or 1.
 
     Raises:
         CelError: The types have no common order.
@@ -269,7 +269,7 @@ def is_ordered(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Print a key or an index the way messages do."""
+    """Format a key or an index as messages do."""
     if value is True or value is False:
         return "true" if value else "false"
     if type(value) in {int, Uint, str}:

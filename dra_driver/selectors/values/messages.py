@@ -1,7 +1,7 @@
 """The protobuf messages that a selector can name.
 
-In: a message name. Out: its type and its fields. Selectors have no use for messages; they are here because the
-compiler knows them, so that `google.protobuf.Int64Value{value: 1}` gets the same verdict.
+In: the name of a message. Out: its type and its fields. Selectors have no use for messages, but the compiler knows
+them, so that `google.protobuf.Int64Value{value: 1}` must get the same verdict here.
 
 The rule: the well-known types that cel-go registers.
 """
@@ -52,7 +52,7 @@ MESSAGE_TYPES: dict[str, Type] = {
     **{f"google.protobuf.{name}Value": wrapper_of(inner) for name, inner in _WRAPPED.items()},
 }
 
-# Names of types that the checker knows and the planner does not: a reference to one fails construction.
+# Types that the checker knows and the planner does not: a reference to one of these names fails construction.
 UNDEFINED_AS_VALUES = frozenset(
     {"duration", "timestamp", *MESSAGE_TYPES} - {f"google.protobuf.{n}" for n in ("Duration", "Timestamp", "Empty")}
 )
@@ -84,5 +84,5 @@ MESSAGE_FIELDS: dict[str, dict[str, Type]] = {
 
 
 def message_name(name: str) -> str:
-    """Return the full name of a message that also has a short one."""
+    """Return the full name of a message that also has a short name."""
     return _ALIASES.get(name, name)

@@ -1,8 +1,8 @@
-"""Patience: how long work on selectors may go on for somebody who waits.
+"""Patience: how long selectors may be worked on while a caller waits.
 
-In: a check that raises when it has been enough. Out: nothing; compiling, evaluating and linting ask it now and then, in
-the thread that holds it. Without one nothing is asked and nothing is bounded but by the server's own cost limit.
-A verdict never changes: there is either the same one, or none.
+In: a check that raises when the time is up. Out: nothing. Compiling, evaluating and linting call the check every now
+and then, in the thread that set it. In a thread without a check, the server's own cost limit is the only bound.
+The check never changes a verdict: the caller gets either the same verdict or none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 Check = Callable[[], None]
 
-# A selector whose worst case costs more than this is evaluated step by step while somebody waits: the quick way to the
-# same verdict can't be stopped. It stands for some milliseconds.
+# While a caller waits, a selector whose worst case costs more than this is evaluated step by step, because the quick
+# evaluator can't be stopped. A cost of this size takes a few milliseconds.
 QUICK_COST = 20_000
-STEPS = 256  # of an evaluation between two checks: less than a millisecond
+STEPS = 256  # evaluation steps between two checks: less than a millisecond
 
 
 class _Held(threading.local):
@@ -27,12 +27,12 @@ _held = _Held()
 
 
 class OutOfPatienceError(Exception):
-    """It has been enough. Nothing between whoever set the patience and the work may take it for a verdict."""
+    """The time is up. Code between the caller that set the check and the work must not take this for a verdict."""
 
 
 @contextmanager
 def patience(check: Check) -> Iterator[None]:
-    """Have `check` asked by all work on selectors in this thread; it raises OutOfPatienceError to stop it."""
+    """Call `check` from all work on selectors in this thread; it stops the work by raising OutOfPatienceError."""
     before, _held.check = _held.check, check
     try:
         yield
@@ -41,12 +41,12 @@ def patience(check: Check) -> Iterator[None]:
 
 
 def held() -> Check | None:
-    """Return the check of this thread, None where nobody waits."""
+    """Return the check of this thread, or None if no caller waits."""
     return _held.check
 
 
 def ask() -> None:
-    """Ask the check of this thread, if there is one. Raises: OutOfPatienceError."""
+    """Call the check of this thread, if there is one. Raises: OutOfPatienceError."""
     check = _held.check
     if check is not None:
         check()

@@ -1,6 +1,6 @@
-"""Texts quoted the way the server's messages quote them.
+"""Texts quoted as the server's messages quote them.
 
-In: any text. Out: a double-quoted, escaped form.
+In: any text. Out: the text in double quotes, escaped.
 
 The rule: Go's strconv.Quote.
 """
@@ -21,7 +21,7 @@ _ESCAPES = {
 
 
 def quote(text: str) -> str:
-    """Quote a text; what can't be printed is escaped."""
+    """Quote a text and escape the characters that can't be printed."""
     return f'"{"".join([_ESCAPES.get(char) or _character(char) for char in text])}"'
 
 

@@ -1,7 +1,7 @@
-"""The types of the dialect: what they are, how messages print them, which is assignable to which.
+"""The types of the dialect: what they are, how messages print them, and which is assignable to which.
 
 In: type expressions of the overload table, types found by the checker. Out: `Type` values, and a `Bindings` store of
-type parameters. Nothing here knows expressions or values.
+type parameters. Nothing here knows about expressions or values.
 
 The rule: cel-go's checker (assignability, substitution, occurs check) with Kubernetes' type names.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-MAX_SIZE = 400  # nodes of one type; a hostile expression can double its type with each binding
+MAX_SIZE = 400  # nodes of one type; each binding of a hostile expression can double its type
 
 
 class TypeTooLarge(Exception):
-    """A type has outgrown every sensible expression."""
+    """A type has grown beyond the type of any sensible expression."""
 
 
 _LONG_NAMES = {
@@ -27,7 +27,7 @@ _LONG_NAMES = {
 
 
 class Type:
-    """One type. `kind` is its family, `name` names opaque, struct and parameter types; equal types have equal keys."""
+    """One type. `kind` is its family; `name` names opaque, struct and parameter types; equal types have equal keys."""
 
     __slots__ = ("closed", "key", "kind", "name", "params", "size")
 
@@ -60,7 +60,7 @@ class Type:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        """Print as checker messages do: short names, parameters in parentheses."""
+        """Format the type as checker messages do: short names, parameters in parentheses."""
         if self.kind == "error":
             return "!error!"
         if self.params:
@@ -68,7 +68,7 @@ class Type:
         return self.name
 
     def long(self) -> str:
-        """Print as the result-type message does: protobuf names for the well-known types."""
+        """Format the type as the result-type message does: protobuf names for the well-known types."""
         if self.params:
             return f"{self.name}({', '.join([param.long() for param in self.params])})"
         return _LONG_NAMES.get(self.kind, self.name)
@@ -133,9 +133,9 @@ def is_optional(t: Type) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_type(text: str) -> Type:
-    """Read a type expression of the overload table, e.g. `map(string, optional_type(V))`.
+    """Read a type expression of the overload table, such as `map(string, optional_type(V))`.
 
-    Single capitals are parameters, dotted names structs, `net.…` opaque.
+    Single capital letters are parameters, dotted names are structs, and `net.…` is opaque.
     """
     name, paren, rest = text.partition("(")
     if not paren:
@@ -152,7 +152,7 @@ def parse_type(text: str) -> Type:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside parentheses."""
+    """Split at the commas outside parentheses."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -164,7 +164,7 @@ def _split(text: str) -> list[str]:
 
 
 def equal_or_less_specific(left: Type, right: Type) -> bool:
-    """Return whether `left` says no more than `right`."""
+    """Return whether `left` is equal to `right` or less specific."""
     if left.kind in {"dyn", "any", "param"}:
         return True
     if right.kind in {"dyn", "any", "param"} or left.kind != right.kind:
@@ -187,7 +187,7 @@ def most_general(left: Type, right: Type) -> Type:
 class Bindings:
     """What the type parameters of one expression are bound to.
 
-    An attempt that fails is rolled back by a trail, so a failed overload costs what it touched and not the whole store.
+    A trail of changes undoes a failed attempt, so a failed overload costs only what it touched, not the whole store.
     """
 
     __slots__ = ("_bound", "_fresh", "_trail")
@@ -225,7 +225,7 @@ class Bindings:
         return True
 
     def substitute(self, t: Type, *, unbound_to_dyn: bool) -> Type:
-        """Replace bound parameters by their types, and the others by dyn on request."""
+        """Replace bound parameters by their types; on request also replace unbound ones by dyn."""
         if t.closed:
             return t
         if t.kind == "param":
@@ -281,7 +281,7 @@ class Bindings:
         return True
 
     def _substitutes(self, t: Type, variable: Type) -> tuple[bool, bool]:
-        """Tell whether `t` can stand for the variable, and whether the variable was bound already."""
+        """Return whether `t` can stand for the variable, and whether the variable was bound already."""
         if t.kind == "param" and t.name == variable.name:
             return True, True
         bound = self._bound.get(variable.name)

@@ -1,8 +1,8 @@
-"""Run-time values, and the two ways an evaluation can fail.
+"""Run-time values, and the two ways in which an evaluation can fail.
 
 CEL's bool, int, double, string, bytes, null and list are Python's bool, int, float, str, bytes, None and list; maps
-with string keys only may be plain dicts. The rest is here. `type(value)` tells the CEL type, so nothing may subclass
-by accident.
+that have only string keys may be plain dicts. All other values are defined here. `type(value)` determines the CEL type,
+so no class may subclass one of these by accident.
 
 The rule: cel-go's common/types and Kubernetes' CEL libraries (type names as messages print them).
 """
@@ -19,7 +19,7 @@ from dra_driver.selectors.values.types import Type
 
 
 class CelError(Exception):
-    """An evaluation error. Logical operators may absorb it."""
+    """An evaluation error, which logical operators may absorb."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -27,7 +27,7 @@ class CelError(Exception):
 
 
 class CelAbort(Exception):
-    """An evaluation that was stopped: over budget, or where the server itself panics. Nothing absorbs it."""
+    """An evaluation that was stopped because it exceeded the budget or the server itself panics. Nothing absorbs it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment: nanoseconds since the epoch. It prints with the offset (minutes) that it was written with."""
+    """A moment in nanoseconds since the epoch. It is printed with the offset (in minutes) with which it was written."""
 
     ns: int
     offset: int = field(default=0, compare=False)
@@ -57,7 +57,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optional:
-    """An optional value; `NONE` is the one without."""
+    """An optional value; `NONE` is the optional without a value."""
 
     value: Any
     present: bool = True
@@ -68,7 +68,7 @@ NONE = Optional(None, present=False)
 
 @dataclass(frozen=True, slots=True)
 class TypeValue:
-    """A type as a value. Only the name counts: list(int) and list(string) are one type at run time."""
+    """A type as a value. Only the name counts: list(int) and list(string) are the same type at run time."""
 
     name: str
 
@@ -77,8 +77,8 @@ class TypeValue:
 class CelQuantity:
     """A Kubernetes quantity. `computed` marks results of add and sub, which the server's `==` refuses on the right.
 
-    `kin` lists the quantities that share one big number up to 1.36: what changes one changes all. Nothing else changes
-    a quantity.
+    `kin` lists the quantities that share one big number (up to 1.36): an operation that changes one changes them all.
+    No other operation changes a quantity.
     """
 
     number: Quantity
@@ -103,7 +103,7 @@ class Cidr:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A parsed URL: its parts as the accessors give them."""
+    """A parsed URL, stored as the parts that the accessors return."""
 
     text: str
     scheme: str
@@ -130,7 +130,7 @@ class MessageValue:
 
 
 class CelMap:
-    """A map with keys of any key type. `items` maps raw keys (see `raw_key`) to values."""
+    """A map with keys of any allowed type. `items` maps raw keys (see `raw_key`) to values."""
 
     __slots__ = ("items",)
 
@@ -139,7 +139,7 @@ class CelMap:
 
 
 class Concat:
-    """A list that is the concatenation of two, unfolded only when somebody needs all of it."""
+    """The concatenation of two lists, unfolded only when all elements are needed."""
 
     __slots__ = ("left", "right", "size")
 
@@ -149,11 +149,11 @@ class Concat:
         self.size = list_size(left) + list_size(right)
 
 
-MAX_ELEMENTS = 2_000_000  # no list that the budget allows to be walked is longer
+MAX_ELEMENTS = 2_000_000  # the budget does not allow walking a longer list
 
 
 def list_size(value: list[Any] | Concat) -> int:
-    """Count the elements without unfolding."""
+    """Count the elements of a list without unfolding it."""
     return value.size if type(value) is Concat else len(value)  # type: ignore[arg-type]
 
 
@@ -186,7 +186,7 @@ _KEY_TYPES = frozenset({str, int})
 
 
 class SameKey:
-    """A key that is found by itself only (a list, a map), or never (NaN)."""
+    """A key that equals only itself (a list, a map), or nothing at all (NaN)."""
 
     __slots__ = ("key",)
 
@@ -201,7 +201,7 @@ class SameKey:
 
 
 def raw_key(key: Any) -> Any:
-    """Return what a CelMap files a key under: ints and strings as they are, others apart by type."""
+    """Return the key under which a CelMap stores a value: ints and strings unchanged, other types kept apart."""
     kind = type(key)
     if kind in _KEY_TYPES:
         return key
@@ -211,7 +211,7 @@ def raw_key(key: Any) -> Any:
 
 
 def plain_key(raw: Any) -> Any:
-    """Return the key that is filed under `raw`."""
+    """Return the CEL key that is stored under `raw`."""
     if type(raw) is SameKey:
         return raw.key
     return raw[1] if type(raw) is tuple else raw
@@ -245,7 +245,7 @@ _NAMES: dict[type, str] = {
 
 
 def type_name(value: Any) -> str:
-    """Return the run-time type's name as messages print it."""
+    """Return the name of a value's run-time type as messages print it."""
     kind = type(value)
     if kind is MessageValue:
         return str(value.name)
@@ -262,5 +262,5 @@ _RUNTIME_NAMES = {
 
 
 def runtime_type_name(t: Type) -> str:
-    """Return the name that a type has as a value."""
+    """Return the name of a type when it is used as a value."""
     return _RUNTIME_NAMES.get(t.kind, t.name)

@@ -1,1 +1,1 @@
-"""What a container needs of NVIDIA's driver: facts and a driver root in; device nodes, libraries and hooks out."""
+"""What a container needs from NVIDIA's driver: facts and a driver root in; device nodes, libraries and hooks out."""

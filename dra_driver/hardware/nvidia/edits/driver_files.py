@@ -1,8 +1,8 @@
-"""What of a driver root a container needs: one look at the root comes in, files and links by kind go out.
+"""What a container needs from a driver root: one look at the root comes in, files and links by kind go out.
 
-Only names and links are read, never the content of a library. What is not there is not listed; nothing is guessed but
-the driver's version, which stands in the name of libcuda. Folders and names are those of NVIDIA's installers.
-Source: the driver's README, "Installed Components"; NVIDIA Container Toolkit for what containers get of them.
+Only names and links are read, never the content of a library. What does not exist is not listed. Nothing is guessed
+except the driver's version, which is part of libcuda's file name. Folders and names are those of NVIDIA's installers.
+Source: the driver's README, "Installed Components"; NVIDIA Container Toolkit for which of them containers get.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIBRARY_FOLDERS = (
     *(f"/lib/{triplet}" for triplet in TRIPLETS),
     *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
 )
-# Libraries that come with the driver under version numbers of their own.
+# Libraries that come with the driver but have version numbers of their own.
 _OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
 _XORG_FOLDERS = tuple(
     f"{base}/modules/{updates}{kind}"
@@ -43,7 +43,7 @@ _CONFIGS = (
     "X11/xorg.conf.d/10-nvidia.conf",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
 )
-_VULKAN = (  # at /etc/vulkan in the container, wherever the host has them
+_VULKAN = (  # these go to /etc/vulkan in the container, wherever the host has them
     "vulkan/icd.d/nvidia_icd.json",
     "vulkan/icd.d/nvidia_icd.x86_64.json",
     "vulkan/icd.d/nvidia_icd.aarch64.json",
@@ -71,30 +71,31 @@ _BINARIES = (
 )
 _SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")  # noqa: S108
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
-_LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")  # where the driver was installed without CUDA
+# gives the version where the driver was installed without CUDA
+_LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True, slots=True)
 class DriverFile:
-    """One file: where it stands in the container, and where the container runtime finds it."""
+    """One file: its path in the container, and the path by which the container runtime finds it."""
 
     path: str
     host_path: str
 
     @property
     def name(self) -> str:
-        """Return its name without folders."""
+        """Return the file's name without folders."""
         return self.path.rpartition("/")[2]
 
     @property
     def folder(self) -> str:
-        """Return its folder in the container."""
+        """Return the file's folder in the container."""
         return self.path.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One symlink that programs expect: `path`, its `target` as written, and the library that it ends at."""
+    """One symlink that programs expect: `path`, its `target` as written, and the library to which it leads."""
 
     path: str
     target: str
@@ -103,9 +104,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """What was found. `version` is as file names spell it ("580.65.06"); `aliases` are other names of a library."""
+    """What was found. `version` is spelled as in file names ("580.65.06"); `aliases` are other names of a library."""
 
-    folder: str = ""  # of libcuda
+    folder: str = ""  # the folder of libcuda
     version: str = ""
     libraries: tuple[DriverFile, ...] = ()
     aliases: tuple[tuple[DriverFile, tuple[str, ...]], ...] = ()
@@ -115,7 +116,7 @@ class DriverFiles:
 
 
 def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: str) -> DriverFiles:
-    """Look through a driver root for the driver that is `loaded` (None: not known)."""
+    """Look through a driver root for the files of the `loaded` driver version (None: not known)."""
     folder, version = find_driver(root, loaded)
     libraries = tuple(_libraries(root, folder, version)) if version else ()
     xorg = tuple(_xorg(root, folder, version)) if version else ()
@@ -132,9 +133,9 @@ def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: s
 
 
 def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
-    """Return the folder of libcuda and the version in its name; empty texts where there is none.
+    """Return the folder of libcuda and the version in its name, or two empty texts where there is none.
 
-    The loaded version wins, compared by number (580.65.6 is 580.65.06); else the first folder's newest.
+    The loaded version is preferred, compared by number (580.65.6 is 580.65.06); else the first folder's newest version.
     """
     for pattern, soname in ((_LIBCUDA, "libcuda.so.1"), (_LIBNVML, "libnvidia-ml.so.1")):
         found = [(folder, v) for folder in LIBRARY_FOLDERS for v in _versions(root, folder, pattern)]
@@ -149,7 +150,7 @@ def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
 
 
 def is_same_version(one: str, other: str) -> bool:
-    """Compare driver versions by number: leading zeros don't count."""
+    """Return whether two driver versions are the same by number; leading zeros don't count."""
     return _numbers(one) == _numbers(other)
 
 
@@ -187,7 +188,7 @@ def _existing(root: DriverRoot, folder: str, names: Iterable[str]) -> Iterator[D
 
 
 def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
-    """Yield libraries of the version, each once: those beside libcuda first, then of every other folder."""
+    """Yield the libraries of the version, each once: those beside libcuda first, then those of every other folder."""
     seen: set[str] = set()
     for base in dict.fromkeys((folder, *LIBRARY_FOLDERS)):
         for place in (base, f"{base}/vdpau"):
@@ -224,7 +225,7 @@ def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> I
     """Yield the links that the driver's installer makes and ldconfig does not."""
     for library in (*libraries, *xorg):
         match library.name.partition(".so.")[0]:
-            case "libcuda":  # programs dlopen it without a number
+            case "libcuda":  # programs open it with dlopen by its name without a number
                 yield Link(f"{library.folder}/libcuda.so", "libcuda.so.1", library)
             case "libnvidia-opticalflow":
                 yield Link(f"{library.folder}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1", library)
@@ -275,7 +276,7 @@ def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
 
 
 def find_program(root: DriverRoot, name: str, folders: Iterable[str]) -> str | None:
-    """Return the first folder's executable file of that name."""
+    """Return the first executable file of that name in the folders, or None."""
     for folder in folders:
         if name in root.names(folder):
             resolved = root.resolve(f"{folder}/{name}")

@@ -1,8 +1,8 @@
 """The NVIDIA driver root as a tree of its own: paths inside it come in, paths on the host go out.
 
-The root is the host's / or a driver container's file system (/run/nvidia/driver), seen by this process below a mount.
-Symlinks are followed as if that mount were /: none leads outside. The tree remembers what it looked at, so that one
-can ask cheaply whether another look would find the same.
+The root is the host's / or a driver container's file system (/run/nvidia/driver), which this process sees below a
+mount. Symlinks are followed as if that mount were /, so none leads outside. The tree remembers what it looked at, which
+makes it cheap to check whether another look would find the same.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import os
 import stat
 import time
 
-Stamp = tuple[int, int, int] | None  # device, inode, modification time in ns; None: not there
+from dra_driver.model.stamp import Stamp, stamp_of
 
-_LINKS_MAX = 40  # as the kernel's own limit (ELOOP)
-_SETTLED_NS = 50_000_000  # file systems stamp with the kernel's coarse clock (4 to 10 ms)
+_LINKS_MAX = 40  # the same as the kernel's own limit (ELOOP)
+_SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)
 
 
 class DriverRoot:
-    """One look at a driver root: `mount` is where this process sees it, `host` what the host calls it.
+    """One look at a driver root: this process sees it at `mount`, and its path on the host is `host`.
 
-    All paths given and taken are absolute and inside the root ("/usr/lib64/libcuda.so.1"), except `here` and `on_host`.
-    Not for use by two threads at once.
+    All paths passed in and returned are absolute and inside the root ("/usr/lib64/libcuda.so.1"), except the results of
+    `here` and `on_host`. Two threads must not use one object at the same time.
     """
 
     def __init__(self, mount: str, host: str) -> None:
         self._mount = mount.rstrip("/")
         self._host = host.rstrip("/")
-        self._looked: dict[str, Stamp] = {}
+        self._looked: dict[str, Stamp | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._started_ns = time.time_ns()
 
@@ -40,7 +40,7 @@ class DriverRoot:
         return self._host + path
 
     def resolve(self, path: str) -> str | None:
-        """Follow every symlink of a path inside the root; None when it leads nowhere."""
+        """Follow every symlink of a path inside the root; return None when it leads nowhere."""
         done: list[str] = []
         todo = path.split("/")[::-1]
         links = 0
@@ -71,7 +71,7 @@ class DriverRoot:
         return "/" + "/".join(done)
 
     def names(self, folder: str) -> frozenset[str]:
-        """List a folder; empty when it is missing or no folder."""
+        """Return the names in a folder; none when it is missing or is not a folder."""
         resolved = self.resolve(folder)
         if resolved is None:
             return frozenset()
@@ -84,20 +84,23 @@ class DriverRoot:
         return self._names[resolved]
 
     def find(self, path: str) -> str | None:
-        """Resolve one path whose folder may change often (/tmp, /run): only the path itself is remembered."""
+        """Resolve a path whose folder may change often (/tmp, /run), remembering only the path itself."""
         resolved = self.resolve(path)
         if resolved is not None:
             self._note(resolved)
         return resolved
 
     def is_unchanged(self) -> bool:
-        """Return whether everything that was looked at is as it was; a fraction of a millisecond."""
+        """Return whether everything that was looked at is as it was. This takes a fraction of a millisecond."""
         return all(_stamp(self._mount + path) == stamp for path, stamp in self._looked.items())
 
     def is_settled(self) -> bool:
-        """Return whether `is_unchanged` can be trusted: a folder changed during the look may change again unseen."""
+        """Return whether `is_unchanged` can be trusted.
+
+        It can't if a folder changed during the look, since another change within the same clock tick would not show.
+        """
         recent = range(self._started_ns - _SETTLED_NS, time.time_ns() + 1)
-        return not any(stamp and stamp[2] in recent for stamp in self._looked.values())
+        return not any(stamp and stamp.mtime_ns in recent for stamp in self._looked.values())
 
     def _note(self, path: str) -> None:
         folder = path.rpartition("/")[0] or "/"
@@ -105,9 +108,5 @@ class DriverRoot:
             self._looked[path] = _stamp(self._mount + path)
 
 
-def _stamp(path: str) -> Stamp:
-    try:
-        status = os.lstat(path or "/")
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+def _stamp(path: str) -> Stamp | None:
+    return stamp_of(path or "/", follows_links=False)

@@ -1,10 +1,10 @@
 """Edits that make an NVIDIA GPU work in a container: roots and facts come in, `Edits` and remarks go out.
 
-Files of the driver root are looked up once and again whenever anything that was looked at has changed (a driver or a
-toolkit installed, removed, upgraded); device nodes are looked at in each call. No library is asked, nothing is made.
-With the toolkit's hook program on the node, the container gets libraries at their own paths and hooks do the rest.
-Without it, libraries also stand under the names that programs load, in the folders that every loader searches.
-LD_LIBRARY_PATH is never set: an image's own setting would hide ours, or ours the image's.
+Files of the driver root are looked up once, and again whenever anything that was looked at has changed (a driver or a
+toolkit was installed, removed or upgraded); device nodes are looked up in each call. No library is called and nothing
+is created. If the node has the toolkit's hook program, the container gets libraries at their own paths, and hooks do
+the rest. Without it, libraries are also mounted under the names that programs load, in the folders that every loader
+searches. LD_LIBRARY_PATH is never set, because an image's own setting would hide ours, or ours the image's.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
-_VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs of its own
-_LOOKS_KEPT = 4  # an agent has one driver root; tests have more
+_VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs on its own
+_LOOKS_KEPT = 4  # an agent has one driver root, but tests have several
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at a driver root gave, and the trees that tell whether it still holds."""
+    """What one look at a driver root found, and the trees that can check whether it is still true."""
 
     trees: tuple[DriverRoot, ...]
     is_settled: bool
     loaded: str | None
     hook: HookProgram | None
-    edits: Edits  # without device nodes
+    edits: Edits  # everything but device nodes
     remarks: tuple[str, ...]
 
     def holds(self, loaded: str | None) -> bool:
@@ -62,7 +62,8 @@ _lock = threading.Lock()
 def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple[str, ...]]:
     """Return what every container with one of these GPUs needs, and remarks on what had to be left out.
 
-    `driver_version` is what the library says is loaded (semver or as the driver spells it), None if it does not say.
+    `driver_version` is the version that the library reports as loaded (semver or as the driver spells it), None if it
+    reports none.
     """
     look = _look(roots, driver_version or sysfs.read_driver_version(roots))
     control = nodes.control_nodes(roots)
@@ -73,8 +74,8 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
     """Return what one GPU, or one MIG partition of it, needs beside the common edits.
 
-    A partition gets the GPU's node and its own two capability nodes; DRM nodes only where its profile has graphics.
-    Raises: HardwareError("hardware.node-missing", LATER) naming the node.
+    A partition gets the GPU's node and its own two capability nodes, and DRM nodes only if its profile has graphics.
+    Raises: HardwareError("hardware.node-missing", LATER), naming the node.
     """
     found: tuple[DeviceNode, ...] = (nodes.gpu_node(roots, gpu.minor),)
     if partition is not None:
@@ -86,7 +87,7 @@ def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) 
 
 
 def _look(roots: Roots, loaded: str | None) -> _Look:
-    """Return the last look at the driver root if it still holds, else look again."""
+    """Return the last look at the driver root if it is still true, else look again."""
     look = _looks.get(roots)
     if look is not None and look.holds(loaded):
         return look
@@ -96,7 +97,9 @@ def _look(roots: Roots, loaded: str | None) -> _Look:
             return look
         new = _look_again(roots, loaded)
         if new.remarks and (look is None or look.remarks != new.remarks):
-            log.warning("containers get less than the whole driver", extra=fields(reason="; ".join(new.remarks)))
+            log.warning(
+                "some parts of the driver are left out of containers", extra=fields(reason="; ".join(new.remarks))
+            )
         _looks[roots] = new
         _looks.move_to_end(roots)
         while len(_looks) > _LOOKS_KEPT:
@@ -110,7 +113,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     hook = find_hook_program(root, host)
     env = [_VOID]
     if hook and files.folder:
-        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={files.folder}")  # read by the hook program
+        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={files.folder}")  # the hook program reads this
     return _Look(
         trees=(root, host),
         is_settled=root.is_settled() and host.is_settled(),
@@ -126,7 +129,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
 
 
 def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
-    """Return mounts in a stable order, one for each place in the container."""
+    """Return mounts in a stable order, one for each path in the container."""
     places = {library.path: library.host_path for library in files.libraries}
     if not with_hook:
         for library, aliases in files.aliases:
@@ -145,13 +148,16 @@ def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
 
 
 def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:
-    """Return the folders in which programs find a library without a loader cache; modules are loaded from their own."""
+    """Return the folders in which programs find a library without a loader cache.
+
+    Modules are loaded from their own folder.
+    """
     is_module = library.folder.endswith("/vdpau") or library not in files.libraries
     return (library.folder,) if is_module else _loader_folders(files)
 
 
 def _loader_folders(files: DriverFiles) -> tuple[str, str]:
-    """Return the default loader folders of Debian-like and of Red Hat-like images: the image may be either."""
+    """Return the default loader folders of Debian-like and of Red Hat-like images, since an image may be either."""
     triplet = next((t for t in TRIPLETS if t in files.folder), f"{os.uname().machine}-linux-gnu")
     return f"/usr/lib/{triplet}", "/usr/lib64"
 
@@ -161,7 +167,7 @@ def _remarks(roots: Roots, files: DriverFiles, hook: HookProgram | None, loaded:
     if not files.version:
         yield f"no libcuda.so.<version> below {where}: driver libraries are left out"
     elif loaded and not is_same_version(files.version, loaded):
-        yield f"driver {loaded} is loaded, but {where} has libraries of {files.version} only"
+        yield f"driver {loaded} is loaded, but {where} only has libraries of {files.version}"
     if hook is None:
         text = (
             f"neither nvidia-cdi-hook nor nvidia-ctk found below {where}: CUDA forward compatibility, the container's "
@@ -173,14 +179,14 @@ def _remarks(roots: Roots, files: DriverFiles, hook: HookProgram | None, loaded:
             )
         yield text
     elif missing := hook.missing_commands():
-        yield f"{hook.path} is too old for {', '.join(missing)}: left out"
+        yield f"{hook.path} is too old for {', '.join(missing)}, which is left out"
 
 
 def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
     there = {node.path for node in control}
     for path in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
         if path not in there:
-            yield f"{path} is not there and the kernel names no such driver: CUDA will not start in containers"
+            yield f"{path} does not exist and the kernel lists no driver for it: CUDA will not start in containers"
 
 
 def _drm_hooks(roots: Roots, pci_address: str, drm: tuple[DeviceNode, ...]) -> tuple[Hook, ...]:

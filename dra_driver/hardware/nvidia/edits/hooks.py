@@ -1,9 +1,9 @@
-"""The container toolkit's hook program, where the node has one: what comes in is a driver root, out go OCI hooks.
+"""The container toolkit's hook program, where the node has one: a driver root comes in, OCI hooks go out.
 
-The program does in the container, at its creation, what edits can't: links, the loader's cache, CUDA forward
-compatibility, a read-only view of the driver's parameters. We refer to it; we never run it.
-Source: NVIDIA Container Toolkit, nvidia-cdi-hook and `nvidia-ctk hook`; tried with 1.17.8, which exits 3 on the command
-that came after it, and 1.20.1.
+At a container's creation, the program does inside it what edits can't: links, the loader's cache, CUDA forward
+compatibility, a read-only view of the driver's parameters. We refer to the program and never run it.
+Source: NVIDIA Container Toolkit, nvidia-cdi-hook and `nvidia-ctk hook`; tried with 1.17.8, which exits 3 on a command
+that was added later, and with 1.20.1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.hardware.nvidia.edits.driver_files import DriverFiles, find_prog
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.model.edits import Hook
 
-# On the host or in the driver container; the last two are where the GPU operator puts its toolkit.
+# Folders on the host or in the driver container; the GPU operator puts its toolkit into the last two.
 _FOLDERS = (
     "/usr/bin",
     "/usr/local/bin",
@@ -26,7 +26,7 @@ _FOLDERS = (
     "/usr/local/nvidia/toolkit",
     "/usr/local/nvidia/container-toolkit",
 )
-OPERATOR_TOOLKIT = "/usr/local/nvidia/toolkit"  # a host folder, which the agent's pod mounts at the same path
+OPERATOR_TOOLKIT = "/usr/local/nvidia/toolkit"  # a folder of the host, which the agent's pod mounts at the same path
 CREATE_SYMLINKS = "create-symlinks"
 ENABLE_CUDA_COMPAT = "enable-cuda-compat"
 UPDATE_LDCACHE = "update-ldcache"
@@ -36,24 +36,24 @@ _COMMANDS = frozenset({CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISA
 
 @dataclass(frozen=True, slots=True)
 class HookProgram:
-    """A hook program: `path` as the container runtime sees it, `argv` before the command, the commands it knows."""
+    """A hook program: its `path` for the container runtime, `argv` before the command, and the commands it knows."""
 
     path: str
     argv: tuple[str, ...]
     commands: frozenset[str]
 
     def hook(self, command: str, *arguments: str) -> Hook | None:
-        """Return the hook that runs a command; None when this program is too old to know it."""
+        """Return the hook that runs a command, or None when this program is too old to know it."""
         if command not in self.commands:
             return None
         return Hook(self.path, (*self.argv, command, *arguments), env=("NVIDIA_CTK_DEBUG=false",))
 
     def missing_commands(self) -> tuple[str, ...]:
-        """Name the commands that this program is too old to know."""
+        """Return the commands that this program is too old to know."""
         return tuple(sorted(_COMMANDS - self.commands))
 
     def links(self, links: Iterable[tuple[str, str]]) -> Hook | None:
-        """Return the hook that makes symlinks from (path, target) pairs; None for no pair."""
+        """Return the hook that makes symlinks from (path, target) pairs, or None if there are no pairs."""
         arguments = [word for path, target in links for word in ("--link", f"{target}::{path}")]
         return self.hook(CREATE_SYMLINKS, *arguments) if arguments else None
 
@@ -82,9 +82,10 @@ def driver_hooks(program: HookProgram, files: DriverFiles) -> tuple[Hook, ...]:
 
 
 def _commands_of(program: Path) -> frozenset[str]:
-    """Tell from its bytes which commands a program knows: an unknown one would fail every container.
+    """Find out from its bytes which commands a program knows, since an unknown one would make every container fail.
 
-    A wrapper script names the real program by the suffix `.real`. What can't be told is taken to know all of them.
+    A wrapper script names the real program by the suffix `.real`. A program whose commands can't be determined is
+    assumed to know all of them.
     """
     real = program.with_name(f"{program.name}.real")
     try:

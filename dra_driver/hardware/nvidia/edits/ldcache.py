@@ -8,15 +8,15 @@ from __future__ import annotations
 import struct
 
 _MAGIC = b"glibc-ld.so.cache1.1"
-_HEADER = struct.Struct("=20sII20x")  # magic, count of entries, bytes of strings; flags and reserved words
+_HEADER = struct.Struct("=20sII20x")  # magic, number of entries, bytes of strings; then flags and reserved words
 _ENTRY = struct.Struct("=iIIIQ")  # flags, offset of the name, offset of the path, OS version, hardware capabilities
 _TYPE_MASK, _TYPE_LIBC6 = 0x00FF, 0x0003
 _64_BIT = (0x0300, 0x0A00)  # FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
 
 
 def library_paths(cache: bytes, name: str) -> tuple[str, ...]:
-    """Return the paths of 64-bit libraries that the loader would take for `name`, best first."""
-    start = cache.find(_MAGIC)  # an older cache may stand before it
+    """Return the paths of the 64-bit libraries that the loader would use for `name`, best first."""
+    start = cache.find(_MAGIC)  # a cache in the older format may precede it
     if start < 0 or len(cache) < start + _HEADER.size:
         return ()
     _, count, _ = _HEADER.unpack_from(cache, start)

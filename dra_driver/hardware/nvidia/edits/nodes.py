@@ -1,8 +1,8 @@
 """Device nodes of NVIDIA GPUs: roots and numbers come in, `DeviceNode`s as a container needs them go out.
 
-A node is looked for below the dev root, then in the driver root's own /dev. Its major and minor are what stat says now.
-Where the kernel's tables name a node that nobody made yet, it is written with those numbers: a runtime makes it in the
-container. Nothing is made, loaded or asked of a library here.
+A node is looked up below the dev root, then in the driver root's own /dev. Its major and minor are what stat returns
+now. If the kernel's tables list a node that does not exist yet, it is written with the numbers from there: a runtime
+creates it in the container. Nothing here creates a node, loads a module or calls a library.
 Source: NVIDIA MIG user guide, "Device Nodes and Capabilities"; the kernel module's /proc/driver/nvidia.
 """
 
@@ -22,7 +22,8 @@ _CAPABILITY_MODE = 0o444
 _DRM_NODE = re.compile(r"(?:card|renderD)\d+")
 _WORLD_READ_WRITE = 0o006
 
-# Node, names of its major in /proc/devices, minor. Only what CUDA needs: a fresh host has the modules before the nodes.
+# Node, names of its major in /proc/devices, minor. Only what CUDA needs, because a freshly booted host has the modules
+# before it has the nodes.
 _FROM_TABLES = (
     ("nvidiactl", ("nvidia-frontend", "nvidia", "nvidiactl"), 255),
     ("nvidia-uvm", ("nvidia-uvm",), 0),
@@ -31,9 +32,9 @@ _FROM_TABLES = (
 
 
 def find_node(roots: Roots, name: str) -> DeviceNode | None:
-    """Find the character device `/dev/<name>`; None where there is none.
+    """Return the character device `/dev/<name>`, or None where there is none.
 
-    The dev root wins over the driver root's /dev. `host_path` is given only where it is not the path itself.
+    The dev root takes precedence over the driver root's /dev. `host_path` is set only where it differs from the path.
     """
     for here, on_host in _places(roots):
         try:
@@ -54,12 +55,12 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
 
 
 def is_missing(roots: Roots, name: str) -> bool:
-    """Return whether there is nothing at all where the node `/dev/<name>` is looked for."""
+    """Return whether nothing at all exists in the places where the node `/dev/<name>` is looked up."""
     return not any(Path(here, name).exists() for here, _ in _places(roots))
 
 
 def _places(roots: Roots) -> list[tuple[str, str]]:
-    """Return the folders where nodes are, as seen here and as the host names them."""
+    """Return the folders that hold nodes, each as this process and as the host sees it."""
     places = [(roots.dev, roots.dev)]
     if roots.driver_mount.rstrip("/"):
         places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
@@ -67,7 +68,10 @@ def _places(roots: Roots) -> list[tuple[str, str]]:
 
 
 def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
-    """Find the nodes that every container with a GPU needs: nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset."""
+    """Return the nodes that every container with a GPU needs.
+
+    These are nvidiactl, nvidia-uvm, nvidia-uvm-tools and nvidia-modeset, as far as they exist.
+    """
     nodes = {name: find_node(roots, name) for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")}
     if any(nodes[name] is None for name, _, _ in _FROM_TABLES):
         majors = character_majors(roots.proc)
@@ -79,7 +83,7 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:
-    """Find `/dev/nvidia<minor>`. Raises: HardwareError("hardware.node-missing", LATER)."""
+    """Return `/dev/nvidia<minor>`. Raises: HardwareError("hardware.node-missing", LATER)."""
     node = find_node(roots, f"nvidia{minor}")
     if node is None:
         raise _missing(roots, f"/dev/nvidia{minor}", f"run nvidia-modprobe -c {minor} (or nvidia-smi) on the host")
@@ -89,7 +93,7 @@ def gpu_node(roots: Roots, minor: int) -> DeviceNode:
 def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tuple[DeviceNode, DeviceNode]:
     """Return the two nodes that open a MIG partition: those of its GPU instance and of its compute instance.
 
-    The numbers come from the kernel module, so that the host needs no node: type c with major, minor and mode.
+    The numbers come from the kernel module, so the host needs no node: type c with major, minor and mode.
     Raises: HardwareError("hardware.node-missing", LATER) when the kernel module does not know the instance.
     """
     instance = f"gi{gi_id}"
@@ -100,7 +104,7 @@ def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tu
 
 
 def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
-    """Find the card and render nodes of a GPU, named by sysfs; none where no DRM driver is bound."""
+    """Return the card and render nodes of a GPU, whose names sysfs lists; none where no DRM driver is bound."""
     try:
         names = sorted(os.listdir(f"{roots.sys}/bus/pci/devices/{pci_address}/drm"))  # noqa: PTH208 - a hot path
     except OSError:
@@ -110,13 +114,13 @@ def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
 
 
 def groups_needed(nodes: tuple[DeviceNode, ...]) -> tuple[int, ...]:
-    """Return the groups that a process without root needs to open the nodes: none where everybody may."""
+    """Return the groups that a process without root needs to open the nodes; none where all users may open them."""
     gids = {n.gid for n in nodes if n.gid and (n.file_mode or 0) & _WORLD_READ_WRITE != _WORLD_READ_WRITE}
     return tuple(sorted(gids))
 
 
 def character_majors(proc: str) -> dict[str, int]:
-    """Read majors of character devices by driver name from /proc/devices; empty when it can't be read."""
+    """Read the majors of character devices, by driver name, from /proc/devices; empty when it can't be read."""
     try:
         text = Path(proc, "devices").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -137,13 +141,13 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 
 
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
-    """Return minor and mode of a MIG capability, e.g. of "gi3/ci0/access"."""
+    """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
     path = Path(roots.proc, f"driver/nvidia/capabilities/gpu{gpu_minor}/mig", access)
     try:
         values = dict(line.split(":", 1) for line in path.read_text(encoding="ascii").splitlines() if ":" in line)
         return int(values["DeviceFileMinor"]), int(values.get("DeviceFileMode", _CAPABILITY_MODE)) & 0o777
     except (OSError, ValueError, KeyError):
-        pass  # older kernel modules, and nodes prepared by nvidia-modprobe, have the flat table only
+        pass  # older kernel modules, and nodes made by nvidia-modprobe, have only the flat table
     try:
         table = Path(roots.proc, "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
     except OSError:
@@ -159,4 +163,4 @@ def _missing(roots: Roots, what: str, hint: str) -> HardwareError:
     places = roots.dev
     if roots.driver_mount.rstrip("/"):
         places += f" and {roots.driver_mount.rstrip('/')}/dev"
-    return HardwareError("node-missing", f"{what} is not there (looked in {places})", hint=hint, retry=Retry.LATER)
+    return HardwareError("node-missing", f"{what} does not exist (looked in {places})", hint=hint, retry=Retry.LATER)

@@ -1,7 +1,7 @@
-"""What an MPS client's container gets: its daemon's channel and limits come in, edits go out. Pure.
+"""What an MPS client's container gets: its daemon's channel and its limits come in, container edits go out. Pure.
 
-The limits stand in the client's environment. That makes them cooperative: a client that changes its environment gets
-what the daemon gives by default. MPS is no security boundary.
+The limits are set in the client's environment. That makes them cooperative: a client that changes its environment gets
+the daemon's defaults. MPS is no security boundary.
 Source: NVIDIA, "Multi-Process Service" (environment variables, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's form).
 """
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def client_edits(channel: MpsChannel, limits: ClientLimits) -> Edits:
-    """Return the edits of one client. A client sees one device, so that the device's ordinal is 0."""
+    """Return the container edits of one client. A client sees a single device, so that device's ordinal is 0."""
     env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE_FOLDER}"]
     if limits.active_thread_percentage is not None:
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.active_thread_percentage}")

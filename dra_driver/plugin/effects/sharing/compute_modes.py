@@ -1,6 +1,6 @@
-"""Compute modes of shared devices: read, required, set.
+"""Compute modes of shared devices: read, checked, and set.
 
-In: a device. Out: its mode, None where it has none (MIG devices on most drivers, virtual GPUs) or nobody can tell.
+In: a device. Out: its mode, or None where it has none (MIG devices on most drivers, virtual GPUs) or it can't be read.
 Source: NVIDIA, "Multi-Process Service" (EXCLUSIVE_PROCESS is recommended for MPS, not needed).
 """
 
@@ -20,7 +20,7 @@ _NONE = "hardware.compute-mode-unsupported"
 
 
 class ComputeModes:
-    """Compute modes of one node's devices."""
+    """The compute modes of one node's devices."""
 
     def __init__(self, hardware: object) -> None:
         self._hardware = hardware
@@ -39,7 +39,7 @@ class ComputeModes:
     def require(
         self, device: SharedDevice, allowed: Collection[ComputeMode], what: str, deadline_s: float
     ) -> ComputeMode | None:
-        """Return the compute mode; `what` says why it has to be one of those allowed.
+        """Return the compute mode, which must be one of those allowed; `what` is the reason given in the error.
 
         Raises: SharingError("sharing.compute-mode"), HardwareError.
         """
@@ -48,13 +48,16 @@ class ComputeModes:
             raise SharingError(
                 "compute-mode",
                 f"{device} has compute mode {mode}: {what}",
-                hint="an administrator set it; nvidia-smi -c DEFAULT takes it back",
+                hint="an administrator set it; nvidia-smi -c DEFAULT restores the default",
                 retry=Retry.LATER,
             )
         return mode
 
     def set(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode unless it is so; a MIG device may tell one and not take any. Raises: HardwareError."""
+        """Set the compute mode unless it is set already; a MIG device may report a mode and refuse a change.
+
+        Raises: HardwareError.
+        """
         if not isinstance(self._hardware, Shareable) or self.read(device, deadline_s) is mode:
             return
         try:

@@ -1,7 +1,7 @@
-"""Effects of sharing on a device, whatever the strategy: looked at first, then applied, undone after the last user.
+"""The effects of sharing on a device, whatever the strategy: inspected, then applied, and undone after the last user.
 
-In: a device, settings, and what `look` found. Out: an MPS channel where there is one. Each call may be repeated: it
-goes by what the device says. Who holds the device, and whether anybody else does, is for the ledger to know.
+In: a device, its settings, and what `look` found. Out: an MPS channel where there is one. Each call may be repeated,
+because it goes by the device's current state. Which claims hold the device is the ledger's business.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dra_driver.plugin.effects.sharing.time_slicing import TimeSlices
 
 
 class SharingEffects:
-    """Effects on one node's devices."""
+    """The sharing effects on one node's devices."""
 
     def __init__(self, hardware: object, supervisor: MpsSupervisor | None = None) -> None:
         self._slices, self._mps = TimeSlices(hardware), MpsDevices(hardware, supervisor)
@@ -26,7 +26,7 @@ class SharingEffects:
             self._mps.require(deadline_s)
 
     def look(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
-        """Return what undoing will need; nothing is changed. Raises: HardwareError, SharingError."""
+        """Return what undoing will need, without changing anything. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
             return self._mps.look(device, deadline_s)
         self._slices.check(device, deadline_s)
@@ -35,7 +35,7 @@ class SharingEffects:
     def apply(
         self, device: SharedDevice, settings: SharingSettings, found: Wire, deadline_s: float
     ) -> MpsChannel | None:
-        """Make the device so. Raises: HardwareError, SharingError."""
+        """Apply the settings to the device. Idempotent. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
             return self._mps.apply(device, settings, found, deadline_s)
         self._slices.apply(device, settings, deadline_s)
@@ -44,18 +44,18 @@ class SharingEffects:
     def join(
         self, device: SharedDevice, settings: SharingSettings, found: Wire, deadline_s: float
     ) -> MpsChannel | None:
-        """Make sure of a device that was made so before, in this boot: a daemon may have died, a time slice can't."""
+        """Check a device whose effect was applied earlier in this boot: a daemon may have died, a time slice can't."""
         if isinstance(settings, MpsSettings):
             return self._mps.apply(device, settings, found, deadline_s)
         return None
 
     def leave(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> None:
-        """Clear away what one of several users of a device has left; never fails."""
+        """Clean up after one of several users of a device; this never fails."""
         if isinstance(settings, MpsSettings):
             self._mps.leave(device, deadline_s)
 
     def undo(self, device: SharedDevice, settings: SharingSettings, found: Wire, deadline_s: float) -> None:
-        """Give the device back as it was found. Raises: HardwareError, SharingError."""
+        """Restore the device to the state in which it was found. Idempotent. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
             self._mps.undo(device, found, deadline_s)
         else:

@@ -1,9 +1,9 @@
-"""Sharer: effects on devices that several claims may hold; the first claim makes them, the last one undoes them.
+"""Holders: effects on devices that several claims may hold. The first claim applies an effect, the last one undoes it.
 
-In: steps of plans, and what the ledger knows of the device. Out: effects, and what to record. All that concerns one
-device happens under that device's lock, which holds between two agents too, so that a claim that comes and one that
-leaves see each other. A second claim must agree with the first on how the device is shared. An effect of another boot
-is gone: it is made again by the next claim that is prepared, never undone.
+In: steps of plans, and what the ledger knows of the device. Out: effects, and what to record. Everything that concerns
+one device happens under that device's lock, which also holds between two agents, so that a claim that arrives and one
+that leaves see each other. A second claim must agree with the first on how the device is shared. An effect of another
+boot is gone: it is never undone, but applied again by the next claim that is prepared.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-TIDY_SECONDS = 4.0  # for undoing what nobody holds any more
+TIDY_SECONDS = 4.0  # time limit for undoing an effect that no claim holds any more
 EFFECT_ENV = "DRA_DRIVER_SHARING"
 _CHANNEL, _EFFECT = "channel", "effect"
 
 
 class SharingHolders:
-    """Sharing of one node's devices."""
+    """The sharing of one node's devices among claims."""
 
     def __init__(self, effects: SharingEffects, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._effects, self._ledger, self._locks, self._boot_id = effects, ledger, locks, boot_id
@@ -51,7 +51,9 @@ class SharingHolders:
     def make(
         self, uid: str, step: SharingStep, recorded: Wire, partition: PartitionFacts | None, deadline: Deadline
     ) -> Wire:
-        """Make a claim one of the device's holders, with the effect in force; gives what to record of the step.
+        """Make a claim a holder of the device with the effect in force, and return what to record of the step.
+
+        Idempotent.
 
         Raises: ClaimError("claim.sharing-differs"), SharingError, HardwareError, PrepareError("prepare.locked").
         """
@@ -64,7 +66,7 @@ class SharingHolders:
             if effect is not None and others and not is_holder:
                 self._agree(effect, step.settings, others, uid)
             if effect is not None and not others and (not is_holder or effect.device.uuid != device.uuid):
-                self._undo(effect, deadline)  # what a crash left, or a partition that has been made anew since
+                self._undo(effect, deadline)  # left by a crash, or of a partition that was re-created since
                 effect = None
             if effect is None or effect.boot_id != self._boot_id:
                 settings = step.settings if effect is None else effect.settings
@@ -76,7 +78,10 @@ class SharingHolders:
         return {**made, _CHANNEL: {"pipeDir": channel.pipe_dir, "shmDir": channel.shm_dir}} if channel else made
 
     def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
-        """Let a claim go of a device; the last one that goes undoes the effect. Raises: DriverError."""
+        """Release a claim's hold on a device; releasing the last one undoes the effect. Idempotent.
+
+        Raises: DriverError.
+        """
         name = recorded["key"]
         rows = self._ledger.effects
         with self._hold(name, deadline):
@@ -92,7 +97,10 @@ class SharingHolders:
             self._undo(effect, deadline)
 
     def tidy(self) -> int:
-        """Undo what no claim holds any more, and end MPS daemons that belong to no effect. Gives the count."""
+        """Undo what no claim holds any more, and end MPS daemons that belong to no effect.
+
+        Returns the number of effects and daemons removed.
+        """
         count = 0
         for name in self._ledger.effects.names():
             try:
@@ -103,12 +111,14 @@ class SharingHolders:
             try:
                 strays = self._effects.supervisor.stop_unnamed(self._ledger.effects.uuids, deadline_s=TIDY_SECONDS)
             except DriverError as error:
-                log.info("MPS daemons not looked at", extra=fields(code=error.code, err=str(error)))
+                log.info(
+                    "cannot check for MPS daemons that no claim uses", extra=fields(code=error.code, err=str(error))
+                )
             else:
                 count += len(strays)
         return count
 
-    # Below: under the device's lock
+    # The methods below run under the device's lock
 
     def _begin(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
         found = self._effects.look(device, settings, deadline.remaining())
@@ -132,14 +142,14 @@ class SharingHolders:
                 self._ledger.effects.end(effect.device.name)
 
     def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[Holder], uid: str) -> None:
-        """Raise unless a claim that comes may share the device with those that hold it."""
+        """Raise ClaimError unless an arriving claim may share the device with those that hold it."""
         theirs = ", ".join(holder.full_name for holder in others)
         if effect.settings != settings:
             raise ClaimError(
                 "sharing-differs",
                 f"{effect.device.name} is shared as {_words(effect.settings)} by claim {theirs}, "
-                f"and asked for as {_words(settings)}",
-                hint="claims on one device must agree: it can be shared another way once they have ended",
+                f"but this claim asks for {_words(settings)}",
+                hint="claims on one device must agree; it can be shared differently once they have ended",
                 retry=Retry.LATER,
             )
         if not isinstance(settings, MpsSettings) or settings.across_namespaces:
@@ -164,7 +174,10 @@ class SharingHolders:
 
 
 def with_sharing(edits: Edits, step: SharingStep, recorded: Wire, name: str) -> Edits:
-    """Add to the edits of one device in the CDI file what its sharing adds, and what tells of it without a ledger."""
+    """Return one device's edits with what its sharing adds.
+
+    They include a record of the sharing that survives the ledger's loss.
+    """
     parts = [edits]
     channel = recorded.get(_CHANNEL)
     if channel is not None:
@@ -177,7 +190,10 @@ def with_sharing(edits: Edits, step: SharingStep, recorded: Wire, name: str) -> 
 
 
 def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...]:
-    """Return the steps of a plan with sharing as the claim was prepared with: the configuration may differ now."""
+    """Return the steps of a plan with the sharing that the claim was prepared with.
+
+    The configuration may have changed since.
+    """
     known = [r for r in recorded if r.get("kind") == SharingStep.kind and _EFFECT in r and r.get("inFile")]
     made = {record["key"]: sharing_step_of_record(record) for record in known}
     *others, last = [made.pop(s.key, s) if isinstance(s, SharingStep) else s for s in steps]
@@ -185,7 +201,7 @@ def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...
 
 
 def step_of_env(value: str) -> Wire:
-    """Return the recorded step that `with_sharing` told of. Raises: KeyError, TypeError, ValueError."""
+    """Return the recorded step that `with_sharing` wrote. Raises: KeyError, TypeError, ValueError."""
     effect = effect_of_record(json.loads(value))
     return {**SharingStep(effect.device, effect.settings).record(), _EFFECT: effect.record()}
 

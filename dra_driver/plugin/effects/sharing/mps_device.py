@@ -1,8 +1,9 @@
 """A device under MPS: its compute mode and its daemon, from the first user to the last.
 
 In: a device, its settings, and what was found before anything was changed. Out: the channel of its daemon. While the
-daemon runs the compute mode keeps everybody else off the device, where it has one: MIG devices have none on most
-drivers, and need none, for nobody else is given the device. Never: the daemon's process, which is the supervisor's.
+daemon runs, the compute mode keeps all other processes off the device, where the device has a compute mode. MIG devices
+have none on most drivers and need none, because no one else is given the device. The daemon's process itself belongs to
+the supervisor.
 Source: NVIDIA, "Multi-Process Service" (EXCLUSIVE_PROCESS is recommended, not needed).
 """
 
@@ -20,9 +21,9 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 10.0  # a daemon is ready within one; on a busy machine giving up costs a kubelet's minute
+READY_SECONDS = 10.0  # usually ready within 1 s; giving up on a busy machine costs the pod the kubelet's minute
 TIDY_SECONDS = 2.0
-_MODE = "computeMode"  # what was found, in the ledger
+_MODE = "computeMode"  # the ledger's key of the mode that was found
 _GONE = "hardware.gpu-lost"
 
 
@@ -43,7 +44,10 @@ class MpsDevices:
         return {_MODE: mode}
 
     def apply(self, device: SharedDevice, settings: MpsSettings, found: Wire, deadline_s: float) -> MpsChannel:
-        """Let the daemon run and nobody beside it. Raises: SharingError, HardwareError."""
+        """Start the daemon unless it runs, and keep other processes off the device.
+
+        Raises: SharingError, HardwareError.
+        """
         end = time.monotonic() + deadline_s
         if found.get(_MODE) == ComputeMode.DEFAULT:
             self._modes.set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
@@ -51,14 +55,16 @@ class MpsDevices:
         return self._port().start(device, settings, deadline_s=left_s)
 
     def leave(self, device: SharedDevice, deadline_s: float) -> None:
-        """Take away what a user has left to the others in their /dev/shm; else the next user's start does."""
+        """Remove what a user left in the shared /dev/shm; if that fails, the next user's start removes it."""
         try:
             self._port().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
         except SharingError as error:
-            log.info("shared memory not tidied", extra=fields(device=device.name, code=error.code, err=str(error)))
+            log.info(
+                "leftover shared memory not removed", extra=fields(device=device.name, code=error.code, err=str(error))
+            )
 
     def undo(self, device: SharedDevice, found: Wire, deadline_s: float) -> None:
-        """End the daemon, then give the device back its compute mode. Raises: SharingError, HardwareError."""
+        """End the daemon, then restore the device's compute mode. Raises: SharingError, HardwareError."""
         end = time.monotonic() + deadline_s
         self._port().stop(device, deadline_s=deadline_s)
         if found.get(_MODE) != ComputeMode.DEFAULT:
@@ -79,7 +85,7 @@ class MpsDevices:
             raise SharingError(
                 "mps-unavailable",
                 "no MPS supervisor is configured on this node",
-                hint="run `dra-driver mps` on the node, and tell the agent its socket",
+                hint="run `dra-driver mps` on the node, with the same --kubelet-plugins-directory-path as the agent",
                 retry=Retry.LATER,
             )
         return self._supervisor

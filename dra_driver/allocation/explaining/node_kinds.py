@@ -1,12 +1,12 @@
 """Kinds of nodes: which nodes a pod's claims can't tell apart.
 
-In: what is asked, and one node after the other. Out: a key per node. Nodes with equal keys get equal outcomes, but for
-the names of the nodes and of their own pools, and are judged once.
+In: a pod's claims, and one node at a time. Out: a key per node. Nodes with equal keys get equal outcomes, except for
+the names of the nodes and of their own pools, so only one of them is judged.
 
-A pool is a node's own if nothing else in the cluster has its name. Who holds its devices, and everything that
-the allocator may look at, is in the key: whole devices but for attributes, and of these what the selectors read and
-what constraints compare. Any other pool (several nodes reach it) counts as itself. Values that
-constraints compare may differ from node to node, as long as they are equal to each other in the same places.
+A pool is a node's own if nothing else in the cluster has its name. Its part of the key holds everything that the
+allocator may look at, and who holds its devices: the whole devices but for their attributes, and of the attributes
+those that selectors read and constraints compare. Any other pool (several nodes reach it) counts as itself. Values
+that constraints compare may differ from node to node, as long as they equal each other in the same places.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.readset import Read, ReadSet
 
-FEW_NODES = 24  # up to here a reader is shown each node by itself
+FEW_NODES = 24  # up to this many nodes are shown to a reader one by one
 _PLAIN_SPEC = frozenset({"driver", "nodeName", "pool", "devices"})
 
 
 class NodeKinds:
-    """Gives the key of a node, for one pod's claims.
+    """Computes the key of a node for one pod's claims.
 
     Args:
         asked: the claims, with the state of the cluster.
-        owners: whose the pools are (`owners_of`).
-        names_holders: whether nodes differ when their devices are held by other claims; else only by which are held.
-        like: another one for the same slices; what it learnt of devices is used if the same is read.
+        owners: the owner of each pool (`owners_of`).
+        names_holders: whether nodes differ if different claims hold their devices; if not, only which devices are held
+            counts.
+        like: another instance for the same slices; what it learnt about devices is reused if it reads the same.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class NodeKinds:
         self.reads, self._compared = read_by(asked)
         self._makers: dict[str, Callable[[DeviceWire], Hashable]] = {}
         self._plain: dict[int, bool] = {}  # by shape
-        self.looks: dict[int, Hashable] = {}  # by list of devices
+        self.looks: dict[int, Hashable] = {}  # by the list of devices
         if like is not None and like.reads == self.reads:
             self.looks = like.looks
         self._same: dict[Hashable, Hashable] = {}
@@ -105,7 +106,7 @@ class NodeKinds:
         return known
 
     def _pattern(self, pools: Sequence[Pool]) -> Hashable:
-        """Return which devices have equal values of what constraints compare."""
+        """Return which devices have equal values in the attributes that constraints compare."""
         pattern: list[Hashable] = []
         for attribute in self._compared:
             numbers: dict[AttributeValue, int] = {}
@@ -124,7 +125,7 @@ class NodeKinds:
 
 
 def owners_of(index: PoolIndex) -> dict[str, str]:
-    """Return whose each pool is: a node's name, or "" where the name of the pool or of a slice occurs elsewhere too."""
+    """Return the owner of each pool: a node's name, or "" if the pool's or a slice's name occurs elsewhere too."""
     owners: dict[str, str] = {}
     slices = Counter(record.name for record in index.records)
     for record in index.records:
@@ -136,7 +137,7 @@ def owners_of(index: PoolIndex) -> dict[str, str]:
 
 
 def read_by(asked: PodAllocator) -> tuple[ReadSet, tuple[str, ...]]:
-    """Return what of devices the selectors read, and the attributes that constraints compare."""
+    """Return what the selectors read of devices, and the attributes that constraints compare."""
     reads: set[Read] = set()
     for alternative in asked.plan.alternatives:
         reads |= alternative.matcher.reads.reads

@@ -1,7 +1,8 @@
-"""Explanations: why a pod's claims fit on a node or do not, the one sentence that matters first.
+"""Explanations: why a pod's claims fit on a node or do not, with the sentence that matters most first.
 
-In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an `AllocationExplanation` of
-the whole: verdict, sentence, funnels, what would mend it. It adds nothing to the allocator's verdict and changes none.
+In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an
+`AllocationExplanation` of the whole: verdict, sentence, funnels, and what would help. The allocator's verdict is
+reported as it is.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.funnel import Funnel, Stage, funnels_on
-from dra_driver.allocation.node_kinds import NodeKinds, owners_of
+from dra_driver.allocation.explaining.funnel import Funnel, Stage, funnels_on
+from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.allocation.pools import Pool
@@ -20,9 +21,9 @@ from dra_driver.model.wire import ClaimWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """One node, and those for which the same holds with their own names (`like`).
+    """One node, and the nodes (`like`) for which the same holds with their own names.
 
-    `skipped` says why the device check is never reached; then there is no outcome.
+    `skipped` says why the node is never checked for devices; then there is no outcome.
     """
 
     node: str
@@ -35,20 +36,20 @@ class NodeExplanation:
 
     @property
     def ok(self) -> bool:
-        """Whether the claims fit here."""
+        """Whether the claims fit on this node."""
         return self.outcome is not None and self.outcome.ok
 
     @property
     def count(self) -> int:
-        """How many nodes this is said of."""
+        """The number of nodes to which this explanation applies."""
         return 1 + len(self.like)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationExplanation:
-    """All nodes, equal ones together, in the order of their first.
+    """All nodes, equal ones together, in the order in which the first of each group was given.
 
-    `sentence` is the one that matters; `aborts` says that an error ends the pod's scheduling.
+    `sentence` is the one that matters most; `aborts` says that an error ends the pod's scheduling.
     """
 
     sentence: str
@@ -59,7 +60,7 @@ class AllocationExplanation:
 
     @property
     def ok(self) -> bool:
-        """Whether the pod can be scheduled somewhere."""
+        """Whether the pod can be scheduled on some node."""
         return any(node.ok for node in self.nodes) and not self.aborts
 
 
@@ -77,13 +78,13 @@ def explain(
 
     Args:
         allocator: the state of the cluster.
-        claims: of the pod.
-        nodes: in their order.
-        pod: what may keep it from nodes, where it is one.
-        newer: a later Kubernetes, to say where it decides otherwise.
-        folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
-        names_holders: whether they differ when their devices are held by other claims; else what is said of the first
-            may name other holders than those of nodes like it.
+        claims: the claims of the pod.
+        nodes: the nodes, in the order in which they are tried.
+        pod: the pod, if there is one; its placement rules may keep it from nodes.
+        newer: an allocator of a later Kubernetes version; a note says where it decides differently.
+        folds: whether nodes that can't be told apart are judged once and listed in `like` of the first of them.
+        names_holders: whether nodes differ if different claims hold their devices. If not, the explanation of the first
+            node may name other holders than those of the nodes in its `like`.
     """
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
@@ -103,9 +104,9 @@ def explain(
 def _kinds(
     kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None
 ) -> Iterable[tuple[Wire, str, list[str]]]:
-    """Put nodes together that can't be told apart. Gives the first, why it is skipped, and the names of the others.
+    """Group the nodes that can't be told apart: the first node, why it is skipped, and the names of the others.
 
-    Without `kinds` each node stands for itself.
+    Without `kinds` each node forms its own group.
     """
     found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
     for node in nodes:
@@ -134,7 +135,7 @@ def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, s
 
 
 def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
-    """Follow the devices for every request that is sound."""
+    """Follow the devices for every valid request."""
     try:
         pools = asked.pools(node)
     except AllocatorError:
@@ -143,7 +144,7 @@ def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ..
 
 
 def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
-    """Return the sentence of a node that refuses."""
+    """Return the sentence for a node that refuses."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
         failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
         where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
@@ -157,12 +158,12 @@ def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool])
     if outcome.category is Category.INVALID_POOL and bad:
         return bad
     if not funnels:
-        return "nothing is asked"
+        return "no devices are requested"
     return "each request could be met alone, but not all of them together"
 
 
 def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
-    """Return whether another alternative of the same request is not short."""
+    """Return whether another alternative of the same request has enough devices."""
     request = one.request.partition("/")[0]
     return any(o.claim == one.claim and o.request.partition("/")[0] == request and not o.is_short for o in funnels)
 
@@ -177,7 +178,7 @@ def _shortage(one: Funnel) -> str:
 
 
 def _loss(stage: Stage) -> str:
-    """Return what a stage lost: the reason if it is one, else the first with the number of others."""
+    """Return why a stage lost devices: the common reason, or the first reason and the number of the others."""
     reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
     if stage.name == "in use":
         holders = sorted({loss.reason.removeprefix("held by ") for loss in stage.lost})
@@ -194,7 +195,7 @@ def _given(outcome: NodeOutcome) -> str:
         for result in outcome.results or []
         for one in result["devices"].get("results", ())
     ]
-    return ", ".join(names) if names else "nothing is asked"
+    return ", ".join(names) if names else "no devices are requested"
 
 
 def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
@@ -218,7 +219,7 @@ def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome:
         elif outcome.ok and not later.ok:
             notes.append(f"Kubernetes {here} allocates this; {version} refuses it")
         elif outcome.ok and _given(later) != _given(outcome):
-            notes.append(f"Kubernetes {version} chooses otherwise: {_given(later)}")
+            notes.append(f"Kubernetes {version} chooses differently: {_given(later)}")
     if outcome.others_possible:
         notes.append("the order of pools is not fixed in this version: other outcomes are possible")
     if outcome.times_out or outcome.is_least:

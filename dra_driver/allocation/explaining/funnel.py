@@ -1,8 +1,8 @@
 """The funnel: what becomes of a node's devices on the way to one request.
 
-In: a request, and a node's devices. Out: a `Funnel`: stage after stage, how many devices are left and why the others
-are not. Each device is lost once, at the first stage that refuses it. Constraints and competition between requests
-concern several devices at once; the allocator's outcome, not the funnel, is the verdict.
+In: a request, and a node's devices. Out: a `Funnel`: for each stage, how many devices are left and why the others are
+not. Each device is lost once, at the first stage that refuses it. Constraints and competition between requests concern
+several devices at once, so the verdict is the allocator's outcome, not the funnel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class RefusedDevice:
-    """One device that a stage refused, and why."""
+    """One device that a stage refused, and the reason."""
 
     device: str
     reason: str
@@ -46,7 +46,7 @@ class RefusedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: its name in `STAGES`, how many devices are left after it, which were lost."""
+    """One stage: its name from `STAGES`, the number of devices left after it, and the devices that it refused."""
 
     name: str
     left: int
@@ -67,18 +67,18 @@ class Funnel:
 
     @property
     def is_short(self) -> bool:
-        """Whether the request can't be met even if it were alone."""
+        """Whether the request can't be met even if it were the only one."""
         return self.fits < max(self.wants or 1, 1) or (self.wants is None and self.blocked_of_all > 0)
 
     @property
     def blocked_of_all(self) -> int:
-        """How many of "all" matching devices can't be had; all of them are needed."""
+        """The number of devices that "all" means but that are not available; "all" needs every one of them."""
         late = STAGES[3:]
         return sum(len(stage.lost) for stage in self.stages if stage.name in late)
 
     @property
     def bottleneck(self) -> Stage | None:
-        """The stage at which too few devices were left; None if there were enough after all."""
+        """The stage at which too few devices were left, or None if enough were left at the end."""
         wanted = max(self.wants or 1, 1)
         if self.wants is None and self.blocked_of_all:
             return next(stage for stage in self.stages if stage.name in STAGES[3:] and stage.lost)
@@ -86,14 +86,14 @@ class Funnel:
 
 
 def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Funnel, ...]:
-    """Follow a node's devices for every request and alternative of a pod that is sound."""
+    """Follow a node's devices for every valid request and alternative of a pod."""
     prepared = Prepared(context, pools, node)
     attempt = Attempt(context.plan, [], context, pools)
     return tuple(funnel(context, prepared, attempt, one) for one in context.plan.alternatives)
 
 
 def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative) -> Funnel:
-    """Follow a node's devices through all stages. `attempt` is an empty one: nothing of this pod is placed."""
+    """Follow a node's devices through all stages. `attempt` must be empty: no device of this pod is placed."""
     lost: dict[str, list[RefusedDevice]] = {name: [] for name in STAGES}
     errors: list[RefusedDevice] = []
     refused_by: dict[Step, list[DeviceRecord]] = {}
@@ -125,7 +125,7 @@ def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: 
 def _fate(
     context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative, device: DeviceRecord
 ) -> tuple[str, str] | Step | None:
-    """Return the stage that refuses a device, with a reason; None if all accept it."""
+    """Return the stage that refuses a device, with a reason, or None if all stages accept it."""
     features = context.features
     verdict = alternative.matcher.verdict(device)
     if verdict is not True:
@@ -163,7 +163,7 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
             return f"{counter} of {name}: needs {amount}, {max(available, 0)} left"
-    return "a counter of this pool is overdrawn by what is allocated" if account.is_overdrawn else ""
+    return "allocated devices already overdraw a counter of this pool" if account.is_overdrawn else ""
 
 
 def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternative, device: DeviceRecord) -> str:
@@ -187,7 +187,7 @@ def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternativ
 def _constraint_losses(
     context: Context, attempt: Attempt, alternative: Alternative, left: Sequence[DeviceRecord], wants: int | None
 ) -> Iterator[tuple[str, str]]:
-    """Find devices that can't meet a constraint: no such attribute, or too few that agree with them."""
+    """Find devices that can't meet a constraint: they lack the attribute, or too few others agree with them."""
     gone: set[DeviceRecord] = set()
     for wire in context.plan.claims[alternative.claim].constraint_wires:
         names = frozenset(wire.get("requests") or ())
@@ -203,11 +203,11 @@ def _constraint_losses(
                 agreeing = sum(other == value for other in values.values())
                 if agreeing < wants:
                     gone.add(device)
-                    yield _name(device), f"{agreeing} devices have its {attribute}, {wants} are wanted"
+                    yield _name(device), f"{agreeing} devices have its {attribute}, but {wants} are needed"
 
 
 def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
-    """Return why a selector refuses devices: the one clause that fails, where only one does."""
+    """Return why a selector refuses devices; if a single clause fails, the reason names it."""
     reasons = {}
     if isinstance(step.selector, KubernetesSelector):
         views = [prepare_device(device.wire, device.driver) for device in devices]

@@ -1,8 +1,8 @@
-"""Placing: which node a job gets, with the devices, while the cluster fills up.
+"""Placing: which node and which devices a job gets while the cluster fills up.
 
-In: nodes, slices and what is held; then one job after the other. Out: the first node, in their order, on which a job's
-claims fit. What was learnt of the nodes stays known from job to job: only a node whose devices were given out is looked
-at anew, and of nodes that a job can't tell apart only the first is asked.
+In: nodes, slices and what is held; then one job at a time. Out: the first node, in their order, on which a job's claims
+fit. What was learnt about the nodes is kept from job to job: only a node whose devices were handed out is examined
+again, and of several nodes that a job can't tell apart only the first is tried.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import heapq
 from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.explanation import explain
-from dra_driver.allocation.node_kinds import NodeKinds, owners_of, read_by
+from dra_driver.allocation.explaining.explanation import explain
+from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of, read_by
 from dra_driver.allocation.pod_nodes import why_not_on
 from dra_driver.model.wire import ClaimWire, Wire
 
-_MOST_ORDERS = 16  # kinds of jobs whose view of the nodes is kept
+_MOST_ORDERS = 16  # kinds of jobs for which the order of nodes is kept
 
 
 class Placer:
-    """The state of a cluster. It changes with what it is told to hold."""
+    """The state of a cluster. It changes only through `hold`."""
 
     def __init__(self, allocator: Allocator, nodes: Sequence[Wire]) -> None:
         self._allocator = allocator
@@ -33,7 +33,7 @@ class Placer:
         self._whys: dict[Hashable, str] = {}
 
     def place(self, claims: Sequence[ClaimWire], pod: Wire) -> tuple[str, list[Wire]] | None:
-        """Find the first node on which claims fit; give its name and a result for each claim."""
+        """Find the first node on which claims fit; return its name and one AllocationResult per claim."""
         asked = self._allocator.for_claims(claims)
         for place in self._order(asked, pod).firsts():
             node = self._nodes[place]
@@ -41,11 +41,11 @@ class Placer:
             if outcome.results is not None:
                 return node["metadata"]["name"], outcome.results
             if not outcome.category.is_node_local:
-                return None  # the scheduler tries no other node
+                return None  # the scheduler would not try another node either
         return None
 
     def hold(self, claims: Sequence[ClaimWire]) -> None:
-        """Take the devices of allocated claims away."""
+        """Mark the devices of allocated claims as held."""
         pools = {pool for claim in claims for pool in self._allocator.hold(claim)}
         touched = {place for pool in pools for place in self._places.get(self._owners.get(pool[1], ""), ())}
         for order in self._orders.values():
@@ -54,13 +54,13 @@ class Placer:
         self._whys.clear()
 
     def why_not(self, claims: Sequence[ClaimWire], pod: Wire) -> str:
-        """Return why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
+        """Return why claims fit on no node now. The answer for one job is reused for jobs with the same claims."""
         key = repr(([claim.get("spec") for claim in claims], _placement(pod)))
         said = self._whys.get(key)
         if said is None:
             explanation = explain(self._allocator, claims, self._nodes, pod=pod, folds=True, names_holders=False)
             said = explanation.sentence
-            if not explanation.aborts:  # an error names its claim
+            if not explanation.aborts:  # the text of an error names its claim, so it can't be reused
                 self._whys[key] = said
         return said
 
@@ -77,7 +77,7 @@ class Placer:
 
 
 class _Order:
-    """The nodes that a job may go to, by kind, each kind in the order of the nodes."""
+    """The nodes to which a job may go, grouped by kind, in their order within each kind."""
 
     def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire) -> None:
         self._kinds = kinds
@@ -87,10 +87,10 @@ class _Order:
         for place, node in enumerate(nodes):
             if not why_not_on(pod, node):
                 key = self._key_of[place] = kinds.key(node)
-                self._members.setdefault(key, []).append(place)  # rising, hence a heap
+                self._members.setdefault(key, []).append(place)  # appended in rising order, so the list is a heap
 
     def firsts(self) -> list[int]:
-        """Return the first node of each kind, in order. Nodes that changed their kind are let go of on the way."""
+        """Return the first node of each kind, in order. Nodes whose kind has changed are dropped on the way."""
         found = []
         for key, members in list(self._members.items()):
             while members and self._key_of[members[0]] != key:
@@ -102,7 +102,7 @@ class _Order:
         return sorted(found)
 
     def look_again(self, place: int) -> None:
-        """Find out anew of what kind a node is."""
+        """Determine the kind of a node again."""
         if place in self._key_of:
             key = self._kinds.key(self._nodes[place])
             if key != self._key_of[place]:
@@ -111,6 +111,6 @@ class _Order:
 
 
 def _placement(pod: Wire) -> str:
-    """Write down what decides to which nodes a pod may go."""
+    """Return a text of everything that decides to which nodes a pod may go."""
     spec = pod.get("spec") or {}
     return repr([spec.get(name) for name in ("nodeName", "tolerations", "nodeSelector", "affinity")])

@@ -1,8 +1,8 @@
-"""A timeline: pods come and go, nodes are drained, devices are lost, and each time the allocator decides.
+"""A timeline: pods come and go, nodes are drained, devices are lost, and the allocator decides after each event.
 
-In: the objects of a cluster and a list of events. Out: a `Moment` per event: who got what, who waits and why, how full
-the cluster is. Waiting pods are tried in their order of arrival, on nodes in their order; the first that fits is taken
-(the scheduler scores nodes; that is outside). Pure.
+In: the objects of a cluster and a list of events. Out: a `Moment` per event: who got what, who waits and why, and how
+full the cluster is. Waiting pods are tried in their order of arrival, on nodes in their order, and the first node that
+fits is taken (the real scheduler scores nodes, which this model leaves out). Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.placing import Placer
+from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.allocation.usage import Usage, usage_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
@@ -20,7 +20,7 @@ from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something that asks for devices: a pod (or nothing but claims), with the claims that are its own."""
+    """Something that asks for devices: a pod, or only claims, together with the claims that are its own."""
 
     name: str
     claims: tuple[ClaimWire, ...]
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One thing that happens. `kind` is one of `KINDS`; `target` names a job, node, or node/device."""
+    """One event. `kind` is one of `KINDS`; `target` names a job, a node, or a node/device."""
 
     kind: str
     target: str
@@ -43,7 +43,7 @@ KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
 
 @dataclass(frozen=True, slots=True)
 class PlacedJob:
-    """One job that found a place."""
+    """One job that was placed."""
 
     job: str
     node: str
@@ -52,7 +52,7 @@ class PlacedJob:
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """One job that did not, and why."""
+    """One job that could not be placed, and why."""
 
     job: str
     reason: str
@@ -60,7 +60,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an event led to. `evicted` are jobs that lost their node or a device."""
+    """The effect of one event. `evicted` are the jobs that lost their node or a device."""
 
     label: str
     placed: tuple[PlacedJob, ...]
@@ -71,7 +71,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Timeline:
-    """The cluster as it is now. `held` are claims of others, which never leave."""
+    """The cluster as it is now. `held` are claims of other workloads, which never leave."""
 
     nodes: list[Wire]
     slices: list[SliceWire]
@@ -82,13 +82,13 @@ class Timeline:
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
-    _known: Placer | None = None  # of the present state
+    _known: Placer | None = None  # the placer for the current state, made when it is needed
 
     def happen(self, event: TimelineEvent) -> Moment:
-        """Let one thing happen, then try everybody who waits.
+        """Apply one event, then try to place every waiting job.
 
         Raises:
-            InputError: The event names something that is not there.
+            InputError: The event names something that does not exist.
         """
         evicted = self._apply(event)
         self._known = None
@@ -130,7 +130,7 @@ class Timeline:
             case "replace":
                 return self._replace(event.target, event.slices)
             case _:
-                raise InputError("event", f"no event {event.kind!r}", hint=f"there are {', '.join(KINDS)}")
+                raise InputError("event", f"unknown event {event.kind!r}", hint=f"known events are {', '.join(KINDS)}")
 
     def _node(self, name: str) -> Wire:
         for node in self.nodes:
@@ -139,7 +139,7 @@ class Timeline:
         raise InputError("event", f"there is no node {name}")
 
     def _lose(self, target: str) -> list[str]:
-        """Take a device, named node/device, out of its slice; who holds it is evicted."""
+        """Take a device, named node/device, out of its slice and evict the jobs that hold it."""
         pool, _, name = target.rpartition("/")
         for one in self.slices:
             spec = one["spec"]
@@ -150,7 +150,7 @@ class Timeline:
                     spec["devices"] = [other for other in spec["devices"] if other["name"] != name]
                     self.lost[pool, name] = device
                     return self._evict(self._holders(spec["driver"], spec["pool"]["name"], {name}))
-        raise InputError("event", f"lose {target}: there is no such device", hint="name it NODE/DEVICE")
+        raise InputError("event", f"lose {target}: there is no such device", hint="write it as NODE/DEVICE")
 
     def _restore(self, target: str) -> None:
         pool, _, name = target.rpartition("/")
@@ -164,7 +164,7 @@ class Timeline:
                 return
 
     def _replace(self, node: str, slices: Sequence[SliceWire]) -> list[str]:
-        """Return a node other devices, as a change of MIG geometry does; holders of devices that go are evicted."""
+        """Replace the devices of a node, as a change of MIG geometry does; holders of lost devices are evicted."""
         self._node(node)
         gone = [one for one in self.slices if one["spec"].get("nodeName") == node]
         kept = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
@@ -185,7 +185,7 @@ class Timeline:
         }
 
     def _evict(self, names: set[str]) -> list[str]:
-        """Send jobs back to the queue, before all who came later."""
+        """Move jobs back to the queue, ahead of all jobs that came later."""
         evicted = [job for name, (job, _, _) in self.running.items() if name in names]
         for job in evicted:
             del self.running[job.name]
@@ -226,5 +226,5 @@ class Timeline:
 
 
 def jobs_of_claims(claims: Sequence[ClaimWire]) -> tuple[Job, ...]:
-    """Make a job of each claim that nobody holds yet."""
+    """Make a job of each claim."""
     return tuple(Job(claim_name(claim), (claim,)) for claim in claims)

@@ -1,0 +1,1 @@
+"""What happens over time: events in; placements, and the jobs that wait, out."""

@@ -1,0 +1,91 @@
+"""Credentials from the official client, for kubeconfig users whose token a program or an identity provider gives.
+
+In: a kubeconfig's path. Out: `Credentials`. The only importer of `kubernetes`, and imported for such users alone: the
+package takes some 20 MiB of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kubernetes.client.configuration import Configuration
+from kubernetes.config.kube_config import load_kube_config
+
+from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.tls import TlsMaterial
+from dra_driver.kube.tokens import bearer
+from dra_driver.model.errors import InputError
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+def load_official(path: str) -> Credentials:
+    """Load a kubeconfig's current context by the official loader. Raises: InputError("input.kubeconfig")."""
+    log.info("kubeconfig needs the official loader", extra=fields(file=path, reason="exec or auth-provider"))
+
+    def configure() -> Any:
+        configuration = Configuration()
+        load_kube_config(config_file=path, client_configuration=configuration)
+        return configuration
+
+    try:
+        return _credentials(configure)
+    except Exception as err:  # foreign code, a foreign program: any fault means no credentials
+        raise InputError("kubeconfig", f"kubeconfig {path} gives no credentials: {err}") from err
+
+
+class OfficialToken:
+    """A token kept by a Configuration of the official client, whose hook renews it when it is old."""
+
+    def __init__(self, configure: Callable[[], Any], configuration: Any) -> None:
+        self._configure = configure
+        self._configuration = configuration
+        self._lock = threading.Lock()
+        self._header = ""
+
+    def authorization(self) -> str:
+        """Return the header's value, "" for none."""
+        with self._lock:
+            return self._current()
+
+    def reread(self) -> bool:
+        """Load everything anew. Return whether that gave another token than the one that was refused."""
+        with self._lock:
+            refused = self._header
+            with _logged():
+                self._configuration = self._configure()
+            return self._current() != refused
+
+    def _current(self) -> str:
+        with _logged():
+            value = self._configuration.auth_settings().get("BearerToken", {}).get("value") or ""
+            kind, _, token = value.partition(" ")
+            self._header = bearer(token) if kind.lower() == "bearer" else value
+        return self._header
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Keep the last token while a new one can't be had: the server decides whether it is still good."""
+    try:
+        yield
+    except Exception as err:  # noqa: BLE001  foreign code, a foreign program
+        log.warning("token can't be renewed", extra=fields(err=str(err)))
+
+
+def _credentials(configure: Callable[[], Any]) -> Credentials:
+    configuration = configure()
+    server = configuration.host.rstrip("/")
+    tls = TlsMaterial(
+        ca_file=configuration.ssl_ca_cert or "",
+        cert_file=configuration.cert_file or "",
+        key_file=configuration.key_file or "",
+        server_name=configuration.tls_server_name or "",
+        is_unverified=not configuration.verify_ssl,
+    )
+    return Credentials(server, OfficialToken(configure, configuration), tls if server.startswith("https://") else None)

@@ -1,0 +1,18 @@
+"""The boot of this machine: its id says whether what was done to the hardware can still be there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_BOOT_ID = "sys/kernel/random/boot_id"
+
+
+def boot_id_file(proc_root: str | os.PathLike[str]) -> Path:
+    """Return where the kernel shows the boot id below a mount of /proc."""
+    return Path(proc_root, _BOOT_ID)
+
+
+def read_boot_id(proc_root: str | os.PathLike[str]) -> str:
+    """Return the id of this boot. Raises: OSError where it can't be read."""
+    return boot_id_file(proc_root).read_text(encoding="ascii").strip()
