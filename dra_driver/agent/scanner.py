@@ -7,7 +7,6 @@ the probe cannot see something. Events only ever trigger a new look: the hardwar
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,12 @@ class Scanner:
         self._also = also
         self._on_driver_change = on_driver_change
         self._probe_s, self._full_s = probe_s, full_s
-        self._wake = threading.Event()
-        self._stopping = False
         self._is_paused = False
         self._is_let_go = False
         self._fingerprint: Hashable = None
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request made during a look gets its own look
-        self._thread = threading.Thread(target=self._run, name="scanner", daemon=True)
+        self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
         self._judged: tuple[Facts, MigPolicy, SharingRules] | None = None  # what the newest inventory was built from
         self.inventory: Inventory = FIRST_LOOK
         self.scans = 0
@@ -70,18 +68,16 @@ class Scanner:
 
     def start(self) -> None:
         """Start the thread; `on_change` gets the first inventory as soon as it is known."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread. It is a daemon: if it hangs in a hardware call, it is left behind."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout_s)
+        self._loop.stop(timeout_s)
 
     def look_now(self) -> None:
         """Make a full discovery now rather than at the next probe."""
         self._asks += 1
-        self._wake.set()
+        self._loop.wake()
 
     def look_again(self) -> None:
         """Make a full discovery at the next probe, whatever the probe returns."""
@@ -98,27 +94,23 @@ class Scanner:
     def let_go(self) -> None:
         """Release the vendor's library until `resume`, so that the driver can be unloaded."""
         self._is_paused = True
-        self._wake.set()
+        self._loop.wake()
 
     def resume(self) -> None:
         """Use the hardware again after `let_go`."""
         self._is_paused = False
         self.look_now()
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            try:
-                self._step()
-            except DriverError as error:
-                if error.code == DRIVER_CHANGED:
-                    log.warning("the loaded driver changed", extra=fields(err=str(error)))
-                    self._on_driver_change()
-                    return
-                log.warning("hardware scan failed", extra=fields(code=error.code, err=str(error)))
-            except Exception:
-                log.exception("hardware scan failed")
-            self._wake.wait(self._probe_s)
+    def _turn(self) -> float | None:
+        try:
+            self._step()
+        except DriverError as error:
+            if error.code == DRIVER_CHANGED:
+                log.warning("the loaded driver changed", extra=fields(err=str(error)))
+                self._on_driver_change()
+                return None
+            log.warning("hardware scan failed", extra=fields(code=error.code, err=str(error)))
+        return self._probe_s
 
     def _step(self) -> None:
         if self._is_paused:

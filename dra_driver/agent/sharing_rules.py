@@ -12,27 +12,19 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.mig.partitions import Ownership
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.stamp import stamp_of
-from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 90.0  # by then what was allocated when the rules changed is in the ledger, or released
-
-
-class NodeApi(Protocol):
-    """What is asked of the Kubernetes API."""
-
-    def get_node(self, name: str) -> Wire:
-        """Read a node. Raises: ApiError."""
 
 
 class CurrentSharingRules:

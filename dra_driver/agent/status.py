@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dra_driver.model.errors import NodeError, UsageError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,9 @@ class StatusPage:
 
     def __init__(self, address: str, *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]) -> None:
         host, port = parse_address(address)
-
-        def ready() -> Answer:
-            reasons = readiness()
-            return Answer(503 if reasons else 200, ("\n".join(reasons) or "ok").encode() + b"\n")
-
-        pages = {"/metrics": lambda: Answer(200, metrics(), _METRICS), "/readyz": ready}
+        pages = probe_pages(metrics=metrics, readiness=readiness)
         try:
-            self._server = Port((host, port), pages, quick={"/healthz": Answer(200, b"ok\n")})
+            self._server = Port((host, port), pages, quick=QUICK_PAGES)
         except OSError as error:
             raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
         self.port = self._server.number
@@ -50,6 +45,3 @@ class StatusPage:
     def stop(self) -> None:
         """Stop answering and free the port."""
         self._server.stop()
-
-
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"

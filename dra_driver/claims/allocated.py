@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.claims.config import ConfigFault, DeviceConfig, decode_config, read_config, refuse
+from dra_driver.claims.config import decode_config, read_config, refuse
+from dra_driver.claims.device_config import ConfigFault, DeviceConfig
 from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.wire import ClaimWire, Wire

@@ -10,52 +10,19 @@ Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.inventory.device import DeviceType
+from dra_driver.claims.device_config import (
+    API_VERSION,
+    DEVICE_TYPES,
+    UNSUPPORTED_KINDS,
+    ConfigFault,
+    DeviceConfig,
+    type_name,
+)
 from dra_driver.model.errors import ClaimError
-from dra_driver.model.sharing import MpsSettings, SharingSettings
-from dra_driver.model.wire import Wire
 
 FAULTS_TOLD, FAULT_CHARS = 20, 300
-API_VERSION = "resource.nvidia.com/v1beta1"
-DEVICE_TYPES = {"GpuConfig": DeviceType.GPU, "MigDeviceConfig": DeviceType.MIG}
-# Kinds that NVIDIA's driver supports and this one does not.
-UNSUPPORTED_KINDS = ("VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceConfig:
-    """One decoded config. `kind` decides to which type of device it applies; without settings it configures nothing."""
-
-    kind: str
-    settings: SharingSettings | None = None
-
-    @property
-    def device_type(self) -> DeviceType:
-        """The undivided type of device to which this config applies."""
-        return DEVICE_TYPES[self.kind]
-
-    def record(self) -> Wire:
-        """Return the config for the ledger, in the form that `decode_config` reads."""
-        wire: Wire = {"apiVersion": API_VERSION, "kind": self.kind}
-        if self.settings is not None:
-            wire["sharing"] = _sharing_record(self.settings, is_gpu=self.device_type is DeviceType.GPU)
-        return wire
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFault:
-    """One thing that is wrong with a config: `path` names the field as a person would write it."""
-
-    path: str
-    message: str
-    is_unsupported: bool = False
-
-    def __str__(self) -> str:
-        """Return `path: message`."""
-        return f"{self.path}: {self.message}"
 
 
 def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
@@ -117,23 +84,3 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> Device
     if version != API_VERSION:
         faults.append(ConfigFault(f"{path}.apiVersion", schema.must_be((API_VERSION,), version)))
     return None
-
-
-def _sharing_record(settings: SharingSettings, *, is_gpu: bool) -> Wire:
-    if not isinstance(settings, MpsSettings):
-        more = {"timeSlicingConfig": {"interval": str(settings.interval)}} if is_gpu else {}
-        return {"strategy": "TimeSlicing", **more}
-    limits = {device: str(limit) for device, limit in settings.per_device_limits.items()}
-    mps = {
-        "defaultActiveThreadPercentage": settings.active_thread_percentage,
-        "defaultPinnedDeviceMemoryLimit": settings.pinned_memory_limit,
-        "defaultPerDevicePinnedMemoryLimit": limits or None,
-        "multiUser": settings.multi_user or None,
-    }
-    return {"strategy": "MPS", "mpsConfig": {field: value for field, value in mps.items() if value is not None}}
-
-
-def type_name(value: Any) -> str:
-    """Return the name of a JSON type as a person would write it."""
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
-    return "null" if value is None else names.get(type(value), type(value).__name__)

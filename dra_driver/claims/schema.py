@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from dra_driver.claims.config import API_VERSION, ConfigFault, DeviceConfig, type_name
+from dra_driver.claims.device_config import API_VERSION, ConfigFault, DeviceConfig, type_name
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 

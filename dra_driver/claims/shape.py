@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dra_driver.claims.config import type_name
+from dra_driver.claims.device_config import type_name
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.limits import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVED_FOR
 from dra_driver.model.names import is_claim_uid, is_dns_label, is_dns_subdomain

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.config import ConfigFault, DeviceConfig, refuse
+from dra_driver.claims.config import refuse
+from dra_driver.claims.device_config import ConfigFault, DeviceConfig
 from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import (

@@ -13,7 +13,6 @@ Source: Kubernetes kubelet, DRA manager's reconcile loop.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,8 @@ class Guard:
         self, ledger: Ledger, boot_id: str, pods: Path, *, freed: Callable[[], None], proc: Path = PROC
     ) -> None:
         self._ledger, self._boot_id, self._pods, self._freed, self._proc = ledger, boot_id, pods, freed, proc
-        self._mutex = threading.Lock()
-        self._over, self._wake = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        failure = "check of devices that are kept back failed"
+        self._loop = Loop("guard", self._turn, failure=failure, fault_s=FAULT_SECONDS)
         self._told: set[str] = set()  # claims whose pods were reported as still running
 
     def pods_left(self, record: Record) -> tuple[str, ...]:
@@ -53,34 +52,18 @@ class Guard:
 
     def watch(self) -> None:
         """Check at once, and go on checking in the thread."""
-        self._wake.set()
-        with self._mutex:
-            if self._thread is None and not self._over.is_set():
-                self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
-                self._thread.start()
+        self._loop.resume()
 
     def close(self) -> None:
         """End the thread."""
-        self._over.set()
-        self._wake.set()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._wake.clear()
-            has_work, pause = True, FAULT_SECONDS
-            try:
-                has_work, pause = self._look(), LOOK_SECONDS
-            except DriverError as error:
-                log.warning("cannot read which devices are kept back", extra=fields(code=error.code, err=str(error)))
-            except Exception:
-                log.exception("check of devices that are kept back failed")
-            if has_work:
-                self._wake.wait(pause)
-                continue
-            with self._mutex:
-                if not self._wake.is_set():
-                    self._thread = None
-                    return
+    def _turn(self) -> float | None:
+        try:
+            return LOOK_SECONDS if self._look() else None
+        except DriverError as error:
+            log.warning("cannot read which devices are kept back", extra=fields(code=error.code, err=str(error)))
+            return FAULT_SECONDS
 
     def _look(self) -> bool:
         """Release what no pod uses any more; return whether something is still kept back."""

@@ -155,7 +155,7 @@ class Preparer:
                 repaired += self._mend(uid)
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
-        self._joiners.watch()
+        self._joiners.resume()
         self._guard.watch()
         return repaired
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -22,6 +21,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.prepare import Preparer
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -47,24 +47,15 @@ class Reaper:
         self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
         self._tidy, self._is_here, self._clock = tidy, is_here, clock
         self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
 
     def start(self) -> None:
         """Start a thread. May be called again after `stop`."""
-        self._stop.clear()
-        self._wake.clear()
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
+        self._loop.stop(timeout_s)
 
     def reap(self) -> int:
         """Run once, and return the number of leftovers removed."""
@@ -76,20 +67,14 @@ class Reaper:
 
     def look_now(self) -> None:
         """Run again soon, because something changed."""
-        self._wake.set()
+        self._loop.wake()
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self.reap()
-            except DriverError as error:
-                log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
-            except Exception:
-                log.exception("reaper failed")
-            self._wake.wait(self._interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
-            self._wake.clear()
-            if self._stop.is_set():
-                return
+    def _turn(self) -> float:
+        try:
+            self.reap()
+        except DriverError as error:
+            log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
+        return self._interval_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
 
     def _reap_files(self) -> int:
         count = 0
@@ -108,7 +93,7 @@ class Reaper:
     def _reap_claims(self) -> int:
         count = 0
         for record in self._to_ask(self._preparer.ledger.records()):
-            if self._stop.is_set():
+            if self._loop.is_stopped:
                 break
             self._due[record.uid] = self._clock() + EXISTS_SECONDS * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
             try:

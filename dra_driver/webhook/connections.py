@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from dra_driver.telemetry.loop import Loop
+
 MOST_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
 _SWEEP_SECONDS = 0.25
 
@@ -58,16 +60,15 @@ class Connections:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
+        self._loop = Loop("connections", self._turn, failure="connections not looked at", fault_s=_SWEEP_SECONDS)
 
     def start(self) -> None:
         """Start the thread that enforces the time limits."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the thread and all connections."""
-        self._stop.set()
+        self._loop.stop()
         with self._lock:
             for one in self._open:
                 one.cut()
@@ -100,9 +101,9 @@ class Connections:
                 if one.until <= now:
                     one.cut()
 
-    def _run(self) -> None:
-        while not self._stop.wait(_SWEEP_SECONDS):
-            self.sweep()
+    def _turn(self) -> float:
+        self.sweep()
+        return _SWEEP_SECONDS
 
 
 def _since(one: Connection) -> float:

@@ -18,6 +18,8 @@ from typing import Any
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.probes import QUICK_PAGES
+from dra_driver.telemetry.visits import Answer
 from dra_driver.webhook.connections import Connection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.patience import CallerGoneError, Patience, has_left
@@ -42,8 +44,7 @@ class Answering:
 
     judges: Mapping[str, Callable[[Any, Patience], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
-    readiness: Callable[[], tuple[str, ...]]
-    metrics: Callable[[], bytes]
+    pages: Mapping[str, Callable[[], Answer]]
     answered: Callable[[str, str], None]
     refusal: Callable[[Any], str]
     room: Room
@@ -126,15 +127,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        if self.path == "/healthz":
-            self._answer(200, b"ok\n")
-        elif self.path == "/readyz":
-            reasons = self.answering.readiness()
-            self._answer(503 if reasons else 200, ("\n".join(reasons) or "ok").encode() + b"\n")
-        elif self.path == "/metrics":
-            self._answer(200, self.answering.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+        path = self.path.partition("?")[0]
+        if quick := QUICK_PAGES.get(path):
+            answer = quick
+        elif page := self.answering.pages.get(path):
+            answer = page()
         else:
-            self._answer(404, b"try /healthz, /readyz or /metrics\n")
+            answer = Answer(404, b"try /healthz, /readyz or /metrics\n")
+        self._answer(answer.status, answer.body, answer.content_type)
 
     def _length(self) -> int | None:
         """Return the length of a body to read; answer the request and return None if the body must not be read."""

@@ -12,7 +12,6 @@ import binascii
 import logging
 import os
 import ssl
-import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ from dra_driver.kube.paths import WEBHOOKS, named, secret_path
 from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 from dra_driver.webhook.certificates import Pair, make_pair, why_renew
 
 log = logging.getLogger(__name__)
@@ -104,18 +104,16 @@ class ServingIdentity:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._source, self._look_s, self._retry_s = source, look_s, retry_s
         self._served: Pair | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+        self._loop = Loop("certificate", self._turn, failure="certificate not renewed", fault_s=retry_s)
         self.fault = "no certificate yet"
 
     def start(self) -> None:
         """Start the thread that looks for new certificates."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End the thread."""
-        self._stop.set()
-        self._thread.join(timeout_s)
+        self._loop.stop(timeout_s)
 
     def look(self) -> None:
         """Load the newest certificate. Raises: DriverError."""
@@ -129,22 +127,18 @@ class ServingIdentity:
             log.info("certificate in use")
         self.fault = ""
 
-    def _run(self) -> None:
-        pause = 0.0
-        while not self._stop.wait(pause):
-            try:
-                self.look()
-                pause = self._look_s
-            except DriverError as error:
-                pause = self._retry_s
-                if isinstance(error, ApiError) and error.status in _CONFLICTS:
-                    log.info(
-                        "another replica was faster, or an object does not exist yet", extra=fields(err=str(error))
-                    )
-                else:
-                    log.warning("certificate not renewed", extra=fields(code=error.code, err=str(error)))
-                if self._served is None:
-                    self.fault = f"{error.message} [{error.code}]"
+    def _turn(self) -> float:
+        try:
+            self.look()
+        except DriverError as error:
+            if isinstance(error, ApiError) and error.status in _CONFLICTS:
+                log.info("another replica was faster, or an object does not exist yet", extra=fields(err=str(error)))
+            else:
+                log.warning("certificate not renewed", extra=fields(code=error.code, err=str(error)))
+            if self._served is None:
+                self.fault = f"{error.message} [{error.code}]"
+            return self._retry_s
+        return self._look_s
 
 
 def load_pair(context: ssl.SSLContext, pair: Pair) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from dra_driver.model.errors import NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.listening import HttpServer
+from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.connections import Connections
 from dra_driver.webhook.handler import HANDSHAKE_SECONDS, Answering, handler_of
@@ -51,7 +52,8 @@ class ReviewServer:
     ) -> None:
         callers = callers or Callers()
         callers.prepare(context)
-        answering = Answering(judges, unread or {}, readiness, metrics, answered, callers.refusal, Room(tuple(judges)))
+        pages = probe_pages(metrics=metrics, readiness=readiness)
+        answering = Answering(judges, unread or {}, pages, answered, callers.refusal, Room(tuple(judges)))
         self.connections = Connections()
         try:
             self._server = _Server(address, handler_of(answering), context, self.connections)

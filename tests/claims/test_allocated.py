@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, claim_of_record, decode_claim
-from dra_driver.claims.config import API_VERSION, DeviceConfig
+from dra_driver.claims.device_config import API_VERSION, DeviceConfig
 from dra_driver.model.errors import ClaimError
 
 DRIVER = "gpu.nvidia.com"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.config import DeviceConfig
+from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.plan import devices_of, plan_prepare
 from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.config import DeviceConfig
+from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.inventory.device import Device, DeviceType, RequestPolicy, Share, ShareMode

@@ -18,7 +18,7 @@ from dra_driver.embedded.examples.reading import (
     load_example,
     load_examples,
 )
-from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError

@@ -1,5 +1,9 @@
 """Memory limits within Prepare and Unprepare: each pod may have what its claims have of a GPU, and no more."""
 
+import re
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
 from dra_driver.plugin.effects import late_pods as joiners
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
+from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.reaper import Reaper
 from tests.plugin.mig_parts import OTHER, WHOLE
 from tests.plugin.parts import DRIVER
@@ -182,13 +187,13 @@ def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiE
 
 def test_nobody_looks_where_nothing_is_limited(rig: SharingRig) -> None:
     rig.preparer.repair()
-    assert rig.preparer._joiners._thread is None
+    assert rig.preparer._joiners.is_watching is False
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
-    assert rig.preparer._joiners._thread is not None
+    assert rig.preparer._joiners.is_watching is True
     rig.unprepare("u1")
     rig.pod(2)
-    until(lambda: rig.preparer._joiners._thread is None)
+    until(lambda: rig.preparer._joiners.is_watching is False)
 
 
 STEPS = st.lists(
@@ -244,3 +249,28 @@ def test_a_pod_s_cgroup_is_found_with_either_driver(tmp_path: Path, folder: str)
     assert cgroups.all() == {uid: str(path)}
     assert cgroups.of([uid, POD.format(2)]) == {uid: str(path)}
     assert PodCgroups(tmp_path / "nowhere").all() == {}
+
+
+def test_neither_prepare_nor_unprepare_reads_every_claim(rig: SharingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every query that a call makes finds its rows by an index: SQLite says so itself."""
+    for number in range(4):
+        rig.allocate(f"before{number}", replica(number), pods=(rig.pod(number),))
+        rig.prepare(f"before{number}")
+    rig.allocate_share("u1", SHARE.format(1), memory="6Gi", pods=(rig.pod(1),))
+    here, queries = threading.current_thread(), list[str]()
+    read = Database.read
+
+    def noted(self: Database, sql: str, *given: Any, **more: Any) -> list[sqlite3.Row]:
+        if threading.current_thread() is here:
+            queries.append(sql)
+        return read(self, sql, *given, **more)
+
+    monkeypatch.setattr(Database, "read", noted)
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    monkeypatch.undo()
+    with closing(sqlite3.connect(rig.data / "ledger.db")) as ledger:
+        plans = {q: [row[3] for row in ledger.execute(f"EXPLAIN QUERY PLAN {q}", [""] * q.count("?"))] for q in queries}
+    assert any("claim_uid FROM holds" in query for query in plans)
+    scans = {query: plan for query, plan in plans.items() if re.search(r"SCAN (main\.)?(claims|holds)", " ".join(plan))}
+    assert scans == {}

@@ -13,7 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from dra_driver.cli.output import Column, say, show_table
-from dra_driver.embedded.examples.run import ClaimReport, ExampleReport
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.wire import DeviceWire, SliceWire

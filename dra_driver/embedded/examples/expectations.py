@@ -6,7 +6,6 @@ In: an expectation and the report. Out: "" if it is met, otherwise what was obse
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from dra_driver.allocation.constraints import look_up
 from dra_driver.embedded.examples.reading import (
@@ -21,12 +20,10 @@ from dra_driver.embedded.examples.reading import (
     PodPends,
     PodRuns,
 )
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import DeviceWire
-
-if TYPE_CHECKING:
-    from dra_driver.embedded.examples.run import ClaimReport, ExampleReport, HeldDevice, PodReport
 
 
 def unmet(expectation: Expectation, report: ExampleReport) -> str:

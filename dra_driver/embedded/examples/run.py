@@ -10,7 +10,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, kind_of
@@ -18,69 +17,15 @@ from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.api_rules.quotas import refusal
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import Example
-from dra_driver.embedded.kubelet.container_view import ContainerView
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.pod_claims import claim_name
-from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.embedded.scheduling.pods import let_go, make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ApiError, DriverError, InputError
 from dra_driver.model.wire import DeviceWire, Wire
 
 SETTLE_S = 5.0  # until nothing may be left of a claim
-
-
-@dataclass(frozen=True, slots=True)
-class HeldDevice:
-    """One device of a claim, as it was chosen and as it is published."""
-
-    choice: Choice
-    device: DeviceWire
-
-
-@dataclass(slots=True)
-class ClaimReport:
-    """What happened to one claim. `label` is its name in expectations."""
-
-    label: str
-    name: str
-    uid: str
-    held: tuple[HeldDevice, ...] = ()
-    refusal: str = ""
-
-
-@dataclass(slots=True)
-class PodReport:
-    """What happened to one pod. `failure` is why its containers did not start; "" if they could."""
-
-    name: str
-    is_placed: bool = False
-    failure: str = ""
-    containers: dict[str, ContainerView] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class ExampleReport:
-    """What happened to one example."""
-
-    example: Example
-    claims: list[ClaimReport] = field(default_factory=list)
-    pods: list[PodReport] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)  # the claims that were refused, with the reasons
-    unmet: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    took_s: float = 0.0
-
-    @property
-    def is_good(self) -> bool:
-        """Whether every expectation was met and nothing was left behind."""
-        return not self.unmet and not self.left
-
-    @property
-    def files(self) -> list[Path]:
-        """The CDI files that contain the devices of the containers."""
-        views = [view for pod in self.pods for view in pod.containers.values()]
-        return list(dict.fromkeys(path for view in views for path in view.files))
 
 
 class ExampleRunner:

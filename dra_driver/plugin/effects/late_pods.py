@@ -8,7 +8,6 @@ cgroup precedes its containers, so the limit is in place before a program has st
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from dra_driver.claims.allocated import pods_of
@@ -22,6 +21,7 @@ from dra_driver.plugin.gone_claims import API_SECONDS, ClaimApi
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, Record
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +35,26 @@ class LatePods:
 
     def __init__(self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, *, add: Add) -> None:
         self._ledger, self._api, self._cgroups, self._add = ledger, api, cgroups, add
-        self._mutex = threading.Lock()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("joiners", self._turn, failure="check for new pods failed", fault_s=LOOK_SECONDS)
         self._known: frozenset[str] = frozenset()
 
+    def resume(self) -> None:
+        """Start to look if claims that were prepared earlier have limits."""
+        if self._limited():
+            self.watch()
+
     def watch(self) -> None:
-        """Start to look, unless the thread is already running or no claim has limits."""
-        with self._mutex:
-            if self._thread is None and not self._over.is_set() and self._limited():
-                self._known = frozenset()
-                self._thread = threading.Thread(target=self._run, name="joiners", daemon=True)
-                self._thread.start()
+        """Look at once, and go on: a claim with limits is in the ledger now."""
+        self._loop.resume()
 
     def close(self) -> None:
         """End the thread."""
-        self._over.set()
+        self._loop.stop()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the thread is running."""
+        return self._loop.is_running
 
     def look(self) -> bool:
         """Look once and return whether any claim has limits. Pods that were seen before are not asked about again."""
@@ -64,24 +68,18 @@ class LatePods:
             self._known = present
         return bool(records)
 
-    def _run(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
-            try:
-                has_work = self.look()
-            except DriverError as error:
-                log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
-                continue
-            except Exception:
-                log.exception("check for new pods failed")
-                continue
-            if not has_work:
-                with self._mutex:
-                    if not self._limited():
-                        self._thread = None
-                        return
+    def _turn(self) -> float | None:
+        try:
+            if self.look() or self._limited():
+                return LOOK_SECONDS
+        except DriverError as error:
+            log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
+            return LOOK_SECONDS
+        self._known = frozenset()  # the next start asks about all pods
+        return None
 
     def _limited(self) -> tuple[Record, ...]:
-        return tuple(r for r in self._ledger.records() if any(s.get("kind") == MemoryLimitStep.kind for s in r.steps))
+        return self._ledger.with_step(MemoryLimitStep.kind)
 
     def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
         """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""

@@ -96,7 +96,7 @@ class MemoryLimiter:
     def _of_others(self, uid: str, device: str) -> dict[str, int]:
         """Return, by pod, the sum of what other claims have of a GPU."""
         sums: dict[str, int] = {}
-        for record in self._ledger.records():
+        for record in self._ledger.with_step_on(MemoryLimitStep.kind, device):
             if record.uid == uid or record.state == ClaimState.UNPREPARING:
                 continue
             for step in limit_steps(record):
@@ -122,7 +122,7 @@ class MemoryLimiter:
 
 def limit_steps(record: Record) -> tuple[MemoryLimitStep, ...]:
     """Return the limits that a recorded claim has set."""
-    return tuple(limit_step_of_record(step) for step in record.steps if step.get("kind") == MemoryLimitStep.kind)
+    return tuple(map(limit_step_of_record, record.steps_of(MemoryLimitStep.kind)))
 
 
 def limits_in_force(steps: Sequence[Step], recorded: Iterable[Mapping[str, object]]) -> tuple[Step, ...]:

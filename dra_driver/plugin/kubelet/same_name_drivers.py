@@ -11,7 +11,6 @@ Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the fol
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messag
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
 from dra_driver.plugin.kubelet.sockets import identity, is_refused
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -63,20 +63,20 @@ class SameNameDrivers:
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
         self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
         self._seen: Stamp | None = None  # of the folder, when it was last looked at
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="namesakes", daemon=True)
+        self._waited: float | None = None  # since the last look; None before the first turn
+        self._loop = Loop(
+            "namesakes", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
+        )
         self.reason = ""
 
     def start(self) -> None:
         """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
         self._look()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._loop.stop(timeout_s)
 
     def problems(self) -> tuple[Problem, ...]:
         """Return the reason as a problem of the node."""
@@ -108,20 +108,19 @@ class SameNameDrivers:
             log.info("no other driver is registered under this name any more", extra=fields(driver=self._driver))
         return True
 
-    def _run(self) -> None:
-        if self.reason:
-            self._changed()
-        waited = 0.0
-        while not self._stop.wait(min(self._folder_s, self._look_s)):
-            waited += self._folder_s
-            if waited < self._look_s and identity(self._folder) == self._seen:
-                continue
-            waited = 0.0
-            try:
-                if self._look():
-                    self._changed()
-            except Exception:
-                log.exception("check for another driver failed")
+    def _turn(self) -> float:
+        pause = min(self._folder_s, self._look_s)
+        if self._waited is None:  # `start` has looked
+            self._waited = 0.0
+            if self.reason:
+                self._changed()
+            return pause
+        self._waited += self._folder_s
+        if self._waited >= self._look_s or identity(self._folder) != self._seen:
+            self._waited = 0.0
+            if self._look():
+                self._changed()
+        return pause
 
     def _is_ours(self, plugin: RegisteredPlugin) -> bool:
         return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir

@@ -43,8 +43,13 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
         f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
     )
-    bounds = (f"{device}{end}" for device in whole for end in ("-share-", "-share-~"))
+    bounds = (bound for device in whole for bound in replica_bounds(device))
     return sql, (*names, *bounds, uid)
+
+
+def replica_bounds(device: str) -> tuple[str, str]:
+    """Return the names between which those of a device's replicas are."""
+    return f"{device}-share-", f"{device}-share-~"
 
 
 def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:

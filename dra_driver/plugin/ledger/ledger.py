@@ -20,7 +20,7 @@ from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.conflicts import Conflict, rivals_of, rivals_query, wanted_of
+from dra_driver.plugin.ledger.conflicts import Conflict, replica_bounds, rivals_of, rivals_query, wanted_of
 from dra_driver.plugin.ledger.database import BUSY_SECONDS, NO_ROOM, quoted
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
@@ -105,6 +105,25 @@ class Ledger:
     def records(self) -> tuple[Record, ...]:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
+
+    def with_step(self, kind: str) -> tuple[Record, ...]:
+        """Return the claims that recorded a step of a kind; reads all rows, and no other claim's JSON."""
+        rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind),))
+        return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
+
+    def with_step_on(self, kind: str, device: str) -> tuple[Record, ...]:
+        """Return the claims that hold a device, or a replica of it, and recorded a step of a kind; by an index."""
+        sql = (
+            "SELECT * FROM claims WHERE uid IN "
+            "(SELECT claim_uid FROM holds WHERE device = ? OR device BETWEEN ? AND ?) ORDER BY uid"
+        )
+        rows = self._read(sql, (device, *replica_bounds(device)))
+        return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
+
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Return namespace and name of the claims whose name is known; reads no claim's JSON."""
+        rows = self._read("SELECT namespace, name FROM claims WHERE name <> ''")
+        return frozenset((row["namespace"], row["name"]) for row in rows)
 
     def unfinished(self) -> tuple[str, ...]:
         """Return the UIDs of half-done claims. Raises: LedgerError."""

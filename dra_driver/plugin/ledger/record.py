@@ -51,6 +51,10 @@ class Record:
         """Return the claim's name as people write it."""
         return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
 
+    def steps_of(self, kind: str) -> tuple[Wire, ...]:
+        """Return the recorded steps of a kind."""
+        return tuple(step for step in self.steps if step.get("kind") == kind)
+
     def owned_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim owns."""
         return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
@@ -119,8 +123,8 @@ def row_of_record(record: Record) -> dict[str, Any]:
     }
 
 
-def json_text(value: Wire | Sequence[Wire]) -> str:
-    """Return the JSON text of an allocation or of steps, as the column holds it."""
+def json_text(value: str | Wire | Sequence[Wire]) -> str:
+    """Return JSON as it is in the columns of an allocation or of steps."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 

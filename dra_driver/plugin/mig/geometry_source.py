@@ -14,9 +14,9 @@ from typing import Protocol
 
 from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
 from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
+from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.stamp import Stamp, stamp_of
-from dra_driver.model.wire import Wire
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
 from dra_driver.telemetry.logs import fields
 
@@ -25,13 +25,6 @@ log = logging.getLogger(__name__)
 LABEL = "nvidia.com/mig.config"
 MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" where the GPU operator may run its MIG manager
 MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
-
-
-class NodeApi(Protocol):
-    """What is asked of the Kubernetes API."""
-
-    def get_node(self, name: str) -> Wire:
-        """Read a node. Raises: ApiError."""
 
 
 class Kubelet(Protocol):

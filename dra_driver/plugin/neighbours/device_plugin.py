@@ -13,16 +13,17 @@ from __future__ import annotations
 import logging
 import random
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +33,6 @@ CONNECT_SECONDS = 1.0
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
 SOCKETS = "nvidia*.sock"
 CODE = "node.device-plugin"
-
-
-class NodeApi(Protocol):
-    """What is asked of the API server."""
-
-    def get_node(self, name: str) -> Wire:
-        """Read a Node. Raises: ApiError."""
 
 
 class Kubelet(Protocol):
@@ -63,8 +57,13 @@ class DevicePluginWatch:
     ) -> None:
         self._kubelet, self._api, self._node, self._folder = kubelet, api, node, folder
         self._changed, self._look_s = changed, look_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
+        self._loop = Loop(
+            "device-plugin",
+            self._turn,
+            failure="check for a device plugin failed",
+            fault_s=min(FIRST_SECONDS[1], look_s),
+        )
+        self._backoff = Backoff(base_s=FIRST_SECONDS[0], most_s=min(FIRST_SECONDS[1], look_s))
         self._reason: str | None = None  # None until there is an answer
 
     @property
@@ -83,28 +82,22 @@ class DevicePluginWatch:
 
     def start(self) -> None:
         """Start to check in a thread."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread. It is a daemon: if it waits for the API server, it is left behind."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._loop.stop(timeout_s)
 
-    def _run(self) -> None:
-        backoff = Backoff(base_s=FIRST_SECONDS[0], most_s=min(FIRST_SECONDS[1], self._look_s))
-        while not self._stop.is_set():
-            least_s = 0.0
-            try:
-                self._look()
-            except ApiError as error:  # the last answer stays in force
-                least_s = error.retry_after_s
-                keys = fields(code=error.code, err=str(error))
-                log.warning("cannot determine whether a device plugin serves the GPUs", extra=keys)
-            except Exception:
-                log.exception("check for a device plugin failed")
-            pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else backoff.next_s()  # noqa: S311
-            self._stop.wait(least_s + pause)
+    def _turn(self) -> float:
+        least_s = 0.0
+        try:
+            self._look()
+        except ApiError as error:  # the last answer stays in force
+            least_s = error.retry_after_s
+            keys = fields(code=error.code, err=str(error))
+            log.warning("cannot determine whether a device plugin serves the GPUs", extra=keys)
+        pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else self._backoff.next_s()  # noqa: S311
+        return least_s + pause
 
     def _look(self) -> None:
         found = serving(self._offered(), self._folder)

@@ -13,9 +13,9 @@ Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,7 @@ from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.neighbours.leftovers import read_leftovers
 from dra_driver.plugin.node_claims.claim_results import name_of, results, uid_of
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,7 @@ class ForeignClaims:
     ) -> None:
         self._claims, self._cdi_root, self._node, self._driver = claims, cdi_root, node, driver
         self._is_ours, self._changed, self._look_s = is_ours, changed, look_s
-        self._stop, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="foreign-claims", daemon=True)
+        self._loop = Loop("foreign-claims", self._turn, failure="check for foreign claims failed", fault_s=look_s)
         self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
         self._soon: list[float] = []  # pauses before the next checks
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
@@ -85,13 +85,13 @@ class ForeignClaims:
         """Discard the last answer: another driver of our name came or went, and may have left claims."""
         self._reasons += 1
         self._looks = 0
-        self._wake.set()
+        self._loop.wake()
 
     def claim_ended(self) -> None:
         """Check soon, and a few times more, whether the claim that ended was one that held a device."""
         if self._held:
             self._soon = list(ENDED_SECONDS)
-            self._wake.set()
+            self._loop.wake()
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         """Return the devices that no foreign claim holds."""
@@ -104,31 +104,22 @@ class ForeignClaims:
 
     def start(self) -> None:
         """Start to check in a thread."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread. It is a daemon: if it waits for an answer, it is left behind."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._loop.stop(timeout_s)
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._wake.clear()
-            pause = self._look_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
-            pause = self._soon.pop(0) if self._soon else pause
-            try:
-                self._look()
-            except DriverError as error:
-                log.warning(
-                    "cannot determine which claims this node has", extra=fields(code=error.code, err=str(error))
-                )
-                pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
-            except Exception:
-                log.exception("check for foreign claims failed")
-            is_settled = self._looks > 1 and not self._held and self._claims.has_answered
-            self._wake.wait(None if is_settled else pause)
+    def _turn(self) -> float:
+        pause = self._look_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+        pause = self._soon.pop(0) if self._soon else pause
+        try:
+            self._look()
+        except DriverError as error:
+            log.warning("cannot determine which claims this node has", extra=fields(code=error.code, err=str(error)))
+            pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
+        is_settled = self._looks > 1 and not self._held and self._claims.has_answered
+        return math.inf if is_settled else pause
 
     def _look(self) -> None:
         reasons = self._reasons

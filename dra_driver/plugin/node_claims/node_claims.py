@@ -169,7 +169,7 @@ class NodeClaims:
     def _known(self) -> frozenset[ClaimName]:
         """Return the names of the claims in the ledger; none while it can't be read, so every claim is asked about."""
         try:
-            return frozenset((record.namespace, record.name) for record in self._ledger.records() if record.name)
+            return self._ledger.names()
         except LedgerError as error:
             log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
             return frozenset()

@@ -1,0 +1,95 @@
+"""Loop: a background thread that takes one turn after the other.
+
+In: a turn, which returns the seconds until the next one, or None when there is nothing left to do. Out: its
+effects. There is one way to start, wake and end a thread, and to log a turn that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+FAULT_SECONDS = 1.0
+
+
+class Loop:
+    """Takes turns in a daemon thread. An exception in a turn is logged as `failure`; the next comes after `fault_s`.
+
+    Any thread may call any method. A turn that hangs is left behind at the end of the process.
+    """
+
+    def __init__(
+        self, name: str, turn: Callable[[], float | None], *, failure: str, fault_s: float = FAULT_SECONDS
+    ) -> None:
+        self._name, self._turn, self._failure, self._fault_s = name, turn, failure, fault_s
+        self._mutex = threading.Lock()
+        self._wake, self._over = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that takes turns."""
+        return self._thread is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the turn under way is to end soon."""
+        return self._over.is_set()
+
+    def start(self) -> None:
+        """Begin with a turn at once; also after `stop`."""
+        with self._mutex:
+            self._over = threading.Event()  # a thread that hung when it was stopped stays stopped
+            self._begin()
+
+    def resume(self) -> None:
+        """Take a turn at once: begin again if nothing was left to do. Do nothing after `stop`."""
+        with self._mutex:
+            self._wake.set()
+            if self._thread is None and not self._over.is_set():
+                self._begin()
+
+    def wake(self) -> None:
+        """Take the next turn at once, if the loop runs."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float = 0.0) -> None:
+        """Take no more turns; wait so long for the turn under way."""
+        with self._mutex:
+            self._over.set()
+            self._wake.set()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, args=(self._over,), name=self._name, daemon=True)
+        self._thread.start()
+
+    def _run(self, over: threading.Event) -> None:
+        while True:
+            self._wake.clear()
+            if over.is_set():
+                return
+            try:
+                pause = self._turn()
+            except Exception:
+                log.exception(self._failure)
+                pause = self._fault_s
+            if pause is not None:
+                self._wake.wait(None if pause == math.inf else pause)
+            elif self._is_ended(over):
+                return
+
+    def _is_ended(self, over: threading.Event) -> bool:
+        """Whether the thread ends: nobody wanted another turn while the last one found nothing to do."""
+        with self._mutex:
+            if self._wake.is_set() and not over.is_set():
+                return False
+            if not over.is_set():
+                self._thread = None
+            return True
