@@ -232,9 +232,9 @@ class Ledger:
         self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
-        """Note that we switch a GPU's MIG mode on in this boot; None: it is off again.
+        """Record that this driver switches a GPU's MIG mode on in this boot; None when it is off again.
 
-        The note counts in this boot alone, so that it need not outlive a power failure.
+        The record counts in this boot alone, so it need not outlive a power failure. Raises: LedgerError.
         """
         if boot_id is None:
             self._execute("DELETE FROM mig_modes WHERE gpu = ?", (gpu,), is_synced=False)
