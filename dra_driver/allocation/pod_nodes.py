@@ -3,22 +3,24 @@
 In: a pod and a node as wire dicts. Out: the reason against it in one clause, or "". A selector that fails on a device
 blocks the pod only if a node with that device reaches the device check, so this check comes first.
 
-The rule: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, in that order.
+The rule: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, DynamicResources (its
+check of claims that are allocated already), in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dra_driver.allocation.held import claim_name
 from dra_driver.allocation.node_selector import matches_selector
 from dra_driver.allocation.outcome import AllocatorError
-from dra_driver.model.wire import Wire
+from dra_driver.model.wire import ClaimWire, Wire
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-def why_not_on(pod: Wire, node: Wire) -> str:
-    """Return why a pod can't go to a node; "" if it can."""
+def why_not_on(pod: Wire, node: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
+    """Return why a pod can't go to a node; "" if it can. `allocated` are its claims that hold devices already."""
     wanted, spec = pod.get("spec") or {}, node.get("spec") or {}
     tolerations: Sequence[Wire] = wanted.get("tolerations") or ()
     if spec.get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
@@ -37,9 +39,23 @@ def why_not_on(pod: Wire, node: Wire) -> str:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     try:
-        return "" if affinity is None or matches_selector(affinity, node) else "required node affinity does not match"
+        if affinity is not None and not matches_selector(affinity, node):
+            return "required node affinity does not match"
     except AllocatorError:
         return "required node affinity can't be parsed"
+    return _why_not_with(allocated, node)
+
+
+def _why_not_with(allocated: Sequence[ClaimWire], node: Wire) -> str:
+    """Return why the devices that a pod's claims hold already can't be used on a node."""
+    for claim in allocated:
+        selector = claim["status"]["allocation"].get("nodeSelector")
+        try:
+            if selector is not None and not matches_selector(selector, node):
+                return f"claim {claim_name(claim)} holds devices that this node does not reach"
+        except AllocatorError:
+            return f"the node selector of claim {claim_name(claim)} can't be parsed"
+    return ""
 
 
 def _tolerated(taint: Wire, tolerations: Sequence[Wire]) -> bool:

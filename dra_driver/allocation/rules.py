@@ -98,6 +98,12 @@ class Features:
         return {CONSUMABLE_CAPACITY: rules.shares, LIST_ATTRIBUTES: self.list_attributes}
 
 
+def gates_on(kubernetes: str, gates: Mapping[str, bool]) -> set[str]:
+    """Return the gates that are on: the version's defaults, changed by `gates`. Raises: UnknownVersionError."""
+    known = {**gate_defaults(minor_of(_known(kubernetes))), **gates}
+    return {gate for gate, is_on in known.items() if is_on}
+
+
 _BY_NAME = {
     "AdminAccess": "admin_access",
     "PrioritizedList": "prioritized_list",

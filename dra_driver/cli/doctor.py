@@ -70,7 +70,8 @@ def command(
         _show(report, bundle)
     if not report.is_clean:
         return ExitCode.NO_MATCH
-    is_seen = report.looked_at if kubeconfig is None or only == "node" else cluster
+    sees_cluster = cluster is not None and bool(cluster.objects or cluster.kept)
+    is_seen = (node is not None or sees_cluster) if kubeconfig is None or only == "node" else sees_cluster
     return ExitCode.OK if is_seen else ExitCode.ENVIRONMENT
 
 

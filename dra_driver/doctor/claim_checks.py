@@ -76,8 +76,12 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
         if one["spec"].get("driver") == cluster.driver
         for device in one["spec"].get("devices") or ()
     }
+    pools = {pool for pool, _ in published}
     for claim in _allocated(cluster):
-        gone = [name for name in _devices_of(claim, cluster.driver) if name not in published]
+        held = _devices_of(claim, cluster.driver)
+        gone = [name for name in held if name not in published and name[0] in pools]
+        for pool in dict.fromkeys(pool for pool, _ in held if pool not in pools):
+            yield _pool_gone(claim, pool, [device for other, device in held if other == pool])
         if gone:
             yield Finding(
                 "claim-device-gone", f"claim {_full_name(claim)}",
@@ -85,6 +89,16 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "status.allocation beside GET resourceslices",
                 "a GPU may be lost, or held under a name of another driver; end the pod if it does not come back",
             )  # fmt: skip
+
+
+def _pool_gone(claim: ClaimWire, pool: str, devices: list[str]) -> Finding:
+    node = pool.partition("/")[0]
+    return Finding(
+        "claim-pool-gone", f"claim {_full_name(claim)}",
+        f"holds {', '.join(devices)} of pool {pool}, which is gone as a whole: nothing of it is published any more",
+        "status.allocation beside GET resourceslices",
+        f"does the agent run on node {node}, and is the node there? Pods that run go on; the pool comes back with it",
+    )  # fmt: skip
 
 
 def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:

@@ -55,11 +55,52 @@ def _findings(driver: str, one: ClassWire, verdict: _Verdict, wanted_by: str) ->
     elif not verdict.matches and (is_ours or wanted_by):
         code = "class-wanted-no-match" if wanted_by else "class-no-match"
         what = f"matches no device, and {wanted_by} asks for it" if wanted_by else "matches no device"
-        yield Finding(code, subject, what, how, f"dra-driver cel explain --class {one['metadata']['name']} shows why")
+        yield Finding(code, subject, what, how, _how_to_see(one))
     elif others and driver in verdict.matches:
         listed = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
         remedy = f'begin its expression with device.driver == "{driver}" &&'
         yield Finding("class-foreign", subject, f"also matches {listed}", how, remedy)
+
+
+def _how_to_see(one: ClassWire) -> str:
+    name = one["metadata"]["name"]
+    return f"kubectl get deviceclass {name} -o yaml | dra-driver cel explain --cluster - says why"
+
+
+def check_claim_selectors(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Look for selectors of waiting claims and of templates that fail on a device, which ends a pod's scheduling."""
+    if not cluster.has("classes", "slices"):
+        return
+    fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
+    engine = KubernetesEngine(nearest_version(cluster.version.minor))
+    classes = {one["metadata"]["name"]: _expressions(one) for one in cluster.of("classes")}
+    for kind, wire, spec in _asking(cluster):
+        faults = [fault for one in _parts(spec) if (fault := _fault_of(engine, one, classes, fleet))]
+        if faults:
+            yield Finding(
+                "claim-selector-aborts", f"{kind} {wire['metadata'].get('namespace')}/{wire['metadata']['name']}",
+                f"its selector {faults[0]}, which ends the scheduling of its pods on every node",
+                "its selectors, evaluated on every published device that the class matches",
+                "guard the attribute with `in` or has(), or correct the expression: dra-driver cel lint",
+            )  # fmt: skip
+
+
+def _fault_of(
+    engine: KubernetesEngine,
+    part: Wire,
+    classes: Mapping[str, list[str]],
+    fleet: Mapping[str, Mapping[str, DeviceWire]],
+) -> str:
+    """Return how a request's own selectors fail behind its class; "" where they work, or the class itself fails."""
+    of_class = classes.get(part.get("deviceClassName") or "", [])
+    if not part.get("selectors") or _judge(engine, {"spec": {"selectors": _wires(of_class)}}, fleet).fault:
+        return ""
+    own = [selector["cel"]["expression"] for selector in part["selectors"] if selector.get("cel")]
+    return _judge(engine, {"spec": {"selectors": _wires([*of_class, *own])}}, fleet).fault
+
+
+def _wires(expressions: list[str]) -> list[Wire]:
+    return [{"cel": {"expression": one}} for one in expressions]
 
 
 def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _Verdict:
@@ -106,19 +147,26 @@ def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
 def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
     """Return one object that asks for each class: a template, or a claim that is not allocated yet."""
     wanted: dict[str, str] = {}
-    for kind, wire, spec in (
-        *(("template", one, one["spec"].get("spec") or {}) for one in cluster.of("templates")),
-        *(
-            ("claim", one, one["spec"])
-            for one in cluster.of("claims")
-            if not (one.get("status") or {}).get("allocation")
-        ),
-    ):
-        for request in (spec.get("devices") or {}).get("requests") or ():
-            for part in (request.get("exactly") or {}, *(request.get("firstAvailable") or ())):
-                if name := part.get("deviceClassName"):
-                    wanted[name] = f"{kind} {wire['metadata'].get('namespace')}/{wire['metadata']['name']}"
+    for kind, wire, spec in _asking(cluster):
+        for part in _parts(spec):
+            if name := part.get("deviceClassName"):
+                wanted[name] = f"{kind} {wire['metadata'].get('namespace')}/{wire['metadata']['name']}"
     return wanted
+
+
+def _asking(cluster: ClusterEvidence) -> Iterator[tuple[str, Wire, Wire]]:
+    """Yield templates, and claims that are not allocated yet, each with the spec of the claim."""
+    for one in cluster.of("templates"):
+        yield "template", one, one["spec"].get("spec") or {}
+    for one in cluster.of("claims"):
+        if not (one.get("status") or {}).get("allocation"):
+            yield "claim", one, one["spec"]
+
+
+def _parts(spec: Wire) -> Iterator[Wire]:
+    """Yield what a claim asks for: each request, and each alternative of one."""
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        yield from (request.get("exactly") or {}, *(request.get("firstAvailable") or ()))
 
 
 def _expressions(one: ClassWire) -> list[str]:

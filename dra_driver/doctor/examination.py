@@ -14,6 +14,7 @@ from dra_driver.doctor import (
     class_checks,
     kubernetes_checks,
     node_checks,
+    pod_checks,
     server_checks,
     slice_checks,
     tenant_checks,
@@ -39,7 +40,7 @@ def examine(
     """Run the checks and return their report. `unseen` lists what could not be examined at all."""
     findings: list[Finding] = []
     if cluster is not None:
-        findings += _of_cluster(cluster, now)
+        findings += _without_echoes(list(_of_cluster(cluster, now)))
     if node is not None:
         findings += _of_node(node, cluster)
     if cluster is not None and node is not None:
@@ -50,6 +51,12 @@ def examine(
         (*unseen, *(cluster.unseen if cluster else ()), *(node.unseen if node else ())),
         (*(_areas_of_cluster(cluster) if cluster else ()), *(_areas_of_node(node) if node else ())),
     )
+
+
+def _without_echoes(findings: list[Finding]) -> list[Finding]:
+    """Leave out that a pod waits where it is said what it will wait for in vain."""
+    explained = {one.subject for one in findings if one.id == "pod-reference-missing"}
+    return [one for one in findings if one.id != "claim-waits" or one.subject not in explained]
 
 
 def _areas_of_cluster(cluster: ClusterEvidence) -> Iterator[str]:
@@ -88,6 +95,9 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from claim_checks.check_reservations(cluster, now)
     yield from claim_checks.check_starting_pods(cluster, now)
     yield from claim_checks.check_devices(cluster)
+    yield from class_checks.check_claim_selectors(cluster)
+    yield from pod_checks.check_references(cluster)
+    yield from pod_checks.check_resources(cluster)
 
 
 def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Finding]:

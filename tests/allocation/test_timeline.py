@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.allocation.node_selector import only_node
 from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
 from dra_driver.allocation.usage import usage_of
 from dra_driver.model.errors import InputError
@@ -105,3 +106,42 @@ def test_an_impossible_wish_says_so() -> None:
     wish = claim(request(selectors=[f"{attribute('index')} == 7"]), name="odd")
     moment = here.happen(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
     assert moment.waiting[0].reason.startswith("scheduling is blocked")
+
+
+def test_jobs_that_share_a_claim_get_its_device_together() -> None:
+    here = two_nodes()
+    shared = claim(request(), name="shared")
+    jobs = tuple(Job(name, (shared,), {"metadata": {"name": name}}) for name in ("one", "two", "three"))
+    moment = here.happen(TimelineEvent("arrive", "all", jobs=jobs))
+    assert {(one.node, one.devices) for one in moment.placed} == {("a", ("gpu-0",))}
+    assert moment.usage.used == 1
+    here.happen(TimelineEvent("leave", "one"))
+    assert here.happen(TimelineEvent("leave", "two")).usage.used == 1  # somebody still has it
+    assert here.happen(TimelineEvent("leave", "three")).usage.used == 0
+
+
+def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
+    here = two_nodes()
+    shared = claim(request(), name="shared")
+    here.happen(TimelineEvent("arrive", "all", jobs=(Job("one", (shared,)), Job("two", (shared,)))))
+    moment = here.happen(TimelineEvent("drain", "a"))
+    assert moment.evicted == ("one", "two")
+    assert places(here) == {"one": "b", "two": "b"}
+    assert moment.usage.used == 1
+
+
+def test_a_drain_leaves_the_pods_of_a_daemonset() -> None:
+    here = two_nodes()
+    owners = [{"kind": "DaemonSet", "name": "monitor", "controller": True}]
+    pod = {"metadata": {"name": "monitor-1", "ownerReferences": owners}}
+    here.happen(TimelineEvent("arrive", "it", jobs=(Job("monitor-1", (claim(request(), name="m"),), pod),)))
+    assert here.happen(TimelineEvent("drain", "a")).evicted == ()
+
+
+def test_a_pod_goes_where_its_allocated_claim_is() -> None:
+    here = two_nodes()
+    holding = allocated(("b", "gpu-1"), name="shared")
+    holding["status"]["allocation"]["nodeSelector"] = only_node("b")
+    here.held = [holding]
+    here.happen(TimelineEvent("arrive", "one", jobs=(Job("one", (claim(request(), name="shared"),), {}),)))
+    assert places(here) == {"one": "b"}

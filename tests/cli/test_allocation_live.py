@@ -55,11 +55,68 @@ def test_the_commands_speak_of_the_cluster(cluster, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
-def test_a_pod_that_has_all_it_wants_is_told_so(cluster, capsys):
+def set_phase(api, name, phase, **status):
+    wire = api.request("GET", PODS.path("default", name))
+    wire["status"] = {**(wire.get("status") or {}), "phase": phase, **status}
+    api.request("PUT", PODS.path("default", name) + "/status", body=wire)
+
+
+def test_a_running_pod_is_explained_by_what_it_holds(cluster, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
-    assert run(["explain", "pod", "first", "--kubeconfig", kubeconfig]) == ExitCode.BAD_INPUT
-    assert "its claims are allocated" in capsys.readouterr().err
+    set_phase(api, "first", "Running")
+    assert run(["explain", "pod", "first", "--kubeconfig", kubeconfig]) == ExitCode.OK
+    assert "runs on node n1 and holds a (claim default/first-gpu-" in " ".join(capsys.readouterr().out.split())
+    claim = api.items(CLAIMS)[0]["metadata"]["name"]
+    assert run(["explain", "claim", claim, "--kubeconfig", kubeconfig]) == ExitCode.OK
+    assert "holds a" in capsys.readouterr().out
+
+
+def test_a_pod_whose_devices_are_not_prepared_is_explained_by_node_device_and_event(cluster, capsys):
+    api, kubeconfig = cluster
+    EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
+    event = {
+        "metadata": {"name": "e1", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "name": "first", "namespace": "default"},
+        "reason": "FailedPrepareDynamicResources",
+        "message": "no such device",
+        "source": {"component": "kubelet"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    api.request("POST", "/api/v1/namespaces/default/events", body=event)
+    assert run(["explain", "pod", "first", "--kubeconfig", kubeconfig]) == ExitCode.NO_MATCH
+    said = " ".join(capsys.readouterr().out.split())
+    assert "node n1, which has not prepared its devices yet: a" in said
+    assert "FailedPrepareDynamicResources: no such device" in said
+
+
+def test_a_drain_evicts_pods_that_run_already(cluster, capsys):
+    api, kubeconfig = cluster
+    EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
+    assert run(["simulate", "--drain", "n1", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.NO_MATCH
+    moment = json.loads(capsys.readouterr().out)[0]
+    assert moment["evicted"] == ["first"]
+    assert "cordoned" in moment["waiting"][0]["reason"]
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}})
+    api.request("POST", SLICES.path(), body=slice_wire("s2", node="n2", devices=[{"name": "b"}]))
+    assert run(["simulate", "--drain", "n1", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.OK
+    moment = json.loads(capsys.readouterr().out)[0]
+    assert [(one["job"], one["node"], one["devices"]) for one in moment["placed"]] == [("first", "n2", ["b"])]
+
+
+def test_gates_are_those_of_the_cluster_and_said(tmp_path, capsys):
+    api = EmbeddedApi(version="1.35", gates={"DRAPartitionableDevices": True})
+    api.start()
+    try:
+        api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
+        assert run(["simulate", "--kubeconfig", kubeconfig]) == ExitCode.OK
+        said = " ".join(capsys.readouterr().out.split())
+        assert "DRAPartitionableDevices on (the API server keeps its fields)" in said
+        assert run(["simulate", "--kubeconfig", kubeconfig, "--gate", "DRAPartitionableDevices=false"]) == ExitCode.OK
+        assert "DRAPartitionableDevices off (--gate)" in " ".join(capsys.readouterr().out.split())
+    finally:
+        api.stop()
 
 
 def test_in_use_takes_its_driver_and_its_cluster_from_the_environment_too(cluster, monkeypatch, capsys):

@@ -15,7 +15,8 @@ import pytest
 from dra_driver.cli import main
 from dra_driver.doctor.finding import CATALOGUE
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.model.errors import ExitCode
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import ApiError, ExitCode
 from dra_driver.model.flags import FLAGS
 from tests.support.fake_node import FakeNode
 
@@ -125,3 +126,24 @@ def test_a_cluster_that_was_asked_for_and_not_seen_is_no_success(monkeypatch, tm
     assert "could not be looked at" in capsys.readouterr().out
     assert main.run([*node[:-1], str(tmp_path / "none")]) == ExitCode.BAD_INPUT
     assert "input.kubeconfig" in capsys.readouterr().err
+
+
+def test_a_cluster_that_lets_nothing_be_read_is_no_success(tmp_path, monkeypatch, capsys):
+    answered = KubeApi.request
+
+    def refuse(api, method, path, **options):
+        if path == "/version":
+            return answered(api, method, path, **options)
+        raise ApiError("forbidden", f"{method} {path}: forbidden", status=403)
+
+    api = EmbeddedApi()
+    api.start()
+    try:
+        kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
+        monkeypatch.setattr(KubeApi, "request", refuse)
+        assert main.run(["doctor", "--only", "cluster", "--kubeconfig", kubeconfig]) == ExitCode.ENVIRONMENT
+        monkeypatch.setenv("KUBECONFIG", kubeconfig)
+        assert main.run(["doctor", "--only", "cluster"]) == ExitCode.ENVIRONMENT
+    finally:
+        api.stop()
+    assert "could not be looked at" in capsys.readouterr().out

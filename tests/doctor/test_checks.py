@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from dra_driver.cli.main import run
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import CATALOGUE, Severity
 from dra_driver.doctor.registrations import PluginSocket
@@ -16,6 +18,7 @@ from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
+from dra_driver.model.errors import ExitCode
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from tests.doctor import evidence as e
 
@@ -53,6 +56,16 @@ GUARDED = {
         e.wire("tenants", spec={"policyName": "tenants", "validationActions": ["Deny"]}),
     ],
 }
+ABORTS = {"deviceClassName": "x", "selectors": [{"cel": {"expression": f'device.attributes["{e.DRIVER}"].no == 1'}}]}
+REFERENCE = {"name": "gpu", "resourceClaimTemplateName": "one-gpus"}
+ASKS = {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+
+
+def on_pool(claim, pool):
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    return {**claim["status"], "allocation": {"devices": {"results": [{**result, "pool": pool}]}}}
+
+
 CLUSTERS = {
     "slices-none": e.cluster(slices=[]),
     "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
@@ -86,6 +99,19 @@ CLUSTERS = {
         claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")],
         pods=[e.pod_of("p", "Pending", claim="c", since=LONG_AGO)],
     ),
+    "claim-pool-gone": e.cluster(
+        claims=[{**(c := e.claim_of("c", "gpu-0000-01-00-0", pod="p")), "status": on_pool(c, "n9/gpu.nvidia.com")}],
+        pods=[e.pod_of("p")],
+    ),
+    "claim-selector-aborts": e.cluster(
+        classes=[e.class_of("x", f'device.driver == "{e.DRIVER}"')],
+        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "exactly": ABORTS}]})],
+    ),
+    "pod-reference-missing": e.cluster(
+        pods=[e.wire("p", "team", {"resourceClaims": [REFERENCE]}, {"phase": "Pending"})],
+        templates=[e.wire("one-gpu", "team", {"spec": {}})],
+    ),
+    "pod-resource-unserved": e.cluster(pods=[e.wire("p", "team", ASKS, {"phase": "Pending"})]),
     "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
     "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
     "agent-not-ready": e.cluster(pods=[e.wire("a", "dra", labels={"app.kubernetes.io/name": "dra-driver"})]),
@@ -109,6 +135,27 @@ def test_a_fault_of_the_cluster_is_found(code):
     findings = found(CLUSTERS[code])
     assert set(findings) == {code}
     assert all((findings[code].message, findings[code].how, findings[code].remedy))
+
+
+@pytest.mark.parametrize("code", CLUSTERS)
+def test_a_command_that_a_remedy_names_exists_with_its_options(code):
+    remedies = [one.remedy for one in examine(CLUSTERS[code], None, NOW).findings]
+    for remedy in remedies:
+        for words in re.findall(r"dra-driver ((?:cel|explain|doctor|slices|claims|simulate)[^`;,]*)", remedy):
+            args = words.removesuffix(" says why").partition(" on ")[0].partition(" there")[0].split()
+            assert run([*args, "--help"]) == ExitCode.OK, remedy
+
+
+def test_a_reference_that_is_missing_is_named_with_the_nearest_one():
+    assert "did you mean one-gpu?" in found(CLUSTERS["pod-reference-missing"])["pod-reference-missing"].remedy
+
+
+def test_a_resource_of_a_class_is_unserved_while_the_gate_is_off():
+    classes = [e.wire("gpus", spec={"extendedResourceName": "nvidia.com/gpu"})]
+    pods = [e.wire("p", "team", ASKS, {"phase": "Pending"})]
+    assert "pod-resource-unserved" not in found(e.cluster(classes=classes, pods=pods))
+    off = replace(e.cluster(classes=classes, pods=pods), kept={"DRAExtendedResource": False})
+    assert "gate DRAExtendedResource is off" in found(off)["pod-resource-unserved"].message
 
 
 MIXED_GPUS = (replace(e.GPUS[0], mig_enabled=True), e.GPUS[1])

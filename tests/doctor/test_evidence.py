@@ -74,7 +74,7 @@ def test_kinds_that_are_not_served_are_said_and_the_rest_is_read(serve):
     _, api = serve()
     cluster = read_cluster(api, e.DRIVER)
     assert [one["metadata"]["name"] for one in cluster.of("nodes")] == ["n1"]
-    assert {one.what for one in cluster.unseen} == {"policies", "bindings", "daemonsets", "events"}
+    assert {one.what for one in cluster.unseen} == {"policies", "bindings", "daemonsets"}
     assert not cluster.has("policies")
 
 

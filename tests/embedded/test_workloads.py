@@ -49,7 +49,10 @@ def test_limits_on_an_extended_resource_of_a_class_become_a_claim():
     known, made, changed = expand([device_class("gpus", "nvidia.com/gpu"), pod({"nvidia.com/gpu": 2}, {"cpu": 1})])
     assert known["kind"] == "DeviceClass"
     assert made["spec"]["devices"]["requests"] == [
-        {"name": "container-0-request-0", "exactly": {"deviceClassName": "gpus", "count": 2}}
+        {
+            "name": "container-0-request-0",
+            "exactly": {"deviceClassName": "gpus", "allocationMode": "ExactCount", "count": 2},
+        }
     ]
     assert changed["spec"]["resourceClaims"] == [{"name": ENTRY, "resourceClaimName": made["metadata"]["name"]}]
     first, second = changed["spec"]["containers"]

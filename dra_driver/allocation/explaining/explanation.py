@@ -70,6 +70,7 @@ def explain(
     nodes: Iterable[Wire],
     *,
     pod: Wire | None = None,
+    allocated: Sequence[ClaimWire] = (),
     newer: Allocator | None = None,
     folds: bool = False,
     names_holders: bool = True,
@@ -78,13 +79,14 @@ def explain(
 
     Args:
         allocator: the state of the cluster.
-        claims: the claims of the pod.
-        nodes: the nodes, in the order in which they are tried.
-        pod: the pod, if there is one; its placement rules may keep it from nodes.
-        newer: an allocator of a later Kubernetes version; a note says where it decides differently.
-        folds: whether nodes that can't be told apart are judged once and listed in `like` of the first of them.
-        names_holders: whether nodes differ if different claims hold their devices. If not, the explanation of the first
-            node may name other holders than those of the nodes in its `like`.
+        claims: of the pod.
+        nodes: in their order.
+        pod: what may keep it from nodes, where it is one.
+        allocated: claims of the pod that hold devices already, which bind it to the nodes that reach them.
+        newer: a later Kubernetes, to say where it decides otherwise.
+        folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
+        names_holders: whether they differ when their devices are held by other claims; else what is said of the first
+            may name other holders than those of nodes like it.
     """
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
@@ -94,7 +96,7 @@ def explain(
         kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
     explained = tuple(
         replace(_explain_node(asked, other, first, skipped), like=tuple(names))
-        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod)
+        for first, skipped, names in _kinds(kinds if folds else [], nodes, pod, allocated)
     )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
     rules = allocator.rules
@@ -102,7 +104,7 @@ def explain(
 
 
 def _kinds(
-    kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None
+    kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None, allocated: Sequence[ClaimWire]
 ) -> Iterable[tuple[Wire, str, list[str]]]:
     """Group the nodes that can't be told apart: the first node, why it is skipped, and the names of the others.
 
@@ -110,7 +112,7 @@ def _kinds(
     """
     found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
     for node in nodes:
-        skipped = why_not_on(pod, node) if pod is not None else ""
+        skipped = why_not_on(pod, node, allocated) if pod is not None else ""
         key: Hashable = len(found)
         if kinds:
             key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))

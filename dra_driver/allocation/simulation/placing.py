@@ -32,10 +32,12 @@ class Placer:
         self._orders: dict[Hashable, _Order] = {}
         self._whys: dict[Hashable, str] = {}
 
-    def place(self, claims: Sequence[ClaimWire], pod: Wire) -> tuple[str, list[Wire]] | None:
-        """Find the first node on which claims fit; return its name and one AllocationResult per claim."""
+    def place(
+        self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()
+    ) -> tuple[str, list[Wire]] | None:
+        """Return the first node on which claims fit and a result for each; `allocated` bind the pod to their nodes."""
         asked = self._allocator.for_claims(claims)
-        for place in self._order(asked, pod).firsts():
+        for place in self._order(asked, pod, allocated).firsts():
             node = self._nodes[place]
             outcome = asked.allocate(node)
             if outcome.results is not None:
@@ -53,39 +55,47 @@ class Placer:
                 order.look_again(place)
         self._whys.clear()
 
-    def why_not(self, claims: Sequence[ClaimWire], pod: Wire) -> str:
-        """Return why claims fit on no node now. The answer for one job is reused for jobs with the same claims."""
-        key = repr(([claim.get("spec") for claim in claims], _placement(pod)))
+    def why_not(self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
+        """Return why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
+        key = repr(([claim.get("spec") for claim in claims], _placement(pod, allocated)))
         said = self._whys.get(key)
         if said is None:
-            explanation = explain(self._allocator, claims, self._nodes, pod=pod, folds=True, names_holders=False)
+            explanation = explain(
+                self._allocator,
+                claims,
+                self._nodes,
+                pod=pod,
+                allocated=allocated,
+                folds=True,
+                names_holders=False,
+            )
             said = explanation.sentence
             if not explanation.aborts:  # the text of an error names its claim, so it can't be reused
                 self._whys[key] = said
         return said
 
-    def _order(self, asked: PodAllocator, pod: Wire) -> _Order:
+    def _order(self, asked: PodAllocator, pod: Wire, allocated: Sequence[ClaimWire]) -> _Order:
         reads, compared = read_by(asked)
-        key = (reads, compared, _placement(pod))
+        key = (reads, compared, _placement(pod, allocated))
         order = self._orders.get(key)
         if order is None:
             while len(self._orders) >= _MOST_ORDERS:
                 del self._orders[next(iter(self._orders))]
             kinds = NodeKinds(asked, self._owners, names_holders=False)
-            order = self._orders[key] = _Order(kinds, self._nodes, pod)
+            order = self._orders[key] = _Order(kinds, self._nodes, pod, allocated)
         return order
 
 
 class _Order:
     """The nodes to which a job may go, grouped by kind, in their order within each kind."""
 
-    def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire) -> None:
+    def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire, allocated: Sequence[ClaimWire]) -> None:
         self._kinds = kinds
         self._nodes = nodes
         self._key_of: dict[int, Hashable] = {}
         self._members: dict[Hashable, list[int]] = {}
         for place, node in enumerate(nodes):
-            if not why_not_on(pod, node):
+            if not why_not_on(pod, node, allocated):
                 key = self._key_of[place] = kinds.key(node)
                 self._members.setdefault(key, []).append(place)  # appended in rising order, so the list is a heap
 
@@ -110,7 +120,8 @@ class _Order:
                 heapq.heappush(self._members.setdefault(key, []), place)
 
 
-def _placement(pod: Wire) -> str:
-    """Return a text of everything that decides to which nodes a pod may go."""
+def _placement(pod: Wire, allocated: Sequence[ClaimWire]) -> str:
+    """Write down what decides to which nodes a pod may go."""
     spec = pod.get("spec") or {}
-    return repr([spec.get(name) for name in ("nodeName", "tolerations", "nodeSelector", "affinity")])
+    bound = [claim["status"]["allocation"].get("nodeSelector") for claim in allocated]
+    return repr([*(spec.get(name) for name in ("nodeName", "tolerations", "nodeSelector", "affinity")), bound])

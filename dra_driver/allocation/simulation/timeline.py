@@ -20,11 +20,15 @@ from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something that asks for devices: a pod, or only claims, together with the claims that are its own."""
+    """Something that asks for devices: a pod (or nothing but claims), with its claims.
+
+    Several jobs may have the same claim (by namespace and name): it is allocated once, for all of them.
+    """
 
     name: str
     claims: tuple[ClaimWire, ...]
     pod: Wire | None = None
+    blocked: str = ""  # why it can't be scheduled whatever is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class TimelineEvent:
     slices: tuple[SliceWire, ...] = ()
 
 
+_MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's picture in the API server
 KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
 
 
@@ -82,7 +87,8 @@ class Timeline:
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
-    _known: Placer | None = None  # the placer for the current state, made when it is needed
+    _known: Placer | None = None  # of the present state
+    _known_claims: dict[str, ClaimWire] = field(default_factory=dict)  # those that hold devices, by name
 
     def happen(self, event: TimelineEvent) -> Moment:
         """Apply one event, then try to place every waiting job.
@@ -92,6 +98,7 @@ class Timeline:
         """
         evicted = self._apply(event)
         self._known = None
+        self._known_claims = {claim_name(claim): claim for claim in self._allocated()}
         placed, queue = [], []
         for job in self.queue:
             found = self._try(job)
@@ -118,7 +125,8 @@ class Timeline:
                 return []
             case "drain":
                 self._node(event.target).setdefault("spec", {})["unschedulable"] = True
-                return self._evict({job for job, (_, node, _) in self.running.items() if node == event.target})
+                here = {name for name, (job, node, _) in self.running.items() if node == event.target}
+                return self._evict({name for name in here if not _stays(self.running[name][0].pod or {})})
             case "undrain":
                 self._node(event.target).get("spec", {}).pop("unschedulable", None)
                 return []
@@ -189,11 +197,12 @@ class Timeline:
         evicted = [job for name, (job, _, _) in self.running.items() if name in names]
         for job in evicted:
             del self.running[job.name]
-        self.queue = evicted + self.queue
+        self.queue = [job for job in evicted if not _is_ending(job.pod or {})] + self.queue
         return [job.name for job in evicted]
 
     def _allocated(self) -> list[ClaimWire]:
-        return [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
+        claims = [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
+        return list({claim_name(claim): claim for claim in claims}.values())
 
     def _placer(self) -> Placer:
         if self._known is None:
@@ -208,21 +217,49 @@ class Timeline:
         return self._known
 
     def _try(self, job: Job) -> PlacedJob | None:
-        found = self._placer().place(job.claims, job.pod or {})
+        if job.blocked:
+            return None
+        waiting, allocated = self._split(job)
+        found = self._placer().place(waiting, job.pod or {}, allocated)
         if found is None:
             return None
         node, results = found
-        claims = [
-            {**claim, "status": {"allocation": result}} for claim, result in zip(job.claims, results, strict=True)
-        ]
+        made = [{**claim, "status": {"allocation": result}} for claim, result in zip(waiting, results, strict=True)]
+        claims = [*allocated, *made]
         self.running[job.name] = (job, node, claims)
-        self._placer().hold(claims)
-        return PlacedJob(
-            job.name, node, tuple(one["device"] for r in results for one in r["devices"].get("results") or ())
-        )
+        self._placer().hold(made)
+        self._known_claims.update((claim_name(claim), claim) for claim in made)
+        return PlacedJob(job.name, node, devices_of(claims))
 
     def _why(self, job: Job) -> str:
-        return self._placer().why_not(job.claims, job.pod or {})
+        if job.blocked:
+            return job.blocked
+        waiting, allocated = self._split(job)
+        return self._placer().why_not(waiting, job.pod or {}, allocated)
+
+    def _split(self, job: Job) -> tuple[list[ClaimWire], list[ClaimWire]]:
+        """Return a job's claims that hold nothing yet, and those that do, because another job has them too."""
+        known = [self._known_claims.get(claim_name(claim)) for claim in job.claims]
+        waiting = [claim for claim, other in zip(job.claims, known, strict=True) if other is None]
+        return waiting, [claim for claim in known if claim is not None]
+
+
+def devices_of(claims: Sequence[ClaimWire]) -> tuple[str, ...]:
+    """Return the names of the devices that allocated claims hold."""
+    allocations = [claim["status"]["allocation"].get("devices") or {} for claim in claims]
+    return tuple(one["device"] for devices in allocations for one in devices.get("results") or ())
+
+
+def _is_ending(pod: Wire) -> bool:
+    """Return whether a pod is being deleted, so that nobody looks for another place for it."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _stays(pod: Wire) -> bool:
+    """Return whether a drain leaves a pod where it is, as `kubectl drain --ignore-daemonsets` does."""
+    metadata = pod.get("metadata") or {}
+    owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    return "DaemonSet" in owners or _MIRROR in (metadata.get("annotations") or {})
 
 
 def jobs_of_claims(claims: Sequence[ClaimWire]) -> tuple[Job, ...]:

@@ -6,7 +6,7 @@ shared, and flags for what deserves a reader's attention. Pure; it decides nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,27 @@ def picture_of_slices(
         branch = Branch("node", names[0], like=tuple(names[1:]))
         branch.children = [_pool(records, held, known) for records in nodes[names[0]]]
         branches.append(branch)
+    return [*branches, *_silent_nodes(pools.keys(), held, known)]
+
+
+def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> list[Branch]:
+    """Draw the pools that nobody publishes any more, of which claims hold devices."""
+    branches = []
+    for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
+        child = Branch("pool", "/".join(pool), flags=("gone as a whole: its agent publishes nothing",))
+        child.children = list(_ghosts(pool, set(), held, pods))
+        branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
     return branches
+
+
+def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:
+    """Return the node of a pool that nobody publishes: that of a pod there, else what the pool is named after."""
+    for claim in (one.claim for key, holders in held.items() if key[:2] == pool for one in holders):
+        for user in (claim.get("status") or {}).get("reservedFor") or ():
+            pod = (pods or {}).get((claim["metadata"].get("namespace"), user["name"])) or {}
+            if node := (pod.get("spec") or {}).get("nodeName"):
+                return str(node)
+    return pool[1].partition("/")[0]
 
 
 def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:

@@ -5,6 +5,7 @@ In: branches. Out: lines on a terminal, or a document. Shared by `slices` and `c
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import console, folded, write_document
 from dra_driver.model.errors import ExitCode
 
@@ -35,10 +37,11 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the world to read and the form of the output."""
     for decorate in (
         click.option("--output", "-o", type=click.Choice(["tree", "json", "yaml", "html"]), default="tree"),
-        click.option("--watch", "-w", is_flag=True, help="Redraw whenever something changes, until interrupted."),
-        click.option(
-            "--kubeconfig", metavar="FILE", default=None, help="The cluster to read if there is no other input."
-        ),
+        click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
+        click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."),
+        mig_option,
+        click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes."),
+        click.option("--kubernetes", metavar="VERSION", default=None, help="Whose API server simulated nodes have."),
         click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes."),
         click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods."),
     ):
@@ -64,11 +67,20 @@ def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Bran
 def read_world(given: dict[str, Any]) -> World:
     """Read the world that the options name. Raises: InputError, ApiError."""
     from dra_driver.cli.inputs.cluster import default_kubeconfig
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
     from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
 
     if given["files"] or given["profiles"]:
         world = world_of_files(given["files"])
+        rules = settle_rules(
+            world,
+            given["kubernetes"],
+            given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
+            given["mig"],
+        )
         add_profiles(world, given["profiles"])
+        if given["profiles"]:
+            print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
         return world
     return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
 

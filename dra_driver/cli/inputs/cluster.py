@@ -6,14 +6,22 @@ In: the path of a kubeconfig. Out: wire objects. It only reads.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from dra_driver.cli.inputs.devices import Fleet, fleet_of_slices
+from dra_driver.cli.inputs.workloads import Workload
+from dra_driver.embedded.scheduling.pod_templates import templates_of
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
+
+if TYPE_CHECKING:
+    from dra_driver.cli.inputs.world import World
 
 _SECONDS = 30.0
 
@@ -68,6 +76,86 @@ class Cluster:
         from dra_driver.kube.pages import objects
 
         return list(objects(self._api, path))
+
+
+# Where people's workloads stand in the API. Source: the projects' CustomResourceDefinitions.
+_WORKLOADS = {
+    "deployment": "/apis/apps/v1",
+    "statefulset": "/apis/apps/v1",
+    "daemonset": "/apis/apps/v1",
+    "replicaset": "/apis/apps/v1",
+    "job": "/apis/batch/v1",
+    "cronjob": "/apis/batch/v1",
+    "pytorchjob": "/apis/kubeflow.org/v1",
+    "tfjob": "/apis/kubeflow.org/v1",
+    "mpijob": "/apis/kubeflow.org/v2beta1",
+    "raycluster": "/apis/ray.io/v1",
+    "rayjob": "/apis/ray.io/v1",
+    "rayservice": "/apis/ray.io/v1",
+    "leaderworkerset": "/apis/leaderworkerset.x-k8s.io/v1",
+    "jobset": "/apis/jobset.x-k8s.io/v1alpha2",
+}
+_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
+_MOST_EVENTS = "500"
+
+
+def add_cluster_workload(world: World, kubeconfig: str | None, asked: Sequence[str], namespace: str) -> None:
+    """Add a workload of a cluster to a world: with the pods that are there, or else its template.
+
+    Raises: ApiError when the cluster can't be asked.
+    """
+    kind = _SHORT.get(asked[0].lower(), asked[0].lower().removesuffix("s"))
+    group = _WORKLOADS.get(kind)
+    if group is None:
+        return
+    wire = _read(kubeconfig, f"{group}/namespaces/{quote(namespace, safe='')}/{kind}s/{quote(asked[1], safe='')}")
+    for template in templates_of(wire) if wire is not None else ():
+        labels = template.pod["metadata"].get("labels") or {}
+        there = [pod for pod in world.of("Pod") if _is_made_of(pod, namespace, labels)]
+        if there:
+            world.workloads.append(Workload(template, tuple(there)))
+        else:
+            world.templates.append(template)
+
+
+def _is_made_of(pod: Wire, namespace: str, labels: Wire) -> bool:
+    metadata = pod["metadata"]
+    if not labels or metadata.get("namespace") != namespace:
+        return False
+    return bool(labels.items() <= (metadata.get("labels") or {}).items())
+
+
+def last_event(kubeconfig: str | None, namespace: str, name: str) -> str:
+    """Return the last event of a pod, reason and message; "" where there is none or it may not be read."""
+    selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MOST_EVENTS}
+    try:
+        answer = _read(kubeconfig, f"/api/v1/namespaces/{quote(namespace, safe='')}/events", selector)
+    except ApiError:
+        return ""
+    events = [one for one in (answer or {}).get("items") or [] if "kubelet" in _reporters(one)]
+    if not events:
+        return ""
+    latest = max(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+    return f"{latest.get('reason')}: {latest.get('message')}"
+
+
+def _reporters(event: Wire) -> set[str | None]:
+    return {(event.get("source") or {}).get("component"), event.get("reportingComponent")}
+
+
+def _read(kubeconfig: str | None, path: str, query: dict[str, str] | None = None) -> Wire | None:
+    """Read one object; None where there is none. Raises: ApiError."""
+    from dra_driver.kube.credentials import load
+
+    api = KubeApi(load(kubeconfig))
+    try:
+        return api.request("GET", path, query=query or {}, timeout_s=_SECONDS)
+    except ApiError as error:
+        if error.code == NOT_FOUND:
+            return None
+        raise
+    finally:
+        api.close()
 
 
 def default_kubeconfig() -> str | None:

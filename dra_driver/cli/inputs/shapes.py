@@ -61,7 +61,17 @@ def _record(required: str = "", **fields: Shape) -> Record:
     return Record(fields, frozenset(required.split()))
 
 
-_META = _record("name", name=_TEXT, namespace=_TEXT, uid=_TEXT, labels=Named(_TEXT))
+_OWNERS = Many(_record(kind=_TEXT, name=_TEXT, controller=_FLAG))
+_META = _record(
+    "name",
+    name=_TEXT,
+    namespace=_TEXT,
+    uid=_TEXT,
+    labels=Named(_TEXT),
+    annotations=Named(_TEXT),
+    deletionTimestamp=_ANY_SCALAR,
+    ownerReferences=_OWNERS,
+)
 _REQUIREMENT = _record("key operator", key=_TEXT, operator=_TEXT, values=_TEXTS)
 _TERM = _record(matchExpressions=Many(_REQUIREMENT), matchFields=Many(_REQUIREMENT))
 _NODE_SELECTOR = _record(nodeSelectorTerms=Many(_TERM))
@@ -129,14 +139,23 @@ _RESULT = _record(
 _CLAIM_STATUS = _record(
     allocation=_record(devices=_record(results=Many(_RESULT))), reservedFor=Many(_record("name", name=_TEXT, uid=_TEXT))
 )
+_CONTAINER = _record(resources=_record(limits=Named(_QUANTITY), requests=Named(_QUANTITY)))
 _POD = _record(
+    containers=Many(_CONTAINER),
+    initContainers=Many(_CONTAINER),
+    schedulingGates=Many(_record(name=_TEXT)),
     nodeName=_TEXT,
     nodeSelector=Named(_TEXT),
     tolerations=_TOLERATIONS,
     affinity=_record(nodeAffinity=_record(requiredDuringSchedulingIgnoredDuringExecution=_NODE_SELECTOR)),
     resourceClaims=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT, resourceClaimTemplateName=_TEXT)),
 )
-_POD_STATUS = _record(phase=_TEXT, resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT)))
+_POD_STATUS = _record(
+    phase=_TEXT,
+    conditions=Many(_record(type=_TEXT, status=_TEXT)),
+    extendedResourceClaimStatus=_record(resourceClaimName=_TEXT),
+    resourceClaimStatuses=Many(_record("name", name=_TEXT, resourceClaimName=_TEXT)),
+)
 _NODE = _record(unschedulable=_FLAG, taints=Many(_record("key effect", key=_TEXT, effect=_TEXT, value=_TEXT)))
 _UNNAMED_META = Record(_META.fields)  # a claim or pod that has not been created yet may have only a generateName
 _OBJECTS: dict[str, Record] = {
@@ -148,7 +167,7 @@ _OBJECTS: dict[str, Record] = {
         metadata=_META,
         spec=_record(selectors=_CLASS_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
     ),
-    "Node": _record("metadata", metadata=_META, spec=_NODE),
+    "Node": _record("metadata", metadata=_META, spec=_NODE, status=_record(allocatable=Named(_QUANTITY))),
     "Pod": _record("metadata", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),
 }
 _GOOD_MAX = 65_536

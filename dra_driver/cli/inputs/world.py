@@ -6,13 +6,22 @@ In: paths, profile names with counts, a kubeconfig. Out: a `World` of wire objec
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.cli.inputs.api_versions import as_v1
+from dra_driver.cli.inputs.documents import Document, read_documents, shown
+from dra_driver.cli.inputs.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
 from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.rules import ask_gates
 from dra_driver.cli.inputs.shapes import ShapeChecker
+from dra_driver.cli.inputs.strictness import refuse_unknown, with_place
+from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
 from dra_driver.documents.shared_values import SharedValues
+from dra_driver.embedded.scheduling.pod_templates import PodTemplate
+from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
@@ -30,10 +39,27 @@ _PATHS = {
 
 @dataclass(slots=True)
 class World:
-    """Objects by kind. `kubernetes` is the cluster's version, "" for files."""
+    """Objects by kind. `kubernetes` is the cluster's version, "" for files.
+
+    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
+    objects that nobody here understands, `without_devices` pods that ask for none. `makers` names, by namespace and
+    name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
+    fields. `offer` says how simulated nodes offer partitions; with `serves_resources`, classes serve extended
+    resources.
+    """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in _PATHS})
     kubernetes: str = ""
+    templates: list[PodTemplate] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    without_devices: list[str] = field(default_factory=list)
+    makers: dict[tuple[str, str], str] = field(default_factory=dict)
+    kept: dict[str, bool] = field(default_factory=dict)
+    classes_by_resource: dict[str, str] = field(default_factory=dict)
+    offer: FleetOffer = AS_THEY_STAND
+    profile_notes: list[str] = field(default_factory=list)
+    serves_resources: bool = False
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""
@@ -64,6 +90,20 @@ class World:
             from dra_driver.cli.inputs.classes import shipped_classes
 
             self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
+        if self.serves_resources:
+            self.classes_by_resource = classes_by_resource(self.objects["DeviceClass"])
+        self.add_pods()
+
+    def add_pods(self) -> None:
+        """Add the pods of workloads, those of a DaemonSet for each node that they may go to."""
+        checker = ShapeChecker()
+        for template in self.templates:
+            made = [_with_defaults(pod) for pod in pods_of(template, self.objects["Node"])]
+            for pod in made:
+                checker.check("Pod", pod, f"{template.kind} {template.name}")
+            self.objects["Pod"] += made
+            self.workloads.append(Workload(template, tuple(made)))
+        self.templates.clear()
 
 
 def bare_node(name: str) -> Wire:
@@ -74,19 +114,31 @@ def bare_node(name: str) -> Wire:
 
 def world_of_files(paths: Sequence[str]) -> World:
     """Read all objects of some files. Raises: InputError."""
-    from dra_driver.cli.inputs.documents import read_documents, shown
-
     world, checker = World(), ShapeChecker()
     for document in read_documents(paths):
         if document.kind in world.objects:
-            checker.check(document.kind, document.wire, shown(document.origin))
-            wire = _with_defaults(document.wire) if document.kind in {"ResourceClaim", "Pod"} else document.wire
+            wire = _checked(document, checker)
+            if document.kind in {"ResourceClaim", "Pod"}:
+                wire = _with_defaults(wire)
             world.objects[document.kind].append(wire)
+        else:
+            add_workload(world, document.wire, document.name)
     for wire in world.objects["ResourceClaim"]:
         default_requests(wire.get("spec") or {})
     for wire in world.objects["ResourceClaimTemplate"]:
         default_requests((wire.get("spec") or {}).get("spec") or {})
     return world
+
+
+def _checked(document: Document, checker: ShapeChecker) -> Wire:
+    """Return a document in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
+    try:
+        wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
+        checker.check(document.kind, wire, shown(document.origin))
+    except InputError as fault:
+        raise with_place(document, fault) from None
+    refuse_unknown(document, wire)
+    return wire
 
 
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
@@ -96,15 +148,21 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
-        name, count = read_count(given)
-        simulated = ProfileNodes(name)
+        profile, count = read_count(given)
+        simulated = ProfileNodes(profile, world.offer)
+        world.profile_notes += [note for note in simulated.notes if note not in world.profile_notes]
+        counts = Counter(one.driver for one in simulated.slices)
         for number in range(1, count + 1):
             node = _free_name(simulated.name_of(number), taken)
             taken.add(node)
             world.objects["Node"].append(bare_node(node))
-            for shape in simulated.shapes:
-                devices = Replica(shape, node) if count > 1 else list(shape.on(node))
-                world.objects["ResourceSlice"].append(_slice(node, shape.driver, devices))
+            for place, one in enumerate(simulated.slices):
+                devices: Sequence[Wire] = ()
+                if one.shape is not None:
+                    devices = Replica(one.shape, node) if count > 1 else list(one.shape.on(node))
+                name = f"{node}-{one.driver}-{place}" if counts[one.driver] > 1 else f"{node}-{one.driver}"
+                made = _slice(name, node, one, devices, counts[one.driver])
+                world.objects["ResourceSlice"].append(made)
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -115,10 +173,14 @@ def _free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def _slice(node: str, driver: str, devices: Sequence[Wire]) -> Wire:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
-    return {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+def _slice(name: str, node: str, one: SliceShape, devices: Sequence[Wire], count: int) -> Wire:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+    spec: Wire = {"driver": one.driver, "nodeName": node, "pool": pool}
+    if devices:
+        spec["devices"] = devices
+    if one.counter_sets:
+        spec["sharedCounters"] = list(one.counter_sets)
+    return {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
 def world_of_cluster(kubeconfig: str | None) -> World:
@@ -129,7 +191,9 @@ def world_of_cluster(kubeconfig: str | None) -> World:
     api = KubeApi(load(kubeconfig))
     try:
         version = api.server_version()
-        return World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
+        world = World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
+        world.kept = ask_gates(api, version.minor, world.of("Node"))
+        return world
     finally:
         api.close()
 
@@ -155,40 +219,6 @@ def _list(api: Any, kind: str) -> list[Wire]:
                 return found
     finally:
         line.close()
-
-
-def pod_claims(world: World, pod: Wire) -> list[Wire]:
-    """Return a pod's claims; those that a template would create are made here.
-
-    Raises:
-        InputError: A claim or template is missing.
-    """
-    namespace = pod["metadata"].get("namespace") or "default"
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    claims = []
-    for wanted in (pod.get("spec") or {}).get("resourceClaims") or ():
-        name = made.get(wanted["name"]) or wanted.get("resourceClaimName")
-        if name:
-            claims.append(_found(world, "ResourceClaim", namespace, name, wanted))
-            continue
-        template = _found(
-            world, "ResourceClaimTemplate", namespace, wanted.get("resourceClaimTemplateName", ""), wanted
-        )
-        metadata = {"name": f"{pod['metadata']['name']}-{wanted['name']}", "namespace": namespace}
-        claims.append({"kind": "ResourceClaim", "metadata": metadata, "spec": template["spec"]["spec"]})
-    return claims
-
-
-def _found(world: World, kind: str, namespace: str, name: str, wanted: Wire) -> Wire:
-    found = world.find(kind, namespace, name)
-    if found is None:
-        raise InputError(
-            "missing", f"claim {wanted['name']} of the pod needs {kind} {namespace}/{name}, which is missing"
-        )
-    return found
 
 
 def _with_defaults(wire: Wire) -> Wire:

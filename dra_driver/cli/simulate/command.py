@@ -14,18 +14,20 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.inputs.gates import read_gates
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.simulation.timeline import Moment
+    from dra_driver.allocation.simulation.timeline import Moment, Timeline
+    from dra_driver.cli.inputs.rules import AppliedRules
+    from dra_driver.cli.inputs.world import World
     from dra_driver.cli.simulate.scenario import Scenario
 
-DEFAULT_VERSION = "1.35"
-# The lines of a batch are not validated beforehand: an invalid one is noticed where it is first read.
+# A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
 _FAULTS_OF_LINES = (
     DriverError,
     ValueError,
@@ -44,13 +46,12 @@ LINE_MAX = 64 << 20  # in characters
 @click.argument("scenario", required=False, metavar="[SCENARIO.yaml]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Pods, claims, classes, nodes, slices.")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
-@click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="Add simulated nodes.")
-@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Drain a node first.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster to read if there is no other input.")
-@click.option("--kubernetes", metavar="VERSION", default=None, help="The Kubernetes version whose rules apply.")
-@click.option(
-    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
-)
+@click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="What if there were more nodes.")
+@click.option("--drain", "drained", multiple=True, metavar="NODE", help="What if a node were drained first.")
+@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given.")
+@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option(
     "--batch", "batch", default=None, metavar="FILE", help="A batch of problems for programs, one JSON object per line."
@@ -69,54 +70,95 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     and is answered by
       {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
 
-    Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong.
+    Pods that run already are where they are; a drain sends them back to the queue (but for those of DaemonSets), as if
+    their controllers had made them anew. Of Deployments, Jobs, PyTorchJobs and all else with a pod template as many
+    pods arrive as it asks for.
+
+    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong, or an object is not understood.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
-    played = _scenario(scenario, given)
-    moments = list(_play(played, given))
+    from dra_driver.cli.inputs.rules import headline
+
+    played, timeline, rules = _played(scenario, given)
+    moments = list(_play(played, timeline, given))
+    _say_rules(headline(rules, played.world, played.profiles), is_table=output == "table")
     if output == "table":
         for moment in moments:
             _show(moment)
+        if names := played.world.without_devices:
+            more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+            say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
     else:
         write_document([asdict(moment) for moment in moments], output)
+    return _exit_code(played, moments)
+
+
+def _exit_code(played: Scenario, moments: list[Moment]) -> int:
+    """Return the exit code; what nobody understood is named here, after what was judged."""
+    strangers = played.world.strangers
+    if strangers:
+        raise InputError(
+            "not-understood",
+            f"not judged, because no pod template is known in it: {', '.join(strangers[:20])}",
+            hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+        )
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
-def _scenario(path: str | None, given: dict[str, Any]) -> Scenario:
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
-    from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario
+def _say_rules(text: str, *, is_table: bool) -> None:
+    if is_table:
+        say(console(), f"({text})", style="dim")
+    else:
+        print(f"dra-driver: {text}", file=sys.stderr)
+
+
+def _played(path: str | None, given: dict[str, Any]) -> tuple[Scenario, Timeline, AppliedRules]:
+    """Read everything, and the state that it begins with."""
+    from dra_driver.allocation.simulation.timeline import Timeline
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, settle_rules
+    from dra_driver.cli.inputs.world import add_profiles
+    from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario, running_jobs
 
     if path is not None:
-        found = read_scenario(path)
-        add_profiles(found.world, [*given["profiles"], *given["added"]])
-        return found
-    if given["files"] or given["profiles"]:
-        world = world_of_files(given["files"])
-        add_profiles(world, given["profiles"])
+        gates = given_gates(given["gates"], given["kubernetes"] or VERSIONS[-1])
+        scenario, rules = read_scenario(path, given["kubernetes"], gates, given["mig"])
+        add_profiles(scenario.world, [*given["profiles"], *given["added"]])
+        scenario.world.complete()
     else:
-        world = world_of_cluster(given["kubeconfig"] or default_kubeconfig())
-    add_profiles(world, given["added"])
-    world.complete()
-    return Scenario(world, (arrivals(world),), world.kubernetes, {})
-
-
-def _play(scenario: Scenario, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.rules import GATES
-    from dra_driver.allocation.simulation.timeline import Timeline, TimelineEvent
-
+        world = _world(given)
+        gates = given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION)
+        rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
+        add_profiles(world, [*given["profiles"], *given["added"]])
+        world.complete()
+        scenario = Scenario(world, (arrivals(world),), (*given["profiles"], *given["added"]))
     world = scenario.world
-    kubernetes = given["kubernetes"] or scenario.kubernetes or DEFAULT_VERSION
-    gates = read_gates(given["gates"], kubernetes, known=GATES, asker="allocation")
+    running = running_jobs(world)
+    held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}
     timeline = Timeline(
         nodes=world.of("Node"),
         slices=world.of("ResourceSlice"),
         classes=world.of("DeviceClass"),
-        kubernetes=kubernetes,
-        gates={**scenario.gates, **gates},
-        held=world.allocated(),
+        kubernetes=rules.kubernetes,
+        gates=rules.gates,
+        held=[claim for claim in world.allocated() if id(claim) not in held_by_pods],
+        running=running,
     )
+    return scenario, timeline, rules
+
+
+def _world(given: dict[str, Any]) -> World:
+    from dra_driver.cli.inputs.cluster import default_kubeconfig
+    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
+
+    if given["files"] or given["profiles"]:
+        return world_of_files(given["files"])
+    return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
+
+
+def _play(scenario: Scenario, timeline: Timeline, given: dict[str, Any]) -> Iterator[Moment]:
+    from dra_driver.allocation.simulation.timeline import TimelineEvent
+
     events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)
     for event in progress(events, "events"):
         yield timeline.happen(event)

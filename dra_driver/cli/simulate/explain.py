@@ -5,13 +5,14 @@ In: objects of a live cluster, or of files. Out: one sentence, then a funnel per
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.inputs.gates import read_gates
-from dra_driver.cli.inputs.progress import progress
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
@@ -19,106 +20,131 @@ from dra_driver.model.wire import Wire
 if TYPE_CHECKING:
     from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
     from dra_driver.allocation.explaining.funnel import Funnel
+    from dra_driver.cli.inputs.rules import AppliedRules
     from dra_driver.cli.inputs.world import World
+    from dra_driver.cli.simulate.subjects import Subject
 
-DEFAULT_VERSION = "1.35"
-MOST_NODES = 8  # the number of nodes shown in full
-MOST_WRITTEN = 256  # the number of distinct nodes whose devices a document lists one by one
+MOST_NODES = 8  # shown in full
+MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 
 
 @click.command(name="explain")
-@click.argument("kind", type=click.Choice(["claim", "pod"]))
-@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[KIND NAME | KIND/NAME]")
 @click.option("-n", "--namespace", default="default", show_default=True)
-@click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, classes, nodes.")
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, workloads, nodes.")
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster to read if no file is given.")
-@click.option("--node", "only", multiple=True, metavar="NAME", help="Explain only these nodes.")
-@click.option(
-    "--kubernetes",
-    metavar="VERSION",
-    default=None,
-    help="The Kubernetes version whose rules apply [default: the cluster's, 1.35].",
-)
-@click.option(
-    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
-)
+@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where no file is given.")
+@click.option("--node", "only", multiple=True, metavar="NAME", help="Look at these nodes only.")
+@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(kind: str, name: str, namespace: str, output: str, **given: Any) -> int:
+def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -> int:
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
 
     \b
     dra-driver explain claim my-gpu                              in the current cluster
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
-    dra-driver explain claim big -f claim.yaml --fleet dgx-h100=4
+    dra-driver explain deployment/server -f server.yaml --fleet dgx-h100=4
+    dra-driver explain -f everything.yaml --fleet dgx-h100=4     all pods and claims of a file
+
+    KIND is claim, pod, or anything with a pod template: Deployment, Job, PyTorchJob, RayCluster, LeaderWorkerSet …
+    Its pods are explained one after the other, each with the devices of those before it taken.
 
     Of more than 24 nodes, those that are alike are judged once and shown together: in -o json the first of them is in
     `node`, the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
 
-    Exit status 1: it fits nowhere; 4: a selector fails on a device, or another error ends the pod's scheduling.
+    Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
+    another error ends the pod's scheduling.
     """  # noqa: D301
-    from dra_driver.allocation.allocator import Allocator
-    from dra_driver.allocation.explaining.explanation import explain
-    from dra_driver.allocation.explaining.node_kinds import FEW_NODES
-    from dra_driver.allocation.rules import GATES
+    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
+    from dra_driver.cli.inputs.world import add_profiles
+    from dra_driver.cli.simulate.judging import Judge
+    from dra_driver.cli.simulate.subjects import subjects_of
 
-    world = _world(given)
-    pod, claims = _asked(world, kind, namespace, name)
-    version = given["kubernetes"] or world.kubernetes or DEFAULT_VERSION
-    gates = read_gates(given["gates"], version, known=GATES, asker="allocation")
-    state: Any = {
-        "slices": world.of("ResourceSlice"),
-        "classes": world.of("DeviceClass"),
-        "allocated": world.allocated(),
-    }
-    allocator = Allocator(**state, kubernetes=version, gates=gates)
-    newer = None
-    if allocator.rules.kubernetes == "1.35":
-        newer = Allocator(**state, kubernetes="1.36", features=allocator.features)
-    nodes = [n for n in world.of("Node") if not given["only"] or n["metadata"]["name"] in given["only"]]
-    explanation = explain(
-        allocator, claims, progress(nodes, "nodes"), pod=pod, newer=newer, folds=len(nodes) > FEW_NODES
+    asked = _asked_words(words, given)
+    world = _world(given, asked, namespace)
+    rules = settle_rules(
+        world,
+        given["kubernetes"],
+        given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
+        given["mig"],
     )
+    add_profiles(world, given["profiles"])
+    world.complete()
+    subjects = subjects_of(world, asked, namespace, _last_event(given))
+    judge = Judge(world, rules, given["only"])
+    judged = [(subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
-        _show(explanation)
+        note = "" if judge.is_exact else ", derived from its source"
+        show_all(judged, headline(rules, world, given["profiles"], note))
     else:
-        write_document(_document(explanation), output)
-    if explanation.aborts:
+        documents = [_document(subject, explanation, rules) for subject, explanation in judged]
+        write_document(documents[0] if asked and len(documents) == 1 else {"explanations": documents}, output)
+    _refuse_strangers(world, asked)
+    return _exit_code(judged)
+
+
+def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
+    """Return kind and name; nothing where all objects of the files are meant. Raises: UsageError."""
+    from dra_driver.model.errors import UsageError
+
+    if len(words) == 1 and words[0].count("/") == 1 and all(words[0].split("/")):
+        return tuple(words[0].split("/"))
+    if len(words) == 2 or (not words and given["files"]):
+        return words
+    raise UsageError("target", "explain wants KIND NAME or KIND/NAME, or -f FILE alone for all in it")
+
+
+def _last_event(given: dict[str, Any]) -> Callable[[str, str], str]:
+    """Return what finds the last event of a pod: in a cluster only."""
+    if given["files"] or given["slices"] or given["profiles"]:
+        return lambda _namespace, _name: ""
+    from dra_driver.cli.inputs.cluster import default_kubeconfig, last_event
+
+    return partial(last_event, given["kubeconfig"] or default_kubeconfig())
+
+
+def _refuse_strangers(world: World, asked: tuple[str, ...]) -> None:
+    if world.strangers and not asked:
+        raise InputError(
+            "not-understood",
+            f"not judged, because no pod template is known in it: {', '.join(world.strangers[:20])}",
+            hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+        )
+
+
+def _exit_code(judged: Sequence[tuple[Subject, AllocationExplanation | None]]) -> ExitCode:
+    if any(explanation is not None and explanation.aborts for _, explanation in judged):
         return ExitCode.ABORTS_SCHEDULING
-    return ExitCode.OK if explanation.ok else ExitCode.NO_MATCH
+    is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
+    return ExitCode.OK if is_well else ExitCode.NO_MATCH
 
 
-def _world(given: dict[str, Any]) -> World:
+def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> World:
     from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
+    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
 
     files = [*given["files"], *given["slices"]]
     if files or given["profiles"]:
         world = world_of_files(files)
-        add_profiles(world, given["profiles"])
     else:
         world = world_of_cluster(given["kubeconfig"] or default_kubeconfig())
-    world.complete()
+        if asked:
+            from dra_driver.cli.inputs.cluster import add_cluster_workload
+
+            add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
     return world
 
 
-def _asked(world: World, kind: str, namespace: str, name: str) -> tuple[Wire | None, list[Wire]]:
-    """Return what to explain: the pod, if it is one, and its claims that have no allocation yet."""
-    from dra_driver.cli.inputs.world import pod_claims
-
-    found = world.find("Pod" if kind == "pod" else "ResourceClaim", namespace, name)
-    if found is None:
-        raise InputError("missing", f"there is no {kind} {namespace}/{name}", hint="-n gives the namespace, -f a file")
-    claims = pod_claims(world, found) if kind == "pod" else [found]
-    waiting = [claim for claim in claims if not (claim.get("status") or {}).get("allocation")]
-    if not waiting:
-        raise InputError("allocated", f"{kind} {namespace}/{name} waits for no device: its claims are allocated")
-    return (found if kind == "pod" else None), waiting
-
-
-def _document(explanation: AllocationExplanation) -> Wire:
-    """Write a document of all distinct nodes, the first of them with all their devices."""
+def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
+    """Write down all kinds of nodes, the first of them with all their devices."""
+    gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
+    head: Wire = {"subject": subject.name, "notes": list(subject.notes), "gates": gates}
+    if explanation is None:
+        ended: Wire = {"ok": subject.ok, "sentence": subject.settled, "nodes": [], "aborts": False}
+        return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
     nodes = [
         asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
         for place, node in enumerate(explanation.nodes)
@@ -130,14 +156,30 @@ def _document(explanation: AllocationExplanation) -> Wire:
         "aborts": explanation.aborts,
         "kubernetes": explanation.kubernetes,
         "exact": explanation.exact,
+        **head,
     }
 
 
-def _show(explanation: AllocationExplanation) -> None:
+def show_all(judged: Sequence[tuple[Subject, AllocationExplanation | None]], headline: str) -> None:
+    """Print everything that was explained, one after the other."""
     out = console()
-    verdicts = "" if explanation.exact else ", derived from its source"
-    say(out, explanation.sentence, style="bold green" if explanation.ok else "bold red")
-    out.print(f"(rules of Kubernetes {explanation.kubernetes}{verdicts})", style="dim")
+    for place, (subject, explanation) in enumerate(judged):
+        if place:
+            out.print()
+        if explanation is None:
+            say(out, subject.settled, style="bold green" if subject.ok else "bold red")
+        else:
+            head = f"{subject.name}: " if len(judged) > 1 else ""
+            say(out, f"{head}{explanation.sentence}", style="bold green" if explanation.ok else "bold red")
+        for note in subject.notes:
+            say(out, note, indent=2, style="yellow")
+        if place == 0:
+            say(out, f"({headline})", style="dim")
+        if explanation is not None:
+            _show(out, explanation)
+
+
+def _show(out: Any, explanation: AllocationExplanation) -> None:
     alike: dict[Any, list[NodeExplanation]] = {}
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)

@@ -21,11 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_driver.allocation.rules import GATES
 from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
 from dra_driver.cli.inputs.gates import nearest
+from dra_driver.cli.inputs.pods import (
+    allocation_of,
+    has_ended,
+    is_bound,
+    is_offered,
+    pod_claims,
+    pod_name,
+    unserved,
+)
+from dra_driver.cli.inputs.rules import KNOWN_GATES, AppliedRules, settle_rules
 from dra_driver.cli.inputs.shapes import ShapeChecker
-from dra_driver.cli.inputs.world import World, add_profiles, default_requests, pod_claims, world_of_files
+from dra_driver.cli.inputs.world import World, add_profiles, default_requests, world_of_files
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
@@ -40,12 +49,13 @@ class Scenario:
 
     world: World
     events: tuple[TimelineEvent, ...]
-    kubernetes: str
-    gates: Mapping[str, bool]
+    profiles: tuple[str, ...] = ()
 
 
-def read_scenario(path: str) -> Scenario:
-    """Read a scenario. Raises: InputError."""
+def read_scenario(
+    path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
+) -> tuple[Scenario, AppliedRules]:
+    """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
     from dra_driver.cli.inputs.documents import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
@@ -58,15 +68,17 @@ def read_scenario(path: str) -> Scenario:
     timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
     if not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
-    if strangers := [str(name) for name in gates if name not in GATES]:
+    if strangers := [str(name) for name in gates if name not in KNOWN_GATES]:
         text = f"{path}: gate {strangers[0]}: no allocation depends on it"
-        raise InputError("scenario", text, hint=nearest(strangers[0], GATES))
+        raise InputError("scenario", text, hint=nearest(strangers[0], KNOWN_GATES))
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
+    version = kubernetes or str(wire.get("kubernetes") or "") or None
+    rules = settle_rules(world, version, {**gates, **given}, mig)
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
     events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
-    return Scenario(world, events, str(wire.get("kubernetes") or ""), gates)
+    return Scenario(world, events, tuple(map(str, fleet))), rules
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
@@ -86,16 +98,63 @@ def arrivals(world: World) -> TimelineEvent:
 
 
 def jobs_of(world: World) -> Iterator[Job]:
-    """Yield the jobs of a world that have no allocation yet. Raises: InputError."""
+    """Yield the jobs of a world that have no place yet. Raises: InputError."""
     used: set[int] = set()
     for pod in world.of("Pod"):
-        claims = pod_claims(world, pod)
+        if is_bound(pod) or has_ended(pod):
+            used.update(id(claim) for claim in _claims_that_exist(world, pod))
+            continue
+        job, claims = _arriving(world, pod)
         used.update(id(claim) for claim in claims)
-        waiting = tuple(claim for claim in claims if not (claim.get("status") or {}).get("allocation"))
-        if waiting:
-            yield Job(pod["metadata"]["name"], waiting, pod)
+        if job is not None:
+            yield job
     free = [c for c in world.of("ResourceClaim") if id(c) not in used]
-    yield from jobs_of_claims([c for c in free if not (c.get("status") or {}).get("allocation")])
+    yield from jobs_of_claims([c for c in free if not allocation_of(c)])
+
+
+def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
+    """Return a pod's job, and its claims as they stand in the world; no job for one that asks for no device."""
+    try:
+        asked = pod_claims(world, pod)
+    except InputError as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return Job(pod_name(pod), (), pod, f"{fault.message}{hint}"), ()
+    blocked = ""
+    if asked.resources and not is_offered(world, asked.resources):
+        blocked = f"it {unserved(world, asked.resources)}"
+    if not asked.claims and not blocked:
+        world.without_devices.append(pod_name(pod))
+        return None, ()
+    return Job(pod_name(pod), tuple(map(_without_allocation, asked.claims)), pod, blocked), asked.claims
+
+
+def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
+    """Return the pods that have a node and hold devices, by name, as a timeline keeps them.
+
+    Their node is where they are, not where they must be: if one is evicted, another may take it.
+    """
+    found = {}
+    for pod in world.of("Pod"):
+        if not is_bound(pod):
+            continue
+        claims = [claim for claim in _claims_that_exist(world, pod) if allocation_of(claim)]
+        if claims:
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            job = Job(pod_name(pod), tuple(map(_without_allocation, claims)), {**pod, "spec": spec})
+            found[job.name] = (job, pod["spec"]["nodeName"], claims)
+    return found
+
+
+def _claims_that_exist(world: World, pod: Wire) -> tuple[Wire, ...]:
+    """Return the claims of a pod that runs or has run; those that are gone are no fault any more."""
+    try:
+        return pod_claims(world, pod).claims
+    except InputError:
+        return ()
+
+
+def _without_allocation(claim: Wire) -> Wire:
+    return {key: value for key, value in claim.items() if key != "status"}
 
 
 def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
@@ -108,8 +167,8 @@ def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent
         return _arrive(what, number, world, folder)
     if kind == "replace":
         if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
-            raise InputError("scenario", f"timeline entry {number}: replace needs {{node, fleet}}")
-        other = World()
+            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
+        other = World(offer=world.offer)
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
         return TimelineEvent(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
@@ -122,6 +181,10 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
     if "file" in what:
         coming = world_of_files([str(folder / str(what["file"]))])
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
+        coming.objects["Node"] += world.of("Node")
+        coming.classes_by_resource = world.classes_by_resource
+        coming.add_pods()
+        world.strangers += coming.strangers
         return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
@@ -141,4 +204,5 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
 
 def _moved(one: Wire, node: str) -> Wire:
     spec = {**one["spec"], "nodeName": node, "pool": {**one["spec"]["pool"], "name": node, "generation": 2}}
-    return {**one, "metadata": {**one["metadata"], "name": f"{node}-{spec['driver']}"}, "spec": spec}
+    name = one["metadata"]["name"].replace(one["spec"]["nodeName"], node, 1)
+    return {**one, "metadata": {**one["metadata"], "name": name}, "spec": spec}

@@ -47,7 +47,14 @@ NAMESPACES = ApiKind("", "v1", "namespaces", "Namespace", is_namespaced=False, h
 PODS = ApiKind(
     "", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase")
 )
-EVENTS = ApiKind("", "v1", "events", "Event", is_namespaced=True)
+EVENTS = ApiKind(
+    "",
+    "v1",
+    "events",
+    "Event",
+    is_namespaced=True,
+    selectable=("involvedObject.kind", "involvedObject.name", "involvedObject.uid", "reason"),
+)
 SLICES = ApiKind(
     _DRA,
     "v1",

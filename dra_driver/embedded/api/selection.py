@@ -49,8 +49,10 @@ def _field_test(kind: ApiKind, term: str) -> Callable[[Wire], bool]:
     field, wanted, is_equal = match["key"], match["value"], match["op"] != "!="
     if field not in ("metadata.name", "metadata.namespace", *kind.selectable):
         raise bad_request(f'field label not supported for {kind.kind}: "{field}"')
-    first, second = field.split(".")
-    return lambda wire: ((wire.get(first) or {}).get(second, "") == wanted) is is_equal
+    *outer, last = field.split(".")  # a field of the object, or of a mapping in it
+    if not outer:
+        return lambda wire: (wire.get(last, "") == wanted) is is_equal
+    return lambda wire: ((wire.get(outer[0]) or {}).get(last, "") == wanted) is is_equal
 
 
 def _label_test(term: str) -> Callable[[Wire], bool]:

@@ -1,53 +1,71 @@
 """Workloads: what controllers and the scheduler make of objects that are not pods yet, as far as an example needs it.
 
-A Deployment becomes as many pods as it has replicas, a Job as many as run at a time. A pod whose limits contain an
-extended resource of a DeviceClass becomes a pod with a claim, as the scheduler makes it. Pure. In: the objects of a
-file. Out: the objects to create.
+A Deployment becomes as many pods as it has replicas, a Job as many as run at a time (`pod_templates`). A pod whose
+limits name an extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the
+objects of a file. Out: the objects that remain.
 Source: Kubernetes workloads apps/v1 and batch/v1; KEP-5004 (claim name, request name).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS
+from dra_driver.embedded.scheduling.pod_templates import templates_of
+from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 
-_PODS_OF = {"Deployment": "replicas", "Job": "parallelism"}
+_KINDS = frozenset({"Deployment", "Job"})
 ENTRY = "extended-resources"
+_IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
 def is_workload(document: Wire) -> bool:
-    """Return whether pods are made from this object."""
-    return document.get("kind") in _PODS_OF
+    """Return whether this is an object that pods are made from."""
+    return document.get("kind") in _KINDS
 
 
 def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
     """Yield pods in place of workloads, and a claim beside each pod that uses extended resources."""
     known = list(objects)
-    spec_of = {wire["metadata"]["name"]: wire.get("spec") or {} for wire in known if wire["kind"] == CLASSES.kind}
-    classes = {spec["extendedResourceName"]: name for name, spec in spec_of.items() if spec.get("extendedResourceName")}
+    classes = classes_by_resource(wire for wire in known if wire["kind"] == CLASSES.kind)
     for wire in known:
-        for one in _pods_of(wire) if is_workload(wire) else [wire]:
-            yield from _with_claim(one, classes) if one["kind"] == PODS.kind else [one]
+        pods = [pod for one in templates_of(wire) for pod in one.pods()] if is_workload(wire) else [wire]
+        for one in pods:
+            yield from with_claim(one, classes) if one["kind"] == PODS.kind else [one]
 
 
-def _pods_of(workload: Wire) -> Iterator[Wire]:
-    spec, name = workload["spec"], workload["metadata"]["name"]
-    for number in range(spec.get(_PODS_OF[workload["kind"]], 1)):
-        metadata = {**(spec["template"].get("metadata") or {}), "name": f"{name}-{number}"}
-        yield {"apiVersion": "v1", "kind": PODS.kind, "metadata": metadata, "spec": spec["template"]["spec"]}
+def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
+    """Return which class serves each extended resource: the newest that names it, then the first by name.
+
+    Source: scheduler plugin dynamicresources, extended resource cache; every class also serves a resource of its own.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for wire in classes:
+        metadata = wire["metadata"]
+        found[_IMPLICIT + metadata["name"]] = ("", metadata["name"])
+        resource = (wire.get("spec") or {}).get("extendedResourceName")
+        if not resource:
+            continue
+        made, name = found.get(resource, ("", ""))
+        here = str(metadata.get("creationTimestamp") or "")
+        if not name or here > made or (here == made and metadata["name"] < name):
+            found[resource] = (here, metadata["name"])
+    return {resource: name for resource, (_, name) in found.items()}
 
 
-def _with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
+def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
+    """Yield a pod, and before it the claim that stands for its extended resources, where classes serve any."""
     requests: list[dict[str, Any]] = []
     containers = []
     for index, container in enumerate(pod["spec"].get("containers") or []):
         limits = (container.get("resources") or {}).get("limits") or {}
-        wanted = sorted(limits.keys() & classes.keys())
-        for number, resource in enumerate(wanted):
-            exactly = {"deviceClassName": classes[resource], "count": int(limits[resource])}
+        counts = {name: _whole(limits[name]) for name in sorted(limits.keys() & classes.keys())}
+        wanted = [(name, count) for name, count in counts.items() if count]
+        for number, (resource, count) in enumerate(wanted):
+            exactly = {"deviceClassName": classes[resource], "allocationMode": "ExactCount", "count": count}
             requests.append({"name": f"container-{index}-request-{number}", "exactly": exactly})
         own = [{"name": ENTRY, "request": r["name"]} for r in requests[len(requests) - len(wanted) :]]
         containers.append({**container, "resources": {"claims": own}} if own else container)
@@ -58,8 +76,13 @@ def _with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
     yield {
         "apiVersion": "resource.k8s.io/v1",
         "kind": CLAIMS.kind,
-        "metadata": {"name": name},
+        "metadata": {**{k: v for k, v in pod["metadata"].items() if k == "namespace"}, "name": name},
         "spec": {"devices": {"requests": requests}},
     }
     entries = [*(pod["spec"].get("resourceClaims") or []), {"name": ENTRY, "resourceClaimName": name}]
     yield {**pod, "spec": {**pod["spec"], "containers": containers, "resourceClaims": entries}}
+
+
+def _whole(value: Any) -> int:
+    """Return how many of an extended resource are asked for, as the scheduler counts them: rounded up."""
+    return max(math.ceil(Quantity.parse(str(value)).value), 0)

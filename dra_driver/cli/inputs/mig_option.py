@@ -1,0 +1,13 @@
+"""The option `--mig` of the commands that simulate nodes: how the agent there would offer partitions."""
+
+from __future__ import annotations
+
+import click
+
+mig_option = click.option(
+    "--mig",
+    type=click.Choice(["dynamic", "static"]),
+    default="dynamic",
+    show_default=True,
+    help="Partitions of simulated nodes: on demand, where DRAPartitionableDevices is on; or as they stand.",
+)

@@ -1,0 +1,158 @@
+"""explain and simulate of what people write: workloads with pod templates, shared claims, things that are missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+
+TEMPLATE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: one-gpu}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+"""
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+"""
+POD = "{spec: {containers: [{name: main}], resourceClaims: [{name: gpu, resourceClaimTemplateName: one-gpu}]}}"
+DEPLOYMENT = (
+    f"{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: web}}, spec: {{replicas: 9, template: {POD}}}}}"
+)
+
+
+@pytest.fixture
+def play(tmp_path, capsys):
+    def it(*texts, args=("simulate",), fleet="dgx-h100"):
+        path = tmp_path / "file.yaml"
+        path.write_text("\n---\n".join(texts))
+        code = run([args[0], *args[1:], "-f", str(path), "--fleet", fleet, "-o", "json"])
+        said = capsys.readouterr()
+        return code, json.loads(said.out) if said.out else None, said.err
+
+    return it
+
+
+def test_a_deployment_arrives_with_all_its_replicas(play):
+    code, [moment], _ = play(TEMPLATE, DEPLOYMENT)
+    assert code == ExitCode.NO_MATCH
+    assert (len(moment["placed"]), len(moment["waiting"])) == (8, 1)
+
+
+def test_a_daemonset_has_a_pod_for_each_node(play):
+    daemonset = f"{{apiVersion: apps/v1, kind: DaemonSet, metadata: {{name: d}}, spec: {{template: {POD}}}}}"
+    code, [moment], _ = play(TEMPLATE, daemonset, fleet="dgx-h100=3")
+    assert code == ExitCode.OK
+    assert sorted(one["node"] for one in moment["placed"]) == ["dgx-h100-1", "dgx-h100-2", "dgx-h100-3"]
+
+
+def test_explain_of_a_deployment_and_of_a_whole_file(play):
+    code, found, _ = play(TEMPLATE, DEPLOYMENT, args=("explain", "deployment/web"))
+    assert code == ExitCode.NO_MATCH
+    assert [one["ok"] for one in found["explanations"]] == [True] * 8 + [False]
+    code, found, _ = play(TEMPLATE, CLAIM, DEPLOYMENT.replace("9", "2"), args=("explain",))
+    assert code == ExitCode.OK
+    assert [one["subject"] for one in found["explanations"]] == ["pod web-0", "pod web-1", "claim default/shared"]
+
+
+@pytest.mark.parametrize("args", [("simulate",), ("explain",)])
+def test_what_is_not_understood_is_named(play, args):
+    code, found, err = play(TEMPLATE, DEPLOYMENT, "{kind: NIMService, metadata: {name: llama}, spec: {}}", args=args)
+    assert code == ExitCode.BAD_INPUT
+    assert found  # what is understood is judged all the same
+    assert "NIMService llama" in err
+
+
+def test_two_pods_that_share_a_claim_get_one_gpu(play):
+    pod = "{{apiVersion: v1, kind: Pod, metadata: {{name: {}}}, spec: {{containers: [{{name: m}}], "
+    pod += "resourceClaims: [{{name: gpu, resourceClaimName: shared}}]}}}}"
+    code, [moment], _ = play(CLAIM, pod.format("one"), pod.format("two"))
+    assert code == ExitCode.OK
+    assert len({tuple(one["devices"]) for one in moment["placed"]}) == 1
+    assert moment["usage"]["used"] == 1
+
+
+def test_a_missing_template_is_named_with_the_nearest_one(play):
+    pod = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, {POD[1:]}".replace("one-gpu", "one-gpus")
+    code, found, _ = play(TEMPLATE, pod, args=("explain", "pod", "p"))
+    assert code == ExitCode.NO_MATCH
+    assert "default/one-gpus, which is missing (did you mean default/one-gpu?)" in found["sentence"]
+    code, [moment], _ = play(TEMPLATE, pod)
+    assert code == ExitCode.NO_MATCH
+    assert "did you mean default/one-gpu?" in moment["waiting"][0]["reason"]
+
+
+def test_an_extended_resource_is_served_by_its_class_or_nobody(play):
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: "
+    pod += "[{name: m, resources: {limits: {nvidia.com/gpu: 2}}}]}}"
+    cls = "{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: mine}, spec: "
+    cls += "{extendedResourceName: nvidia.com/gpu, selectors: [{cel: {expression: "
+    cls += "\"device.driver == 'gpu.nvidia.com'\"}}]}}"
+    code, found, _ = play(pod, args=("explain", "pod/p"))
+    assert code == ExitCode.NO_MATCH
+    assert "waits for nvidia.com/gpu" in found["sentence"]
+    code, found, _ = play(cls, pod, args=("explain", "pod/p", "--kubernetes", "1.36"))
+    assert code == ExitCode.OK
+    assert found["notes"] == ["extended resource nvidia.com/gpu is served by DeviceClass mine"]
+    code, [moment], _ = play(cls, pod, args=("simulate", "--kubernetes", "1.36"))
+    assert (code, len(moment["placed"][0]["devices"])) == (ExitCode.OK, 2)
+    code, [moment], _ = play(cls, pod)
+    assert code == ExitCode.NO_MATCH
+    assert "only where the gate DRAExtendedResource is on" in moment["waiting"][0]["reason"]
+
+
+MIG = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: part}
+spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.com, selectors: [{cel: {expression:
+  "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"}}]}}]}}
+"""
+
+
+@pytest.mark.parametrize("number", ["", "=30"])
+def test_simulated_nodes_offer_what_the_agent_does_under_the_version_and_gates(play, number):
+    fleet = f"dgx-h100{number}"
+    assert play(MIG, args=("simulate",), fleet=fleet)[0] == ExitCode.NO_MATCH
+    code, [moment], err = play(MIG, args=("simulate", "--kubernetes", "1.36"), fleet=fleet)
+    assert code == ExitCode.OK
+    assert "-mig-" in moment["placed"][0]["devices"][0]
+    assert "simulated nodes: partitions on demand" in err
+    code, _, err = play(MIG, args=("simulate", "--kubernetes", "1.36", "--mig", "static"), fleet=fleet)
+    assert code == ExitCode.NO_MATCH
+    assert "partitions as they stand (--mig static)" in err
+    for version in ("1.34", "1.35"):
+        gate = ("--kubernetes", version, "--gate", "DRAPartitionableDevices=true")
+        assert play(MIG, args=("explain", "claim/part", *gate), fleet=fleet)[0] == ExitCode.OK
+
+
+NUMA = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: four}
+spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 4}}],
+  constraints: [{matchAttribute: resource.kubernetes.io/numaNode}]}}
+"""
+
+
+@pytest.mark.parametrize("profile", ["dgx-h100", "hgx-h200"])
+def test_four_gpus_of_one_numa_node_fit_on_machines_whose_design_is_known(play, profile):
+    assert play(NUMA, fleet=profile)[0] == ExitCode.OK
+
+
+def test_a_profile_that_does_not_know_its_numa_nodes_says_so(play):
+    code, _, err = play(NUMA, fleet="l40s")
+    assert code == ExitCode.NO_MATCH
+    assert "l40s: the profile does not know the NUMA nodes" in err
+
+
+def test_two_nodes_of_one_profile_have_two_names(play):
+    code, found, _ = play(CLAIM, args=("explain", "claim/shared"), fleet="demo-h100=2")
+    assert code == ExitCode.OK
+    assert len({one["node"] for one in found["nodes"]}) == 2
