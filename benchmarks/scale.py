@@ -233,11 +233,11 @@ def _scaled(report: Report, requests: float, quickest_s: float) -> None:
     """Scale to all nodes: as many agents at once as the DaemonSet replaces, each as fast as it can be."""
     manifest = _MANIFEST.read_text()
     at_once = _agents_at_once(manifest, NODES)
-    turn = _number(r"^ *minReadySeconds: (\d+)", manifest) or quickest_s  # the time of a start comes on top of it
+    turn = _number(r"^ *initialDelaySeconds: (\d+)", manifest) or quickest_s  # the time of a start comes on top of it
     rate = requests * at_once / turn
     print(
         f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn"
-        f" (minReadySeconds, else the quickest start, {quickest_s:.2f} s; pulls and sandboxes come on top)"
+        f" (the readiness probe's delay, else the quickest start, {quickest_s:.2f} s; pulls and sandboxes on top)"
         f" = {rate:.1f} requests/s; {requests * NODES:,.0f} requests in all, {NODES / at_once * turn / 60:,.0f} minutes"
     )
     report.add(f"rollout of {NODES} agents", rate, "requests/s", budget=100)

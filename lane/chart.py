@@ -67,6 +67,7 @@ class Chart:
             for outside, inside in (
                 (node.registry, "/var/lib/kubelet/plugins_registry"),
                 (node.plugins, "/var/lib/kubelet/plugins"),
+                (node.kubelet_root / "pod-resources", "/var/lib/kubelet/pod-resources"),
                 (node.cdi, "/var/run/cdi"),
             ):
                 node.run("sh", "-ec", f"mkdir -p {inside} && mount --bind {outside} {inside}")

@@ -75,6 +75,9 @@ def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
     )
 
 
+_COUNT_MOST = 100_000  # of devices for one container
+
+
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
     """Return how many of each of the device plugin's resources a container wants, including counts of 0.
 
@@ -97,7 +100,10 @@ def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str
 
 
 def whole_number(amount: Any, at: str) -> int:
-    """Return a count as an int. Raises: InputError("input.resource") if it is not a whole number."""
+    """Return a count as an int.
+
+    Raises: InputError("input.resource") if it is not a whole number, or one that no cluster has devices for.
+    """
     hint = "write a whole number; fill in variables (envsubst, helm template) before migrating"
     if isinstance(amount, bool) or not isinstance(amount, int | str | float):
         raise InputError("resource", f"{at}: {amount!r} is not a whole number", hint=hint)
@@ -105,6 +111,6 @@ def whole_number(amount: Any, at: str) -> int:
         exact = Quantity.parse(str(amount)).value
     except QuantityError as fault:
         raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint) from fault
-    if exact < 0 or exact != int(exact):
+    if exact < 0 or exact != int(exact) or exact > _COUNT_MOST:
         raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint)
     return int(exact)

@@ -181,6 +181,9 @@ def key_of(key: YamlNode) -> str:
     return key.text if isinstance(key, Scalar) else "?"
 
 
+_INT_CHARS = 19  # of an int64, the most that an API object can hold; longer numbers stay text
+
+
 def scalar_value(node: YamlNode) -> Any:
     """Return the value of a scalar; its text (`Verbatim`) if readers of YAML disagree on the value."""
     if not isinstance(node, Scalar):
@@ -191,7 +194,7 @@ def scalar_value(node: YamlNode) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
-        return int(text)
+        return int(text) if len(text) <= _INT_CHARS else Verbatim(text)
     if _FLOAT.fullmatch(text):
         return float(text) if str(float(text)) == text else Verbatim(text)
     return Verbatim(text) if is_ambiguous(text) else text
