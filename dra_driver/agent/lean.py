@@ -1,10 +1,10 @@
 """Lean imports: libraries are loaded without the modules that they import and that an agent never uses.
 
 `grpc` imports its asyncio half and asyncio itself, and its server imports all of typing_extensions for one decorator;
-`protobuf` imports its implementation in Python beside the one in C that it uses; some libraries look for others through
-importlib.metadata. Together that is 80 modules and 5 MiB of resident memory. They are kept out only while the libraries
-themselves are imported: code that imports one of them later gets the real one, and so does a library that kept a
-stand-in, when it first uses it.
+`protobuf` imports its implementation in Python beside the one in C that it uses; `urllib3` looks for an HTTP/2 library
+through importlib.metadata. Together that is 80 modules and 5 MiB of resident memory. They are kept out only while the
+libraries themselves are imported: code that imports one of them later gets the real one, and so does a library that
+kept a stand-in, when it first uses it.
 """
 
 from __future__ import annotations

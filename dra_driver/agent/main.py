@@ -7,7 +7,6 @@ appears: it imports neither gRPC nor the API client, registers nothing, and publ
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import signal
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 2.0
-_COLLECT_AFTER = 10_000  # objects more than before: some twenty calls' worth
-_M_ARENA_MAX = -8  # glibc's malloc.h
+_M_ARENA_MAX = -8  # from glibc's malloc.h
 
 _EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
 Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so that the driver can be unloaded;
@@ -134,7 +132,6 @@ def _run(options: Options, hardware: Hardware) -> int:
         from dra_driver.agent.node import NodeAgent
 
     _share_heaps()
-    _quiet_collector()
     agent = NodeAgent(options, hardware)
     signals.on_library(let_go=agent.let_go, resume=agent.resume)
     try:
@@ -150,13 +147,6 @@ def _run(options: Options, hardware: Hardware) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()
     os._exit(ExitCode.OK)  # a thread that hangs in a hardware call must not keep the process alive
-
-
-def _quiet_collector() -> None:
-    """Keep the collector of cycles off what stays for good, and let it look at new objects in larger lots."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 20)
 
 
 def _share_heaps() -> None:
