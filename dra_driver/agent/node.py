@@ -124,7 +124,7 @@ class NodeAgent:
             inventory=self._inventory,
             abandonment=GoneClaims(node, api, self._ledger, hardware, self._inventory, find=claims.find),
             pods_dir=options.kubelet_dir / "pods",
-            mode_changed=self._scanner.look_now,
+            mode_changed=self._scanner.look_again,
             supervisor=MpsClient(socket_path(data)),
             cgroups=Path(options.roots.sys) / "fs/cgroup",
         )

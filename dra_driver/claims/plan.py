@@ -7,7 +7,7 @@ done yet. The same UID, allocation and hardware give the same plan, the same CDI
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
@@ -17,8 +17,8 @@ from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
 from dra_driver.inventory.mig.partitions import occupied
 from dra_driver.model.edits import Edits
-from dra_driver.model.errors import ClaimError, Retry
-from dra_driver.model.names import replicated_name
+from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
+from dra_driver.model.names import gpu_name, replicated_name
 from dra_driver.model.wire import Wire
 
 
@@ -73,13 +73,13 @@ class MigPartitionStep:
         return self.device
 
     def record(self) -> Wire:
-        """Return everything that undoing this step needs, for the ledger; performing it adds what it found and made."""
-        profile = {**asdict(self.cut.profile), "starts": []}
+        """Return all that undoing this step needs, for the ledger; who does it adds what it found and made."""
+        profile = self.cut.profile
         return {
             "kind": self.kind,
             "key": self.key,
             "gpu": gpu_record(self.gpu),
-            "profile": profile,
+            "profile": {**{name: getattr(profile, name) for name in _PROFILE_FIELDS}, "starts": []},
             "start": self.cut.start,
         }
 
@@ -109,6 +109,8 @@ class CdiFileStep:
         """Return everything that undoing this step needs, for the ledger."""
         return {"kind": self.kind, "file": self.file}
 
+
+_PROFILE_FIELDS = tuple(field.name for field in fields(MigProfile))
 
 Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
 
@@ -156,7 +158,7 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
     """Return the claim's devices in the inventory, by name.
 
     Raises: ClaimError("claim.hardware-waiting") while the hardware does not answer at all, or ("claim.device-unknown")
-    naming every device that this node does not have now; both are retried LATER.
+    naming every device that this node does not have now, ("claim.gpu-lost") where its GPU is lost; all retry LATER.
     """
     found = {d.device: _find(inventory, d) for d in claim.devices}
     missing = sorted(name for name, device in found.items() if device is None)
@@ -168,12 +170,26 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
             f"claim {claim.namespace}/{claim.name} waits for {inventory.waiting_for}",
             retry=Retry.LATER,
         )
+    if lost := _on_lost_gpus(inventory, missing):
+        raise ClaimError(
+            "gpu-lost",
+            f"claim {claim.namespace}/{claim.name} was allocated {', '.join(lost)}, whose GPU is lost",
+            hint=f"delete the pods that use claim {claim.namespace}/{claim.name}: an allocation stands for as long as "
+            "they do, and only what takes their place is scheduled anew",
+            retry=Retry.LATER,
+        )
     raise ClaimError(
         "device-unknown",
         f"claim {claim.namespace}/{claim.name} was allocated {', '.join(missing)}, which this node does not have now",
         hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
         retry=Retry.LATER,
     )
+
+
+def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
+    """Return those of the devices whose GPU was there and does not answer any more."""
+    gpus = tuple(gpu_name(problem.subject) for problem in inventory.problems if problem.code == GPU_LOST)
+    return [name for name in names if any(name == gpu or name.startswith(f"{gpu}-") for gpu in gpus)]
 
 
 def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:

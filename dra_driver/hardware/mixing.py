@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from dra_driver.hardware.facts import GpuFacts, Problem
 
+MIXED = "hardware.mixed-mig-driver"
 _FIRST_BAD, _FIRST_GOOD = (570,), (580, 65, 6)
 
 
@@ -32,4 +33,4 @@ def mixing_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tup
         f"some GPUs are in MIG mode and others are not, and workloads hang then on driver {driver_version}; "
         "install 580.65.06 or newer, or use MIG on all GPUs of this node or on none"
     )
-    return (Problem("hardware.mixed-mig-driver", "node", text),)
+    return (Problem(MIXED, "node", text),)

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import enum
 
+GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that was there and is not, or does not answer any more
+
 
 class Retry(enum.Enum):
     """Whether repeating the same operation can succeed."""

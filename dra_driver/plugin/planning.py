@@ -14,7 +14,7 @@ from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.device import Device, Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
-from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, Retry
+from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
@@ -118,7 +118,7 @@ def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadlin
             return deadline
         return late if error.retry is Retry.LATER else None
     if isinstance(error, HardwareError):
-        return None if error.retry is Retry.NEVER else deadline
+        return None if error.retry is Retry.NEVER or error.code == GPU_LOST else deadline
     return {
         "claim.hardware-waiting": deadline,
         "claim.device-unknown": late,

@@ -30,7 +30,7 @@ from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
-from dra_driver.plugin.effects.steps import DriverCdiNames, Effects, carried_over, is_only_file
+from dra_driver.plugin.effects.steps import DriverCdiNames, Effects, carried_over, ends_with_power, is_only_file
 from dra_driver.plugin.gone_claims import ClaimApi, GoneClaims
 from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
@@ -287,9 +287,9 @@ class Preparer:
         return True
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        steps = list(self._effects.look(plan.steps))
+        steps = list(self._effects.look(plan.steps, deadline))
         intent = record_of_plan(plan, self._node.boot_id, steps)
-        rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not is_only_file(steps))
+        rivals = self.ledger.intend(intent, plan.claim, plan.occupied, is_synced=not ends_with_power(steps))
         if not rivals:
             self._finish(intent, plan, steps, deadline)
         return rivals
@@ -325,7 +325,8 @@ class Preparer:
             return
         if record.state not in UNFINISHED and not is_only_file(record.steps):
             with as_far_as_there_is_room("mark a claim"):
-                self.ledger.set_state(record.uid, ClaimState.UNPREPARING)
+                is_synced = not ends_with_power(record.steps)
+                self.ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
         self._effects.undo(record.uid, record.steps, deadline)
         pods = self._guard.pods_left(record)
         self.ledger.forget(record, pods)

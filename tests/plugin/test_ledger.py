@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects.steps import is_only_file
+from dra_driver.plugin.effects.steps import ends_with_power, is_only_file
 from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.ledger.ledger import Ledger, has_claims
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
@@ -353,6 +353,13 @@ def test_intents_are_synced_where_more_than_a_file_is_made(rig: Rig, monkeypatch
     rig.prepare("u1")
     assert synced == [False]
     assert not is_only_file([{"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition"}])
+
+
+def test_an_intent_whose_effects_end_with_the_power_is_not_synced() -> None:
+    file, partition = {"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition", "key": "p"}
+    assert ends_with_power([file, partition])
+    assert not ends_with_power([file, {"kind": "sharing", "key": "d"}])
+    assert not ends_with_power([file, {"kind": "mig-mode", "key": "g"}])
 
 
 def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:

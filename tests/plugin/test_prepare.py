@@ -6,9 +6,11 @@ Left out: who waits for whom (test_holders), crashes (test_kill), broken disks (
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
+from dra_driver.hardware.facts import Problem
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, LedgerError, PrepareError, Retry
 from tests.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
@@ -209,6 +211,17 @@ def test_a_device_that_is_not_here_is_named(rig: Rig) -> None:
     with pytest.raises(ClaimError, match="gpu-99") as caught:
         rig.prepare("u1", 0.3)
     assert caught.value.code == "claim.device-unknown"
+    rig.assert_empty()
+
+
+def test_a_claim_of_a_lost_gpu_is_refused_at_once_and_says_that_the_pod_must_go(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0000-65-00-0-mig-1g10gb-19-0")
+    rig.inventory = replace(rig.inventory, problems=(Problem("hardware.gpu-lost", "0000:65:00.0", "the GPU is lost"),))
+    looked: list[float] = []
+    rig.preparer._waiting.pause = looked.append  # type: ignore[method-assign]
+    with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
+        rig.prepare("u1")
+    assert (caught.value.code, looked) == ("claim.gpu-lost", [])
     rig.assert_empty()
 
 

@@ -187,6 +187,19 @@ def test_what_a_driver_says_against_mps_on_mig_is_told_and_nothing_is_left(rig: 
     rig.assert_unshared()
 
 
+def test_without_a_supervisor_no_partition_is_made_for_mps_and_no_mode_is_switched(
+    rig: SharingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switched: list[bool] = []
+    monkeypatch.setattr(rig.hardware, "set_mig_mode", lambda _gpu, enabled, _deadline_s: switched.append(enabled))
+    rig.supervisor.is_there = False
+    with pytest.raises(SharingError) as refused:
+        rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
+    assert refused.value.code == "sharing.mps-unavailable"
+    assert (switched, rig.states()) == ([], {})
+    rig.assert_unshared()
+
+
 def test_without_a_supervisor_nothing_is_changed_and_the_claim_can_be_unprepared(rig: SharingRig) -> None:
     rig.supervisor.is_there = False
     rig.allocate("u1", WHOLE, configs=(mps(),))

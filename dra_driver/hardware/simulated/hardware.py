@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.hardware.mixing import mixing_problems
+from dra_driver.hardware.mixing import MIXED, mixing_problems
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.simulated.cuts import Cuts, GpuChanges, placements_of
+from dra_driver.hardware.simulated.cuts import Cuts, placements_of
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
@@ -65,6 +65,7 @@ class SimulatedHardware:
         self._facts = Facts(self.vendor)
         self._processes: dict[str, tuple[int, ...]] = {}
         self._has_gpus = False
+        self._uncut = self._facts  # as the profile says
         self._read()
 
     def is_present(self) -> bool:
@@ -190,22 +191,34 @@ class SimulatedHardware:
                 self._take(profile)
             elif cuts == seen_cuts:
                 return self._facts
-            self._facts = facts_of(_as_cut(profile, self._cuts), self._node)
+            self._facts = _with_cuts(self._uncut, profile, self._cuts, self._node)
             self._seen = (file, cuts)
             return self._facts
 
     def _take(self, profile: Profile) -> None:
-        self._profile = profile
+        self._profile, self._uncut = profile, facts_of(profile, self._node)
         self._has_gpus = bool(profile.gpus)
         self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
         self._gpus = {gpu.pci_address: gpu for gpu in profile.gpus}
 
 
-def _as_cut(profile: Profile, cuts: Cuts) -> Profile:
-    """Return the profile with the partitions that exist now."""
+def _with_cuts(facts: Facts, profile: Profile, cuts: Cuts, node_name: str) -> Facts:
+    """Return the facts of a profile with the partitions that there are now."""
     known = cuts.read()
-    gpus = (replace(gpu, mig=placements_of(gpu, known.get(gpu.pci_address, GpuChanges()))) for gpu in profile.gpus)
-    return replace(profile, gpus=tuple(gpus))
+    placements = {
+        gpu.pci_address: placements_of(gpu, known[gpu.pci_address]) for gpu in profile.gpus if gpu.pci_address in known
+    }
+    gpus = tuple(_cut_again(gpu, placements, node_name) for gpu in facts.gpus)
+    mixing = mixing_problems(gpus, profile.driver_version)
+    kept = (problem for problem in facts.problems if problem.code != MIXED)
+    return replace(facts, gpus=gpus, problems=(*kept, *mixing))
+
+
+def _cut_again(gpu: GpuFacts, placements: Mapping[str, tuple[Placement, ...] | None], node_name: str) -> GpuFacts:
+    if gpu.pci_address not in placements:
+        return gpu
+    now = placements[gpu.pci_address]
+    return replace(gpu, mig_enabled=now is not None, partitions=_partitions(now, gpu.pci_address, node_name))
 
 
 def _boot_id(roots: Roots) -> str:
@@ -259,14 +272,18 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
         memory_bandwidth_bytes_per_s=model.memory_bandwidth_gb_per_s and model.memory_bandwidth_gb_per_s * 10**9,
         power_limit_max_w=model.power_limit_max_w,
         sm_clock_max_mhz=model.sm_clock_max_mhz,
-        partitions=tuple(
-            _partition_facts(placement, f"{node_name}/{gpu.pci_address}")
-            for placement in sorted(gpu.mig or (), key=lambda placement: placement.start)
-        ),
+        partitions=_partitions(gpu.mig, gpu.pci_address, node_name),
         mig_profiles=_mig_profiles(model.mig) if model.mig else (),
         mig_toggles_without_reset=bool(model.mig and model.mig.toggles_without_reset),
         pci_id=int(model.pci_device_id, 16) << 16 | _PCI_VENDOR if model.pci_device_id else None,
     )
+
+
+def _partitions(
+    placements: tuple[Placement, ...] | None, pci_address: str, node_name: str
+) -> tuple[PartitionFacts, ...]:
+    in_order = sorted(placements or (), key=lambda placement: placement.start)
+    return tuple(_partition_facts(placement, f"{node_name}/{pci_address}") for placement in in_order)
 
 
 def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:

@@ -106,7 +106,8 @@ class Partitioning:
     def _work(self, gpu: SimulatedGpu, deadline_s: float) -> None:
         """Wait for as long as this GPU takes. If the deadline comes first, nothing has been changed."""
         delay = gpu.mig_delay_ms / 1000
-        time.sleep(min(delay, deadline_s))
+        if delay:
+            time.sleep(min(delay, deadline_s))
         if delay > deadline_s:
             raise _late(gpu.pci_address, deadline_s)
 

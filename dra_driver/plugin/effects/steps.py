@@ -71,8 +71,15 @@ class Effects:
         self._store, self._hardware, self._ledger = store, hardware, ledger
         self._partitioner, self._sharer, self._limiter = partitioner, sharer, limiter
 
-    def look(self, steps: Iterable[Step]) -> tuple[Wire, ...]:
-        """Return what has to be recorded before anything is done. Raises: HardwareError."""
+    def look(self, steps: Iterable[Step], deadline: Deadline) -> tuple[Wire, ...]:
+        """Return what is to be recorded before anything is done.
+
+        Raises: HardwareError, SharingError for what would be refused only after a partition was made.
+        """
+        steps = tuple(steps)
+        for step in steps:
+            if isinstance(step, SharingStep) and step.made:
+                self._sharer.require(step, deadline)
         return tuple(
             self._partitioner.look(s) if isinstance(s, (MigModeStep, MigPartitionStep)) else s.record() for s in steps
         )
@@ -211,6 +218,14 @@ def owner_env(recorded: Wire) -> tuple[str, ...]:
 def is_only_file(recorded: Sequence[Wire]) -> bool:
     """Return whether recorded steps wrote a CDI file and did nothing else to the node."""
     return all(step.get("kind") == CdiFileStep.kind for step in recorded)
+
+
+def ends_with_power(recorded: Sequence[Wire]) -> bool:
+    """Return whether a power failure takes all away that recorded steps made: files in memory, and partitions.
+
+    Source: NVIDIA MIG user guide, "Persistence": instances have to be made again after a reset or reboot.
+    """
+    return all(step.get("kind") in (CdiFileStep.kind, MigPartitionStep.kind) for step in recorded)
 
 
 def carried_over(planned: Iterable[Wire], recorded: Iterable[Wire]) -> list[Wire]:

@@ -202,9 +202,9 @@ class Ledger:
 
         return self._write(job, is_synced=is_synced)
 
-    def set_state(self, uid: str, state: ClaimState) -> None:
+    def set_state(self, uid: str, state: ClaimState, *, is_synced: bool = True) -> None:
         """Set the state of a claim. Raises: LedgerError."""
-        self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid))
+        self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid), is_synced=is_synced)
 
     def commit(self, uid: str, steps: Sequence[Wire]) -> None:
         """Record that all effects are done, and what the steps made. Raises: LedgerError."""
@@ -234,12 +234,13 @@ class Ledger:
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
         """Record that this driver switches a GPU's MIG mode on in this boot; None when it is off again.
 
-        Raises: LedgerError.
+        The record counts in this boot alone, so it need not outlive a power failure. Raises: LedgerError.
         """
         if boot_id is None:
-            self._execute("DELETE FROM mig_modes WHERE gpu = ?", (gpu,))
+            self._execute("DELETE FROM mig_modes WHERE gpu = ?", (gpu,), is_synced=False)
         else:
-            self._execute("INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)", (gpu, boot_id))
+            sql = "INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)"
+            self._execute(sql, (gpu, boot_id), is_synced=False)
 
     def set_boot(self, uid: str, boot_id: str) -> None:
         """Record that the claim's effects were made again in this boot. Raises: LedgerError."""
@@ -307,8 +308,8 @@ class Ledger:
             lambda database: database.read(sql, tuple(values), deadline=deadline, view=view), deadline
         )
 
-    def _execute(self, sql: str, values: tuple[object, ...]) -> None:
-        self._write(lambda connection: connection.execute(sql, values))
+    def _execute(self, sql: str, values: tuple[object, ...], *, is_synced: bool = True) -> None:
+        self._write(lambda connection: connection.execute(sql, values), is_synced=is_synced)
 
     def _write(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
         self.require_writable()

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dra_driver.claims.plan import MigModeStep, MigPartitionStep, cut_of_record, gpu_of_record
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 US, OTHER = "us", "other"
 ROOM_SECONDS = 6.0  # how long to wait for room that the scheduler counts as free
 _POLL_SECONDS = 0.1
-_GONE = "hardware.gpu-lost"
 _HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
 _NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
 
@@ -55,6 +54,7 @@ class Partitioner:
     ) -> None:
         self._hardware, self._locks, self._ledger, self._boot_id = hardware, locks, ledger, boot_id
         self._mode_changed = mode_changed
+        self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
         """Return the intent to record; the owner is this driver if no partition exists now. Raises: HardwareError."""
@@ -118,7 +118,7 @@ class Partitioner:
                 port.destroy_partition(gpu, mig_uuid, left, placement=(profile_id, start))
                 self._switch_off_if_unused(gpu, uid, deadline)
         except HardwareError as error:
-            if error.code != _GONE:
+            if error.code != GPU_LOST:
                 raise
             log.warning(
                 "GPU lost with a partition that this driver made", extra=fields(device=recorded["key"], err=str(error))
@@ -228,11 +228,11 @@ class Partitioner:
         return None
 
     def _port(self, gpu: GpuFacts) -> Partitionable:
-        if not isinstance(self._hardware, Partitionable):
+        if self._partitionable is None:
             raise HardwareError(
                 "no-mig", f"GPU {gpu.pci_address} can't be partitioned by this agent", retry=Retry.LATER
             )
-        return self._hardware
+        return self._partitionable
 
     @contextmanager
     def _hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:

@@ -20,6 +20,11 @@ class SharingEffects:
         self._slices, self._mps = TimeSlices(hardware), MpsDevices(hardware, supervisor)
         self.supervisor = supervisor
 
+    def require(self, settings: SharingSettings, deadline_s: float) -> None:
+        """Check that whoever makes devices so is there. Raises: SharingError."""
+        if isinstance(settings, MpsSettings):
+            self._mps.require(deadline_s)
+
     def look(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
         """Return what undoing will need, without changing anything. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):

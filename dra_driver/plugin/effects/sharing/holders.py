@@ -44,6 +44,10 @@ class SharingHolders:
     def __init__(self, effects: SharingEffects, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._effects, self._ledger, self._locks, self._boot_id = effects, ledger, locks, boot_id
 
+    def require(self, step: SharingStep, deadline: Deadline) -> None:
+        """Check that a step can be made, before anything is. Raises: SharingError."""
+        self._effects.require(step.settings, deadline.remaining())
+
     def make(
         self, uid: str, step: SharingStep, recorded: Wire, partition: PartitionFacts | None, deadline: Deadline
     ) -> Wire:

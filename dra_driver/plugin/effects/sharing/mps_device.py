@@ -76,6 +76,10 @@ class MpsDevices:
                 raise
             log.warning("compute mode not restored", extra=fields(device=device.name, err=str(error)))
 
+    def require(self, deadline_s: float) -> None:
+        """Check that the supervisor answers. Raises: SharingError."""
+        self._port().running(deadline_s=deadline_s)
+
     def _port(self) -> MpsSupervisor:
         if self._supervisor is None:
             raise SharingError(
