@@ -39,7 +39,7 @@ VERSIONS = st.sampled_from(["1.34", "1.35", "1.36", "1.37"])
 
 
 def whole_gpus(name: str, kind: int) -> list[Wire]:
-    """Give the slices of a node of one of a few kinds; identifiers differ from node to node."""
+    """Return the slices of a node of one of a few kinds; identifiers differ from node to node."""
     if kind == 0:
         return partitioned(name, 2, 2)
     devices = [gpu(f"gpu-{n}", kind="whole", index=n % 2, uuid=f"{name}/{n}", domain=f"{name}/d") for n in range(3)]
@@ -56,7 +56,7 @@ def whole_gpus(name: str, kind: int) -> list[Wire]:
 
 @st.composite
 def shared_pools(draw: st.DrawFn) -> list[Wire]:
-    """Give pools that several nodes reach: by labels, all of them, or device by device."""
+    """Return pools that several nodes reach: by labels, all of them, or device by device."""
     devices = [gpu(f"net-{n}", kind="part", index=n, uuid=f"net/{n}", domain="nd-1-x/d") for n in range(2)]
     found = []
     if draw(st.booleans()):

@@ -278,7 +278,7 @@ def killed_within(work: Callable[[], None], seconds: float) -> str | None:
 
 
 def imitate(_pipe: Path) -> None:
-    """Name a stranger in the pid file (the storm knows which)."""
+    """Write the pid of a stranger into the pid file (the storm knows which)."""
 
 
 def fifo(pipe: Path) -> None:

@@ -155,7 +155,7 @@ class Node:
         return {name.partition("claim_")[2].removesuffix(".json") for name in names if not name.startswith(".")}
 
     def partitions(self) -> set[str]:
-        """Name what stands on the simulated GPUs."""
+        """Return the names of the partitions on the simulated GPUs."""
         found = set()
         for address, state in self.state("simulated-mig.json").items():
             gpu = f"gpu-{address.replace(':', '-').replace('.', '-')}"

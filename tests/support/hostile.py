@@ -329,7 +329,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def argument_cases(files: list[Path]) -> Iterator[list[str]]:
-    """Give every command every hostile text and file in every place that takes a text."""
+    """Try every command with every hostile text and file in every place that takes a text."""
     shared = files[0].parent / "objects.yaml"
     for path, command in commands(main.cli):
         base = {("explain",): ["claim", "c"]}.get(path, [])
@@ -353,7 +353,7 @@ def _with_objects(path: tuple[str, ...], file: Path) -> list[str]:
 
 
 def object_cases(folder: Path, rng: random.Random) -> Iterator[list[str]]:
-    """Give commands objects with something wrong in one place, over and over."""
+    """Try commands with objects that have something wrong in one place, over and over."""
     file, scenario, batch = folder / "one.json", folder / "one.yaml", folder / "one.jsonl"
     claim = ["explain", "claim", "c", "-f", str(file), "--kubernetes", "1.36"]
     readers = [
