@@ -24,10 +24,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
-
 from benchmarks.real_api import real_api
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.wire import Wire
@@ -62,7 +61,7 @@ class Driver:
     rss: list[float] = field(default_factory=list)
     cpu: float = 0.0
     cycles: int = 0
-    kubelet: grpc.Server | None = None
+    kubelet: EmbeddedPodResources | None = None
 
     @property
     def node(self) -> str:
@@ -183,18 +182,14 @@ class _Places:
         argv += ["--kubeconfig", str(self.kubeconfig), "--cdi-root", f"{place}/cdi"]
         argv += ["--metrics-address", "127.0.0.1:0", "--kubelet-registrar-directory-path", f"{place}/registry"]
         argv += ["--kubelet-plugins-directory-path", f"{place}/plugins", *flags]
-        return Driver(name, OURS, argv, place, devices, kubelet=_pod_resources(place / "pod-resources"))
+        return Driver(name, OURS, argv, place, devices, kubelet=_kubelet(place))
 
 
-def _pod_resources(folder: Path) -> grpc.Server:
-    """Answer as a kubelet without pods: ours asks it at the start which claims are held."""
-    folder.mkdir()
-    server = grpc.server(ThreadPoolExecutor(1))
-    methods = {"List": grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"")}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
-    server.add_insecure_port(f"unix:{folder}/kubelet.sock")
-    server.start()
-    return server
+def _kubelet(folder: Path) -> EmbeddedPodResources:
+    """Answer as a kubelet without pods: this driver asks it at the start which claims are held."""
+    made = EmbeddedPodResources(folder / "pod-resources/kubelet.sock", pods=list, allocatable=dict)
+    made.start()
+    return made
 
 
 class Run:
@@ -381,7 +376,7 @@ def _stop(driver: Driver) -> None:
         driver.process.terminate()
         driver.process.wait(20)
     if driver.kubelet is not None:
-        driver.kubelet.stop(None)
+        driver.kubelet.stop()
 
 
 def _remove(folder: Path) -> None:

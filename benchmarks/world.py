@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
+from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
@@ -131,10 +132,13 @@ def world(version: str = "1.35") -> Iterator[World]:
     (folder / "cdi").symlink_to(memory)
     for name in ("reg", "plugins"):
         (folder / name).mkdir()
+    kubelet = EmbeddedPodResources(folder / "pod-resources/kubelet.sock", pods=list, allocatable=dict)
+    kubelet.start()  # an agent waits ten seconds for a kubelet that does not answer
     try:
         yield it
     finally:
         it.stop_agent()
+        kubelet.stop()
         it.api.close()
         server.terminate()
         server.wait(10)
