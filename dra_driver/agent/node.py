@@ -38,6 +38,7 @@ from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
+from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.folder_use import FolderUse
 from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.kubelet.server import Answered, PluginServer
@@ -50,7 +51,6 @@ from dra_driver.plugin.node_claims.listed_claims import ListedClaims
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
 from dra_driver.plugin.node_identity import NodeIdentity, this_node
-from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
@@ -114,7 +114,7 @@ class NodeAgent:
             judge=self._judge,
             also=self._sharing.fingerprint,
         )
-        self._preparer = Preparer(
+        work = compose(
             node,
             api=api,
             ledger=self._ledger,
@@ -122,18 +122,18 @@ class NodeAgent:
             locks=locks,
             hardware=hardware,
             inventory=self._inventory,
-            abandonment=GoneClaims(node, api, self._ledger, hardware, self._inventory, find=claims.find),
-            pods_dir=options.kubelet_dir / "pods",
+            gone=GoneClaims(node, api, self._ledger, hardware, self._inventory, find=claims.find),
+            folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
             mode_changed=self._scanner.look_again,
             supervisor=MpsClient(socket_path(data)),
-            cgroups=Path(options.roots.sys) / "fs/cgroup",
         )
+        self._repair = work.repair
         self._server = PluginServer(
             driver=options.driver,
             registrar_dir=options.registrar_dir,
             plugins_dir=options.plugins_dir,
             pod_uid=options.pod_uid,
-            preparer=self._preparer,
+            preparer=work.preparer,
             answered=self._claim_answered,
         )
         self._geometer = DeclaredMig(
@@ -145,7 +145,7 @@ class NodeAgent:
             changed=self._scanner.look_now,
             tell=self._tell_mig,
         )
-        self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
+        self._reaper = Reaper(self._repair, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
         self._offering = threading.Lock()  # so that the later of two publications is the newer one
@@ -212,7 +212,7 @@ class NodeAgent:
             self._reaper.look_now()
         self._publish()
         try:
-            self._preparer.refresh_cdi()
+            self._repair.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 

@@ -48,7 +48,7 @@ class Guard:
         """Return the pods of a claim that may still use the devices which the claim has to itself."""
         if not record.exclusive_names():
             return ()
-        return tuple(pods_with_folders(record.allocation.get("pods") or (), self._pods))
+        return tuple(pods_with_folders(record.pods, self._pods))
 
     def watch(self) -> None:
         """Check at once, and go on checking in the thread."""

@@ -133,6 +133,24 @@ class NodeLocks:
         return True
 
 
+def claim_lock(uid: str) -> str:
+    """Return the name of a claim's lock."""
+    return f"claim/{uid}"
+
+
+def device_lock(device: str) -> str:
+    """Return the name of a device's lock, which is taken after those of claims."""
+    return f"device/{device}"
+
+
+def gpu_lock(pci_address: str) -> str:
+    """Return the name of a GPU's lock.
+
+    It is taken after the locks of claims and devices, and never together with another.
+    """
+    return f"gpu/{pci_address}"
+
+
 def _offset(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
 

@@ -154,8 +154,8 @@ class Storm:
         mps_device.READY_SECONDS = DAMAGED_READY_S
         rig = self.rig()
         with suppress(Exception):  # a damaged channel; what is left undone counts in the end
-            rig.preparer.repair()
-        Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+            rig.repair.run()
+        Reaper(rig.repair, rig.store, driver=DRIVER).reap()
 
     # Clients
 
@@ -246,7 +246,7 @@ class Storm:
 
     def check_empty(self) -> None:
         rig = self.rig()
-        rig.preparer.repair()
+        rig.repair.run()
         assert rig.effects() == {}, rig.effects()
         rig.assert_empty()
         assert rig.supervisor.running(deadline_s=5) == ()

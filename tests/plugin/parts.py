@@ -18,6 +18,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.inventory.device import Device, DeviceType, Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
+from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -160,7 +161,7 @@ class Rig:
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(DRIVER, POOL, self.boot_id)
-        self.preparer = Preparer(
+        work = compose(
             node,
             api=self.api,
             ledger=self.ledger,
@@ -168,11 +169,7 @@ class Rig:
             locks=self.locks,
             hardware=self.hardware,
             inventory=lambda: self.inventory,
-            pods_dir=self.root / "pods",
-            proc=self.root / "proc",
-            supervisor=self.supervisor,
-            cgroups=self.root / "cgroup",
-            abandonment=GoneClaims(
+            gone=GoneClaims(
                 node,
                 self.api,
                 self.ledger,
@@ -181,7 +178,10 @@ class Rig:
                 find=self.api.find,
                 now=self.clock,
             ),
+            folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
+            supervisor=self.supervisor,
         )
+        self.preparer, self.repair = work.preparer, work.repair
         return self.preparer
 
     def reboot(self) -> Preparer:

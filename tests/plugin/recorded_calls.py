@@ -117,7 +117,7 @@ def whole_devices(root: Path) -> Recording:
     """Whole GPUs and standing partitions: repeated, in use, kept back, re-allocated, after a reboot, with no ledger."""
     rig = Rig(root)
     done = Recording(rig)
-    rig.preparer._guard.close()  # what is kept back stays
+    rig.repair._guard.close()  # what is kept back stays
     pod = POD.format(1)
     (rig.root / "pods" / pod).mkdir(parents=True)
     rig.allocate("u1", "gpu-0", "mig-1", pods=(pod,))
@@ -154,7 +154,7 @@ def partitions(root: Path) -> Recording:
         done.prepare(uid)
     kind = '"kind":"mig-partition"'
     rig.ledger._execute("UPDATE claims SET steps = replace(steps, ?, ?)", (kind, f'{kind},"later":7'))
-    done.call("refresh", rig.preparer.refresh_cdi)
+    done.call("refresh", rig.repair.refresh_cdi)
     rig.hardware.destroy_partition(rig.gpu(0), rig.partitions()[0].uuid, 5)
     done.prepare("made")
     done.unprepare("by-hand")
@@ -188,7 +188,7 @@ def time_slices(root: Path) -> Recording:
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
     rig.restart()
-    done.call("recovered", rig.preparer.repair)
+    done.call("recovered", rig.repair.run)
     for uid in ("long", "long", "plain"):
         done.unprepare(uid)
     rig.close()
@@ -223,7 +223,7 @@ def daemons(root: Path) -> Recording:
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
     rig.restart()
-    done.call("recovered", rig.preparer.repair)
+    done.call("recovered", rig.repair.run)
     done.prepare("two")
     for uid in ("two", "cut"):
         done.unprepare(uid)

@@ -9,8 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, SharingError
+from dra_driver.model.records import json_text
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
+from dra_driver.plugin.ledger.step_records import record_of_step
 from dra_driver.plugin.reaper import Reaper
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.plugin.parts import DRIVER, in_thread
@@ -305,7 +308,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     MigRig.look(served)  # no replica, nothing that may be allocated many times
     assert [device.device for device in served.prepare("u1")] == [replica(0)]
     served.prepare("u2")
-    assert served.preparer.refresh_cdi() == 0
+    assert served.repair.refresh_cdi() == 0
     assert served.files() == files
     assert served.effects() == {WHOLE: ["u1"], OTHER: ["u2"]}
     served.unprepare("u1")
@@ -364,7 +367,7 @@ def test_a_lost_ledger_still_knows_how_devices_are_shared(tmp_path: Path, how) -
         (rig.data / name).unlink(missing_ok=True)
     rig.restart()
     assert rig.effects() == {WHOLE: ["u1", "u2"]}
-    Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+    Reaper(rig.repair, rig.store, driver=DRIVER).reap()
     assert rig.effects() == {WHOLE: ["u1", "u2"]}
     rig.prepare("u1")
     rig.unprepare("u1")
@@ -383,7 +386,7 @@ def test_what_a_newer_agent_did_to_a_device_is_kept(sliced: SharingRig) -> None:
         sliced.prepare("u2")
     with pytest.raises(LedgerError):
         sliced.unprepare("u1")
-    Reaper(sliced.preparer, sliced.store, driver=DRIVER).reap()
+    Reaper(sliced.repair, sliced.store, driver=DRIVER).reap()
     assert sliced.effects() == {WHOLE: ["u1"]}
 
 
@@ -392,8 +395,8 @@ def test_an_agent_that_does_not_know_sharing_keeps_the_step(sliced: SharingRig) 
     sliced.prepare("u1")
     record = sliced.ledger.get("u1")
     assert record is not None
-    (step,) = (step for step in record.steps if step["kind"] == "sharing")
-    assert step["key"] == WHOLE
+    (step,) = (json.loads(json_text(record_of_step(step))) for step in record.steps_of(RecordedSharing))
+    assert (step["kind"], step["key"]) == ("sharing", WHOLE)
     assert step["device"]["gpu_uuid"] == sliced.gpu(0).uuid
     assert step["settings"] == {"strategy": "TimeSlicing", "interval": "Long"}
 
@@ -414,7 +417,7 @@ def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: Sh
     served.prepare("u2")
     served.supervisor._write({**served.supervisor.daemons(), "gpu-stray": "GPU-stray"})
     served.ledger._write(lambda c: c.execute("DELETE FROM claims WHERE uid = 'u1'"))
-    reaper = Reaper(served.preparer, served.store, driver=DRIVER)
+    reaper = Reaper(served.repair, served.store, driver=DRIVER)
     assert reaper.reap() >= 2
     assert list(served.supervisor.daemons()) == [OTHER]
     assert served.effects() == {OTHER: ["u2"]}
@@ -426,7 +429,7 @@ def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingR
     sliced.prepare("u1")
     sliced.ledger._write(lambda c: c.execute("DELETE FROM claims"))
     assert not sliced.ledger.is_empty()
-    assert sliced.preparer.settle_sharing() == 1
+    assert sliced.repair.settle_sharing() == 1
     assert sliced.ledger.is_empty()
 
 
@@ -511,7 +514,7 @@ def test_a_device_is_shared_exactly_while_somebody_holds_it(tmp_path_factory, st
         elif what == "restart":
             rig.restart()
         else:
-            Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+            Reaper(rig.repair, rig.store, driver=DRIVER).reap()
         assert rig.effects() == ({WHOLE: sorted(held)} if held else {})
         is_mps = isinstance(how, MpsSettings)
         assert rig.compute_modes() == (EXCLUSIVE if held and is_mps else BOTH_MODES)

@@ -196,7 +196,7 @@ def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in
     rig.ledger.set_state("old", ClaimState.UNPREPARING)
     rig.preparer.close()
     rig.restart()
-    assert rig.preparer.repair() == 1
+    assert rig.repair.run() == 1
     assert rig.states() == {}
     assert not rig.ledger.is_empty(), "the folder must not go with the last agent"
     for device in ("gpu-0", "gpu-1"):

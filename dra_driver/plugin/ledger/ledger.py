@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.conflicts import Conflict, replica_bounds, rivals_of, rivals_query, wanted_of
@@ -26,7 +27,8 @@ from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import delete, insert, records_of, remove, view_without
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, json_text, record_of_row
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_row, steps_text
+from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.unprepared import Unprepared
 from dra_driver.telemetry.logs import fields
 
@@ -106,13 +108,13 @@ class Ledger:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
 
-    def with_step(self, kind: str) -> tuple[Record, ...]:
-        """Return the claims that recorded a step of a kind; reads all rows, and no other claim's JSON."""
-        rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind),))
+    def with_step(self, kind: type[RecordedStep]) -> tuple[Record, ...]:
+        """Return the claims that recorded a step of a type; reads all rows, and no other claim's JSON."""
+        rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind.kind),))
         return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
 
-    def with_step_on(self, kind: str, device: str) -> tuple[Record, ...]:
-        """Return the claims that hold a device, or a replica of it, and recorded a step of a kind; by an index."""
+    def with_step_on(self, kind: type[RecordedStep], device: str) -> tuple[Record, ...]:
+        """Return the claims that hold a device, or a replica of it, and recorded a step of a type; by an index."""
         sql = (
             "SELECT * FROM claims WHERE uid IN "
             "(SELECT claim_uid FROM holds WHERE device = ? OR device BETWEEN ? AND ?) ORDER BY uid"
@@ -206,10 +208,10 @@ class Ledger:
         """Set the state of a claim. Raises: LedgerError."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid), is_synced=is_synced)
 
-    def commit(self, uid: str, steps: Sequence[Wire]) -> None:
+    def commit(self, uid: str, steps: Sequence[RecordedStep]) -> None:
         """Record that all effects are done, and what the steps made. Raises: LedgerError."""
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(ClaimState.PREPARED), json_text(steps), uid))
+        self._execute(sql, (str(ClaimState.PREPARED), steps_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """Add the holds that a claim lacks: an agent that offered its GPU differently recorded fewer.
@@ -223,9 +225,9 @@ class Ledger:
             sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
             self._write(lambda connection: connection.executemany(sql, missing))
 
-    def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
+    def set_steps(self, uid: str, steps: Sequence[RecordedStep]) -> None:
         """Record what the steps found or made. Raises: LedgerError."""
-        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (json_text(steps), uid))
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
 
     def set_allocation(self, uid: str, allocation: Wire) -> None:
         """Record the allocation of a claim with what else the API says of it. Raises: LedgerError."""
@@ -288,7 +290,7 @@ class Ledger:
 
         def remove_rows(connection: sqlite3.Connection) -> None:
             for record in records_of(connection, self._hidden()):
-                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())), self._boot_id)
+                remove(connection, record, record.pods, self._boot_id)
 
         def shorten(connection: sqlite3.Connection) -> None:
             uids = self._hidden()
