@@ -68,6 +68,9 @@ class RecordForm(Generic[T]):
         return {key: value for key, value in record.items() if key not in self._known}
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once: every call writes records
+
+
 def json_text(value: Any) -> str:
     """Return JSON in the one form in which claims and steps are stored: sorted keys, no spaces."""
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+    return _ENCODER.encode(value)

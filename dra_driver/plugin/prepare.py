@@ -146,8 +146,8 @@ class Preparer:
         run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
         try:
             self._effects.apply(plan.steps, run)
-            self._ledger.commit(intent.uid, run.recorded)
-            self._late_pods.follow(run.recorded)
+            self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)
+            self._late_pods.follow(intent.steps)
         except Exception:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
             # What can't be undone now is undone by the next call or at the next start.

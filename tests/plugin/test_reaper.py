@@ -22,7 +22,7 @@ class Node:
             rig.allocate(f"u{index}", f"gpu-{index}")
             rig.prepare(f"u{index}")
         self.reaper = Reaper(
-            rig.preparer, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
+            rig.repair, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
         )
 
     def asked(self) -> int:

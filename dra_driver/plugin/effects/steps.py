@@ -41,7 +41,9 @@ class Effects:
         """
         for step in self._in_force(steps, run):
             recorded = run.record_of(step.kind, step.key)
-            run.keep(self._performers[step.kind].perform(step, recorded, run))
+            made = self._performers[step.kind].perform(step, recorded, run)
+            if made is not recorded:
+                run.keep(made)
 
     def refresh(self, steps: Iterable[Step], run: StepRun) -> None:
         """Rewrite the CDI file from the current state. Nothing else is made. Raises: HardwareError, PrepareError."""
@@ -81,7 +83,7 @@ class Effects:
 
         The file comes last, because it describes what the other steps made.
         """
-        known = {step.identity: step for step in run.recorded}
+        known = run.by_identity()
         *kept, last = [self._performers[s.kind].in_force(s, known.pop((s.kind, s.key))) for s in steps]
         left = ((self._performers.get(recorded.kind), recorded) for recorded in known.values())
         more = [performer.left_in_force(recorded) for performer, recorded in left if performer is not None]

@@ -208,8 +208,11 @@ class Ledger:
         """Set the state of a claim. Raises: LedgerError."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid), is_synced=is_synced)
 
-    def commit(self, uid: str, steps: Sequence[RecordedStep]) -> None:
-        """Record that all effects are done, and what the steps made. Raises: LedgerError."""
+    def commit(self, uid: str, steps: Sequence[RecordedStep] | None = None) -> None:
+        """Record that all effects are done, and what the steps made unless that is recorded. Raises: LedgerError."""
+        if steps is None:
+            self.set_state(uid, ClaimState.PREPARED)
+            return
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
         self._execute(sql, (str(ClaimState.PREPARED), steps_text(steps), uid))
 

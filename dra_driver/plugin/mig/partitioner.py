@@ -58,8 +58,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         Raises: HardwareError, PrepareError("prepare.locked").
         """
         patience = run.deadline.sooner(ROOM_SECONDS)
-        planned = self.intent(step)
-        if recorded.place != planned.place or recorded.gpu != planned.gpu:  # a step recovered from a CDI file has none
+        if recorded.place is None or recorded.gpu != GpuReference.of(step.gpu):  # recovered, or the GPU's minor changed
+            planned = self.intent(step)
             recorded = replace(recorded, gpu=planned.gpu, profile=planned.profile, start=planned.start)
         while (made := self._stand_or_make(step, recorded, run, patience)) is None:
             recorded = self._intended(recorded)
@@ -112,11 +112,11 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
         """Return the partition, which is made unless it stands; None while there may be room for it soon."""
-        intent = self._intended(recorded)
         with self._modes.hold(step.gpu, run.deadline):
             found = self._standing(step)
             if found is not None:
                 return MadePartition(step.gpu, found, self._judged(recorded, found))
+            intent = self._intended(recorded)
             if intent != recorded:
                 run.note(intent)
             try:

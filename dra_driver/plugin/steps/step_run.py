@@ -24,17 +24,18 @@ class MadePartition:
 class StepRun:
     """One claim's steps: what is recorded of them, and what they have made so far for those that follow.
 
-    `partitions` are by device name. `is_file_changed` is whether the CDI file had to be written.
+    `partitions` are by device name. `is_changed` is whether more is recorded now than at first, and `is_file_changed`
+    whether the CDI file had to be written.
     """
 
-    __slots__ = ("_ledger", "_recorded", "deadline", "is_file_changed", "partitions", "shared", "uid")
+    __slots__ = ("_ledger", "_recorded", "deadline", "is_changed", "is_file_changed", "partitions", "shared", "uid")
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
         self.uid, self.deadline, self._ledger = uid, deadline, ledger
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.shared: list[tuple[SharingStep, RecordedSharing]] = []
-        self.is_file_changed = False
+        self.is_changed = self.is_file_changed = False
 
     @property
     def recorded(self) -> tuple[RecordedStep, ...]:
@@ -45,9 +46,14 @@ class StepRun:
         """Return what is recorded of a step."""
         return self._recorded[kind, key]
 
+    def by_identity(self) -> dict[tuple[str, str], RecordedStep]:
+        """Return what is recorded of the steps, by kind and key."""
+        return dict(self._recorded)
+
     def keep(self, step: RecordedStep) -> None:
         """Keep what a step found or made; it becomes durable with the claim's commit."""
         self._recorded[step.identity] = step
+        self.is_changed = True
 
     def note(self, step: RecordedStep) -> None:
         """Record an intent durably, before anything is done that the ledger does not know of. Raises: LedgerError."""
