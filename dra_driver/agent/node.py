@@ -41,7 +41,8 @@ from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.folder_use import FolderUse
 from dra_driver.plugin.gone_claims import GoneClaims
-from dra_driver.plugin.kubelet.server import Answered, PluginServer
+from dra_driver.plugin.kubelet.claim_calls import Answered
+from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.declared_mig import DeclaredMig

@@ -87,5 +87,7 @@ def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Rec
 
 def view_without(uids: frozenset[str]) -> str:
     """Return the query for all claims but these, "" when none is excluded. UIDs contain no quotes."""
+    if not uids:
+        return ""
     names = ", ".join(f"'{uid}'" for uid in sorted(uids))
-    return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})" if uids else ""  # noqa: S608
+    return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})"  # noqa: S608
