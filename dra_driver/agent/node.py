@@ -37,10 +37,9 @@ from dra_driver.kube.events import node_event, tell_node
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.plugin.allocations import allocated_forms, allocated_names
 from dra_driver.plugin.composition import NodeFolders, compose
-from dra_driver.plugin.folder_use import FolderUse
-from dra_driver.plugin.gone_claims import GoneClaims
+from dra_driver.plugin.instances.folder_use import FolderUse
+from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.claim_calls import Answered
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -48,13 +47,14 @@ from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.allocations import allocated_forms, allocated_names
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_claims.listed_claims import ListedClaims
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
 from dra_driver.plugin.node_identity import NodeIdentity, this_node
-from dra_driver.plugin.reaper import Reaper
-from dra_driver.plugin.recovery import has_claim_file, recover_from
-from dra_driver.plugin.roles import NodeRole
+from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Inventory
 from dra_driver.mps.settings import MpsSupervisor
-from dra_driver.plugin.claim_undo import ClaimUndo
-from dra_driver.plugin.device_wait import DeviceWait
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
@@ -25,18 +23,20 @@ from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import Effects
-from dra_driver.plugin.gone_claims import ClaimApi, GoneClaims
-from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.mig.partitioner import Partitioner
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi, GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.planning import Planner
-from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.repair import Repair
-from dra_driver.plugin.running_pods import PROC
-from dra_driver.plugin.waiting import InterruptiblePause
+from dra_driver.plugin.prepare.claim_undo import ClaimUndo
+from dra_driver.plugin.prepare.device_wait import DeviceWait
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.planner import Planner
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.prepare.running_pods import PROC
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
+from dra_driver.plugin.repair.repair import Repair
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")

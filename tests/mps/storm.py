@@ -29,7 +29,7 @@ from dra_driver.model.sharing import MpsSettings
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
 from tests.plugin.kill_points import in_child
 from tests.plugin.mig_parts import OTHER, WHOLE

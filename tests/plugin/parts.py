@@ -20,12 +20,12 @@ from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.recovery import has_claim_file, recover_from
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.kill_points import expect, kill_everywhere, killing_at
 from tests.plugin.mig_parts import OTHER, WHOLE
 from tests.plugin.parts import DRIVER

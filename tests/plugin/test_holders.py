@@ -6,9 +6,9 @@ import pytest
 
 from dra_driver.model.errors import ApiError, ClaimError, Retry
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
-from dra_driver.plugin.gone_claims import GONE_SECONDS
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 

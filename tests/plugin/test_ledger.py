@@ -27,7 +27,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
     ends_with_power,
     is_only_file,
 )
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.parts import DRIVER, Rig, claim_wire, result
 
 VERSION = MAJOR * 1000 + MINOR

@@ -15,7 +15,7 @@ from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
 from dra_driver.plugin.effects import late_pods
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.mig_parts import OTHER, WHOLE
 from tests.plugin.parts import DRIVER
 from tests.plugin.sharing_parts import POD, SharingRig, replica

@@ -9,7 +9,7 @@ import pytest
 from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects.file_records import OWNER_ENV
-from dra_driver.plugin.gone_claims import GONE_SECONDS
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.plugin.parts import claim_wire, in_thread, result
 
@@ -193,7 +193,7 @@ def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
     from dra_driver.plugin.ledger.ledger import Ledger
-    from dra_driver.plugin.recovery import recover_from
+    from dra_driver.plugin.repair.recovery import recover_from
 
     Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com")).close()
     rig.restart()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.gone_claims import GONE_SECONDS
-from dra_driver.plugin.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
+from dra_driver.plugin.repair.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
 from tests.plugin.parts import DRIVER, Rig, inventory
 
 COUNT = 40

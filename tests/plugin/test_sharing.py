@@ -14,7 +14,7 @@ from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSli
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.ledger.step_records import record_of_step
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.plugin.parts import DRIVER, in_thread
 from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing

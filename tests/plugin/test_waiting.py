@@ -3,7 +3,7 @@
 import threading
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
-from dra_driver.plugin.waiting import InterruptiblePause, Looks
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
 from tests.plugin.kubelet import FakeKubelet, claim, eventually
 from tests.plugin.parts import DRIVER, Rig, in_thread, inventory
 

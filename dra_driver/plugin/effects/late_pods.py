@@ -17,11 +17,11 @@ from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
-from dra_driver.plugin.gone_claims import API_SECONDS, ClaimApi
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, Record
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit, RecordedStep
 from dra_driver.plugin.locks import NodeLocks, claim_lock
+from dra_driver.plugin.node_claims.gone_claims import API_SECONDS, ClaimApi
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 

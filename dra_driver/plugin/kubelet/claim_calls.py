@@ -20,7 +20,7 @@ from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.methods import MESSAGES, Context
-from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from dra_driver.plugin.kubelet.sockets import (
     make_folder,
     sweep,
 )
-from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

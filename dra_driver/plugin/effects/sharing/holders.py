@@ -22,12 +22,12 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.file_records import sharing_env
 from dra_driver.plugin.effects.sharing.clients import client_edits
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
+from dra_driver.plugin.effects.sharing.separation import require_one_namespace
 from dra_driver.plugin.ledger.device_effects import Holder
 from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.separation import require_one_namespace
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import StepRun, Undoing
 from dra_driver.telemetry.logs import fields
@@ -90,7 +90,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         return recorded if made == recorded else made
 
     def find(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> None:
-        """Tell the claim's file of the sharing as it is recorded."""
+        """Add the sharing, as it is recorded, to what the claim's file describes."""
         run.shared.append((step, recorded))
 
     def undo(self, recorded: RecordedSharing, undoing: Undoing) -> None:

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import ClaimError, PrepareError, Retry
-from dra_driver.plugin.claim_undo import ClaimUndo
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED
-from dra_driver.plugin.waiting import InterruptiblePause, Looks
+from dra_driver.plugin.prepare.claim_undo import ClaimUndo
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

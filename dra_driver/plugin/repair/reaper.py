@@ -19,7 +19,7 @@ from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import Record
-from dra_driver.plugin.repair import Repair
+from dra_driver.plugin.repair.repair import Repair
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 

@@ -16,18 +16,18 @@ from dataclasses import replace
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import check_claim_uid
-from dra_driver.plugin.claim_undo import UNDO_SECONDS, ClaimUndo
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
-from dra_driver.plugin.device_wait import DeviceWait
 from dra_driver.plugin.effects.late_pods import LatePods
+from dra_driver.plugin.effects.sharing.separation import require_separation
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_plan
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
-from dra_driver.plugin.planning import Planner
-from dra_driver.plugin.separation import require_separation
+from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
+from dra_driver.plugin.prepare.device_wait import DeviceWait
+from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.steps.step_run import StepRun
 from dra_driver.telemetry.logs import fields
 

@@ -20,7 +20,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.kept_back import KeptBack
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import Record
-from dra_driver.plugin.running_pods import PROC, pods_with_folders, pods_with_processes
+from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 

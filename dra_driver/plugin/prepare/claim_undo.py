@@ -13,13 +13,13 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.steps import Effects
-from dra_driver.plugin.gone_claims import GoneClaims
-from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.neighbours.leftovers import remove_leftover
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.prepare.guard import Guard
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import ClaimApi
 from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.waiting import InterruptiblePause
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
 
 POLL_SECONDS = 0.1  # how often to look at the inventory again
 LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s; a permission reaches the API server sooner

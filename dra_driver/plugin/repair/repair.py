@@ -13,20 +13,20 @@ from contextlib import suppress
 from dra_driver.cdi.store import CdiStore
 from dra_driver.inventory.device import Inventory
 from dra_driver.model.errors import DriverError, PrepareError
-from dra_driver.plugin.claim_undo import UNDO_SECONDS, ClaimUndo
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import Effects
-from dra_driver.plugin.gone_claims import GoneClaims
-from dra_driver.plugin.guard import Guard
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState, Record
 from dra_driver.plugin.locks import NodeLocks, claim_lock
 from dra_driver.plugin.mig.mig_modes import MigModes
-from dra_driver.plugin.planning import Planner
-from dra_driver.plugin.recovery import made_partitions
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.planner import Planner
+from dra_driver.plugin.repair.recovery import made_partitions
 from dra_driver.plugin.steps.step_run import StepRun
 from dra_driver.telemetry.logs import fields
 
