@@ -13,8 +13,9 @@ import pytest
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
 from dra_driver.model.sharing import SharedDevice, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.connections import has_claims
 from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.ledger.ledger import Ledger, has_claims
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.ledger.recorded_steps import (

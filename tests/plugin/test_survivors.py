@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError
-from dra_driver.plugin.prepare import guard
 from dra_driver.plugin.ledger import kept_back
 from dra_driver.plugin.ledger.record import ClaimState
+from dra_driver.plugin.prepare import guard
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
 from tests.plugin.kubelet import eventually
 from tests.plugin.parts import Rig, claim_wire, in_thread, result
