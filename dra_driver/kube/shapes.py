@@ -66,23 +66,50 @@ def check_node(wire: Wire, name: str) -> None:
 
 
 def _check(value: Any, shape: Any, where: str) -> None:
+    """Check a value; where it is at fault is worked out only for one that is, because that takes longer."""
+    if not _is_of(value, shape):
+        _refuse(value, shape, where)
+
+
+def _is_of(value: Any, shape: Any) -> bool:
+    if shape is str:
+        return isinstance(value, str)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(_has(value, key, inner) for key, inner in shape.items())
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_is_of(one, shape[0]) for one in value)
+    return isinstance(value, shape) and not (shape is int and isinstance(value, bool))
+
+
+def _has(value: dict[str, Any], key: Any, inner: Any) -> bool:
+    """Return whether the field of that key, or every field if the key is `...`, is of its shape."""
+    if key is ...:
+        return all(_is_of(one, inner) for one in value.values())
+    if key[-1] == "!":
+        return _is_of(value.get(key[:-1]), inner)
+    found = value.get(key)
+    return found is None or _is_of(found, inner)
+
+
+def _refuse(value: Any, shape: Any, where: str) -> None:
+    """Raise ApiError for the first part of a value that is not of its shape."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             raise _fault(where, "an object", value)
         for key, inner in shape.items():
             if key is ...:
                 for name, one in value.items():
-                    _check(one, inner, f"{where}.{name}")
+                    _refuse(one, inner, f"{where}.{name}")
                 continue
             name = key.removesuffix("!")
             found = value.get(name)
             if found is not None or key.endswith("!"):
-                _check(found, inner, f"{where}.{name}")
+                _refuse(found, inner, f"{where}.{name}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
             raise _fault(where, "a list", value)
         for number, one in enumerate(value):
-            _check(one, shape[0], f"{where}[{number}]")
+            _refuse(one, shape[0], f"{where}[{number}]")
     elif not isinstance(value, shape) or (shape is int and isinstance(value, bool)):
         raise _fault(where, _NOUNS[shape], value)
 
