@@ -7,88 +7,56 @@ answers, then causes an error here instead of a crash somewhere else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dra_driver.kube.answers import bad_answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
-# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field is required.
-_METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
-_DEVICE = {
-    "name!": str,
-    "attributes": {...: {}},
-    "capacity": {...: {}},
-    "taints": [{"key": str, "value": str, "effect": str}],
-    "consumesCounters": [{"counterSet": str, "counters": {...: {}}}],
-}
-_SLICE = {
-    "metadata!": _METADATA,
-    "spec!": {
-        "driver!": str,
-        "nodeName": str,
-        "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
-        "devices": [_DEVICE],
-        "sharedCounters": [{"name": str, "counters": {...: {}}}],
-    },
-}
-_RESULT = {"request": str, "driver!": str, "pool!": str, "device!": str, "shareID": str, "adminAccess": bool}
-_ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector": {}}
-_CLAIM = {
-    "metadata!": {**_METADATA, "namespace!": str},
-    "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
-    "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
-}
-_NODE = {"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}}
 _NOUNS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
-def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
-    """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _SLICE, "ResourceSlice")
-    if is_stored:
-        _check(wire["metadata"].get("resourceVersion"), str, "ResourceSlice.metadata.resourceVersion")
+class _Shape:
+    """The shape of a kind, compiled once, because every Prepare checks a claim."""
+
+    def __init__(self, of: Any) -> None:
+        self._of, self._matches = of, _matching(of)
+
+    def check(self, value: Any, where: str) -> None:
+        """Raise ApiError("api.bad-answer") for a value of another shape; where it differs is worked out only then."""
+        if not self._matches(value):
+            _refuse(value, self._of, where)
 
 
-def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
-    """Check a ResourceClaim, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _CLAIM, f"ResourceClaim {namespace}/{name}")
-    found = wire["metadata"]["namespace"], wire["metadata"]["name"]
-    if found != (namespace, name):
-        raise bad_answer(f"asked for ResourceClaim {namespace}/{name}, the server answered with {'/'.join(found)}")
-
-
-def check_node(wire: Wire, name: str) -> None:
-    """Check a Node, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _NODE, f"Node {name}")
-    if wire["metadata"]["name"] != name:
-        raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")
-
-
-def _check(value: Any, shape: Any, where: str) -> None:
-    """Check a value; where it is at fault is worked out only for one that is, because that takes longer."""
-    if not _is_of(value, shape):
-        _refuse(value, shape, where)
-
-
-def _is_of(value: Any, shape: Any) -> bool:
-    if shape is str:
-        return isinstance(value, str)
+def _matching(shape: Any) -> Callable[[Any], bool]:
+    """Return a function that returns whether a value is of a shape."""
     if isinstance(shape, dict):
-        return isinstance(value, dict) and all(_has(value, key, inner) for key, inner in shape.items())
+        return _matching_object(shape)
     if isinstance(shape, list):
-        return isinstance(value, list) and all(_is_of(one, shape[0]) for one in value)
-    return isinstance(value, shape) and not (shape is int and isinstance(value, bool))
+        of_item = _matching(shape[0])
+        return lambda value: isinstance(value, list) and all(map(of_item, value))
+    if shape is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    return lambda value: isinstance(value, shape)
 
 
-def _has(value: dict[str, Any], key: Any, inner: Any) -> bool:
-    """Return whether the field of that key, or every field if the key is `...`, is of its shape."""
-    if key is ...:
-        return all(_is_of(one, inner) for one in value.values())
-    if key[-1] == "!":
-        return _is_of(value.get(key[:-1]), inner)
-    found = value.get(key)
-    return found is None or _is_of(found, inner)
+def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
+    of_any = _matching(shape[...]) if ... in shape else None
+    fields = [(key.rstrip("!"), key.endswith("!"), _matching(of)) for key, of in shape.items() if key is not ...]
+
+    def matches(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        if of_any is not None and not all(map(of_any, value.values())):
+            return False
+        for name, is_required, of_field in fields:
+            found = value.get(name)
+            if (is_required or found is not None) and not of_field(found):
+                return False
+        return True
+
+    return matches
 
 
 def _refuse(value: Any, shape: Any, where: str) -> None:
@@ -117,3 +85,59 @@ def _refuse(value: Any, shape: Any, where: str) -> None:
 def _fault(where: str, expected: str, found: Any) -> ApiError:
     noun = {dict: "an object", list: "a list", type(None): "nothing"}.get(type(found)) or repr(found)[:50]
     return bad_answer(f"{where} should be {expected}, the server sent {noun}")
+
+
+# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field is required.
+_METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
+_DEVICE = {
+    "name!": str,
+    "attributes": {...: {}},
+    "capacity": {...: {}},
+    "taints": [{"key": str, "value": str, "effect": str}],
+    "consumesCounters": [{"counterSet": str, "counters": {...: {}}}],
+}
+_SLICE = _Shape(
+    {
+        "metadata!": _METADATA,
+        "spec!": {
+            "driver!": str,
+            "nodeName": str,
+            "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
+            "devices": [_DEVICE],
+            "sharedCounters": [{"name": str, "counters": {...: {}}}],
+        },
+    }
+)
+_RESULT = {"request": str, "driver!": str, "pool!": str, "device!": str, "shareID": str, "adminAccess": bool}
+_ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector": {}}
+_CLAIM = _Shape(
+    {
+        "metadata!": {**_METADATA, "namespace!": str},
+        "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
+        "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
+    }
+)
+_NODE = _Shape({"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}})
+_TEXT = _Shape(str)
+
+
+def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
+    """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
+    _SLICE.check(wire, "ResourceSlice")
+    if is_stored:
+        _TEXT.check(wire["metadata"].get("resourceVersion"), "ResourceSlice.metadata.resourceVersion")
+
+
+def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
+    """Check a ResourceClaim, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
+    _CLAIM.check(wire, f"ResourceClaim {namespace}/{name}")
+    found = wire["metadata"]["namespace"], wire["metadata"]["name"]
+    if found != (namespace, name):
+        raise bad_answer(f"asked for ResourceClaim {namespace}/{name}, the server answered with {'/'.join(found)}")
+
+
+def check_node(wire: Wire, name: str) -> None:
+    """Check a Node, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
+    _NODE.check(wire, f"Node {name}")
+    if wire["metadata"]["name"] != name:
+        raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")
