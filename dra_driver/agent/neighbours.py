@@ -127,6 +127,10 @@ class Neighbours:
         taken = frozenset[str]().union(*self._renamed.values())
         return tuple(device for device in self._foreign.offer(devices) if device.name not in taken)
 
+    def may_hold(self, uid: str) -> bool:
+        """Return whether a claim of another driver may still hold devices of this node."""
+        return self.has_namesake or self._foreign.may_hold(uid)
+
     def problems(self) -> tuple[Problem, ...]:
         """Return everything that keeps devices from being offered."""
         plugin = self._device_plugin.problems() if self._device_plugin else ()

@@ -43,6 +43,7 @@ from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.kubelet.server import Answered, PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
@@ -145,6 +146,16 @@ class NodeAgent:
             changed=self._scanner.look_now,
             tell=self._tell_mig,
         )
+        self._abandoned = AbandonedPartitions(
+            data,
+            driver=options.driver,
+            hardware=hardware,
+            ledger=self._ledger,
+            locks=locks,
+            boot_id=node.boot_id,
+            may_hold=self._may_hold,
+            tell=self._tell_mig,
+        )
         self._reaper = Reaper(self._preparer, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
@@ -158,7 +169,7 @@ class NodeAgent:
             kubelet=self._kubelet,
             claims=claims,
             boot_id=node.boot_id,
-            changed=self._publish,
+            changed=self._others_changed,
             alone=self._take_over,
         )
         self._is_serving = False
@@ -254,7 +265,24 @@ class NodeAgent:
 
     def _tidy(self) -> int:
         self._others.look()
-        return self._server.tidy() + self._apply_geometry()
+        return self._server.tidy() + self._apply_geometry() + self._destroy_abandoned()
+
+    def _destroy_abandoned(self) -> int:
+        """Destroy what another driver's ended claims left, where partitions are made on demand."""
+        if not self._options.is_mig_dynamic or not self._publisher.status().is_counting:
+            return 0
+        count = self._abandoned.destroy()
+        if count:
+            self._scanner.look_now()
+            self._reaper.look_now()  # which then switches MIG mode off
+        return count
+
+    def _may_hold(self, uid: str) -> bool:
+        return self._others.may_hold(uid)
+
+    def _others_changed(self) -> None:
+        self._publish()
+        self._reaper.look_now()
 
     def _apply_geometry(self) -> int:
         """Partition GPUs as declared, unless that happens on demand, which is known once slices are published."""
