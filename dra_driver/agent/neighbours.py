@@ -72,6 +72,11 @@ class Neighbours:
         return bool(self._namesakes.reason)
 
     @property
+    def rival(self) -> str:
+        """Return which agent of this driver publishes in our place; empty while there is none."""
+        return self._namesakes.rival
+
+    @property
     def is_serving(self) -> bool:
         """Return whether other software hands out these GPUs; then nothing is offered."""
         return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)

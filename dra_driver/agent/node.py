@@ -11,6 +11,7 @@ calls the driver that registered last.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +27,7 @@ from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
@@ -38,8 +40,9 @@ from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import allocated_forms, allocated_names
-from dra_driver.plugin.folder_use import FolderUse
+from dra_driver.plugin.folder_use import FolderUse, folder_id
 from dra_driver.plugin.gone_claims import GoneClaims
+from dra_driver.plugin.kubelet.same_name_drivers import STARTED
 from dra_driver.plugin.kubelet.server import Answered, PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
@@ -91,7 +94,9 @@ class NodeAgent:
         claims = self._claims = NodeClaims(
             node, options.node, api=api, kubelet=self._kubelet, ledger=self._ledger, listed=self._listed(options, node)
         )
-        self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._publisher = Publisher(
+            api, node=options.node, driver=options.driver, plain_now=self._plain_now, mark=_mark_of(data)
+        )
         self._owners = PartitionOwners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
             self._owners,
@@ -381,6 +386,8 @@ class NodeAgent:
             reasons.append(self._ledger.problem)
         if self._scanner.inventory.waiting_for:
             reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
+        if self._others.rival:
+            reasons.append(self._others.rival)
         status = self._publisher.status()
         if self._role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())
@@ -413,3 +420,8 @@ class NodeAgent:
             scan_seconds=self._scanner.scan_seconds,
             pool_generation=status.generation,
         )
+
+
+def _mark_of(folder: Path) -> AgentMark:
+    """Return the mark of the agent that this process is. Raises: NodeError."""
+    return AgentMark(folder_id(folder), STARTED[1], socket.gethostname(), str(folder))
