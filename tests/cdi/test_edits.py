@@ -97,18 +97,41 @@ def test_hooks_do_links_forward_compatibility_cache_and_parameters(tmp_path, no_
         "update-ldcache",
         "disable-device-node-modification",
     ]
-    assert set(asked["create-symlinks"]) == {
-        "--link",
+    assert {
         f"libcuda.so.1::{DEBIAN}/libcuda.so",
         f"libnvidia-opticalflow.so.1::{DEBIAN}/libnvidia-opticalflow.so",
         f"libGLX_nvidia.so.{VERSION}::{DEBIAN}/libGLX_indirect.so.0",
         f"../libnvidia-allocator.so.1::{DEBIAN}/gbm/nvidia-drm_gbm.so",
         f"libnvidia-vulkan-producer.so.{VERSION}::{DEBIAN}/libnvidia-vulkan-producer.so",
-    }
+    } <= set(asked["create-symlinks"])
     assert asked["enable-cuda-compat"] == (f"--host-driver-version={VERSION}",)
     assert asked["update-ldcache"] == ("--folder", DEBIAN, "--folder", f"{DEBIAN}/vdpau")
     assert asked["disable-device-node-modification"] == ()
     assert {hook.env for hook in found.hooks} == {("NVIDIA_CTK_DEBUG=false",)}
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["linked", "without links"])
+def test_with_a_hook_program_every_loader_finds_the_names_that_programs_load(tmp_path, no_proc, is_linked):
+    root = FakeDriverRoot(tmp_path / "root", "debian-current")
+    root.add_hook()
+    if not is_linked:  # nobody ran ldconfig there
+        for link in Path(f"{root.mount}{root.folder}").iterdir():
+            if link.is_symlink():
+                link.unlink()
+    asked = commands(common_edits(root.roots(proc=no_proc), VERSION)[0])["create-symlinks"]
+    pairs = dict(word.split("::")[::-1] for word in asked if word != "--link")
+    for name, stem in (
+        ("libcuda.so.1", "libcuda"),
+        ("libnvidia-ml.so.1", "libnvidia-ml"),
+        ("libnvidia-ml.so", "libnvidia-ml"),
+        ("libnvidia-nvvm.so.4", "libnvidia-nvvm"),
+        (f"libnvidia-gpucomp.so.{VERSION}", "libnvidia-gpucomp"),
+    ):
+        for folder in (DEBIAN, "/usr/lib64"):
+            assert pairs[f"{folder}/{name}"] == f"{root.folder}/{stem}.so.{VERSION}"
+    assert pairs[f"{root.folder}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert f"{root.folder}/libnvidia-gpucomp.so.{VERSION}" not in pairs
+    assert "/usr/lib64/libnvidia-gpucomp.so.1" not in pairs
 
 
 def test_nvidia_ctk_serves_where_the_hook_program_is_missing(tmp_path, no_proc):
@@ -179,7 +202,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
         for stem, names in {
             "libcuda": ("libcuda.so.1", "libcuda.so", f"libcuda.so.{VERSION}"),
             "libnvidia-ml": ("libnvidia-ml.so.1", "libnvidia-ml.so"),
-            "libnvidia-ptxjitcompiler": ("libnvidia-ptxjitcompiler.so.1", "libnvidia-ptxjitcompiler.so"),
+            "libnvidia-ptxjitcompiler": ("libnvidia-ptxjitcompiler.so.1",),
             "libnvidia-nvvm": ("libnvidia-nvvm.so.4",),
             "libnvidia-gpucomp": (f"libnvidia-gpucomp.so.{VERSION}",),
             "libGLX_nvidia": ("libGLX_nvidia.so.0",),
@@ -188,6 +211,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
                 assert mounted[f"{where}/{name}"] == f"/run/nvidia/driver{folder}/{stem}.so.{VERSION}"
         assert mounted[f"{where}/libGLX_indirect.so.0"].endswith(f"libGLX_nvidia.so.{VERSION}")
         assert mounted[f"{where}/gbm/nvidia-drm_gbm.so"].endswith(f"libnvidia-allocator.so.{VERSION}")
+        assert f"{where}/libnvidia-gpucomp.so.1" not in mounted  # its SONAME has the driver's version
     assert mounted[f"{folder}/libcuda.so.{VERSION}"] == f"/run/nvidia/driver{folder}/libcuda.so.{VERSION}"
     assert len(mounted) == len(found.mounts)  # one mount for each place
     assert found.hooks == ()
