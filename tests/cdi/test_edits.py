@@ -80,7 +80,7 @@ def test_with_a_hook_program_libraries_stand_at_their_own_paths(tmp_path, no_pro
     for path, host_path in places(found).items():
         assert host_path == prefix + path.replace("/etc/vulkan", "/usr/share/vulkan")
     assert {mount.options for mount in found.mounts} == {READ_ONLY_BIND}
-    assert found.env == ("NVIDIA_VISIBLE_DEVICES=void", f"NVIDIA_CTK_LIBCUDA_DIR={folder}")
+    assert found.env == ("NVIDIA_VISIBLE_DEVICES=void",)
     assert {hook.path for hook in found.hooks} == {f"{prefix}/usr/bin/nvidia-cdi-hook"}
     assert not [remark for remark in remarks if not remark.startswith("/dev/")]
     checked(found)
@@ -99,6 +99,7 @@ def test_hooks_do_links_forward_compatibility_cache_and_parameters(tmp_path, no_
     ]
     assert {
         f"libcuda.so.1::{DEBIAN}/libcuda.so",
+        f"libnvidia-ml.so.1::{DEBIAN}/libnvidia-ml.so",
         f"libnvidia-opticalflow.so.1::{DEBIAN}/libnvidia-opticalflow.so",
         f"libGLX_nvidia.so.{VERSION}::{DEBIAN}/libGLX_indirect.so.0",
         f"../libnvidia-allocator.so.1::{DEBIAN}/gbm/nvidia-drm_gbm.so",
@@ -132,6 +133,14 @@ def test_with_a_hook_program_every_loader_finds_the_names_that_programs_load(tmp
     assert pairs[f"{root.folder}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
     assert f"{root.folder}/libnvidia-gpucomp.so.{VERSION}" not in pairs
     assert "/usr/lib64/libnvidia-gpucomp.so.1" not in pairs
+
+
+def test_a_program_that_fails_on_what_an_image_has_is_asked_for_the_installers_links_alone(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root")
+    root.add_hook(content=b"\x7fELF create-symlinks update-ldcache")
+    asked = commands(common_edits(root.roots(proc=no_proc), VERSION)[0])["create-symlinks"]
+    assert f"libcuda.so.1::{DEBIAN}/libcuda.so" in asked
+    assert not [word for word in asked if word.endswith("::/usr/lib64/libcuda.so.1")]
 
 
 def test_nvidia_ctk_serves_where_the_hook_program_is_missing(tmp_path, no_proc):

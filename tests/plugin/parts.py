@@ -208,8 +208,14 @@ class Rig:
         self.preparer.unprepare(uid, Deadline.after(self.patience_s))
 
     def files(self) -> dict[str, bytes]:
-        """Everything in the CDI folder, hidden files too."""
-        return {p.name: p.read_bytes() for p in sorted(self.cdi.iterdir())} if self.cdi.exists() else {}
+        """Everything in the CDI folder, hidden files too, but for the records beside claims' files."""
+        found = sorted(self.cdi.iterdir()) if self.cdi.exists() else []
+        names = {path.name for path in found}
+        return {
+            p.name: p.read_bytes()
+            for p in found
+            if p.name.removesuffix(".record").removeprefix(".") not in names - {p.name}
+        }
 
     def file_of(self, uid: str) -> str:
         return f"k8s.{DRIVER}-claim_{uid}.json"

@@ -26,7 +26,7 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     assert device.device == small(3)
     assert rig.cuts() == [(0, "1g.10gb", 3)]
     assert rig.modes() == [True, False]
-    (document,) = (rig.store.read(name) for name in rig.files())
+    (document,) = (rig.store.read(name) for name in rig.store.list())
     edits = document["devices"][0]["containerEdits"]
     assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
     assert len(edits["deviceNodes"]) == 3

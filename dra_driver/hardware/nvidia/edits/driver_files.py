@@ -250,6 +250,8 @@ def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> I
         match library.name.partition(".so.")[0]:
             case "libcuda":  # programs open it with dlopen by its name without a number
                 yield Link(f"{library.folder}/libcuda.so", "libcuda.so.1", library)
+            case "libnvidia-ml":
+                yield Link(f"{library.folder}/libnvidia-ml.so", "libnvidia-ml.so.1", library)
             case "libnvidia-opticalflow":
                 yield Link(f"{library.folder}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1", library)
             case "libGLX_nvidia":

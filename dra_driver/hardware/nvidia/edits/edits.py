@@ -111,9 +111,6 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
-    env = [_VOID]
-    if hook and files.folder:
-        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={files.folder}")  # the hook program reads this
     return _Look(
         trees=(root, host),
         is_settled=root.is_settled() and host.is_settled(),
@@ -121,7 +118,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
         hook=hook,
         edits=Edits(
             mounts=tuple(_mounts(files, with_hook=hook is not None)),
-            env=tuple(env),
+            env=(_VOID,),
             hooks=driver_hooks(hook, files, tuple(_loader_links(files))) if hook else (),
         ),
         remarks=tuple(_remarks(roots, files, hook, loaded)),

@@ -78,7 +78,9 @@ def driver_hooks(
     the libraries: some versions of the program update no cache where there is none, and then make no links either.
     """
     folders = dict.fromkeys(library.folder for library in files.libraries)
-    links = dict(loader_links) | {link.path: link.target for link in files.links}
+    # A program from before 1.17 fails if the image has something in a link's place.
+    own = loader_links if ENABLE_CUDA_COMPAT in program.commands else ()
+    links = dict(own) | {link.path: link.target for link in files.links}
     hooks = (
         program.links(links.items()),
         program.hook(ENABLE_CUDA_COMPAT, f"--host-driver-version={files.version}") if files.version else None,

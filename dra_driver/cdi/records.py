@@ -1,0 +1,49 @@
+"""Records: what a claim's CDI document holds for this driver alone, kept beside it so that no container gets it.
+
+Pure. A claim's steps are recorded as environment entries with a prefix of this driver's, because they have to be found
+again with the document if the ledger is lost. In: a document. Out: the document that the container runtime reads, and
+the records; and the two joined again. CDI's annotations would do too, but need version 0.6.0 of the specification,
+which containerd 1.7 refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dra_driver.model.wire import CdiWire
+
+PREFIX = "DRA_DRIVER_"
+Records = dict[str, list[str]]
+"""Entries by the name of a CDI device."""
+
+
+def split(document: CdiWire) -> tuple[CdiWire, Records]:
+    """Return a document without records, and the records of its devices."""
+    devices, records = [], {}
+    for device in document.get("devices") or ():
+        edits = device.get("containerEdits") or {}
+        env = list(edits.get("env") or ())
+        if found := [entry for entry in env if entry.startswith(PREFIX)]:
+            records[device["name"]] = found
+            kept = [entry for entry in env if not entry.startswith(PREFIX)]
+            edits = {key: value for key, value in edits.items() if key != "env"} | ({"env": kept} if kept else {})
+            device = {**device, "containerEdits": edits}  # noqa: PLW2901
+        devices.append(device)
+    return ({**document, "devices": devices} if records else document), records
+
+
+def join(document: CdiWire, records: object) -> CdiWire:
+    """Return a document with its devices' records; what is no record is left out."""
+    known: Mapping[Any, Any] = records if isinstance(records, Mapping) else {}
+    devices = []
+    for device in document.get("devices") or ():
+        own = known.get(device.get("name")) if isinstance(device, Mapping) else None
+        entries = (
+            [one for one in own if isinstance(one, str) and one.startswith(PREFIX)] if isinstance(own, list) else []
+        )
+        if entries:
+            edits = device.get("containerEdits") or {}
+            device = {**device, "containerEdits": {**edits, "env": [*(edits.get("env") or ()), *entries]}}  # noqa: PLW2901
+        devices.append(device)
+    return {**document, "devices": devices} if known else document
