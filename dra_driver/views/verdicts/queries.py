@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.cli.inputs.classes import Classes
-from dra_driver.cli.inputs.cluster import Cluster
-from dra_driver.cli.inputs.documents import Document, Step, shown
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.cluster import Cluster
+from dra_driver.views.objects.classes import Classes
+from dra_driver.views.objects.documents import Document, Step, shown
 
 CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
 # The path of the pod in each kind that creates pods.
@@ -45,7 +45,7 @@ class Written:
     in_class: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Query:
     """The selectors that one request applies to a device.
 

@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
-from dra_driver.cli.inputs.gates import nearest
-from dra_driver.cli.inputs.pods import (
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.words import nearest
+from dra_driver.views.worlds.pods import (
     allocation_of,
     has_ended,
     is_bound,
@@ -32,11 +35,8 @@ from dra_driver.cli.inputs.pods import (
     pod_name,
     unserved,
 )
-from dra_driver.cli.inputs.rules import KNOWN_GATES, AppliedRules, settle_rules
-from dra_driver.cli.inputs.shapes import ShapeChecker
-from dra_driver.cli.inputs.world import World, add_profiles, default_requests, world_of_files
-from dra_driver.model.errors import InputError
-from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, settle_rules
+from dra_driver.views.worlds.world import World, add_profiles, default_requests, world_of_files
 
 MOST_JOBS = 100_000
 _Kind = TypeVar("_Kind", list[Any], dict[Any, Any])
@@ -56,7 +56,7 @@ def read_scenario(
     path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
 ) -> tuple[Scenario, AppliedRules]:
     """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
-    from dra_driver.cli.inputs.documents import load_text, read_text
+    from dra_driver.views.objects.documents import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
     if not isinstance(wire, dict):

@@ -12,7 +12,9 @@ from difflib import get_close_matches
 
 from dra_driver.allocation.held import claim_name
 from dra_driver.allocation.simulation.timeline import devices_of
-from dra_driver.cli.inputs.pods import (
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.pods import (
     allocation_of,
     extended_resources,
     has_ended,
@@ -22,13 +24,12 @@ from dra_driver.cli.inputs.pods import (
     pod_name,
     unserved,
 )
-from dra_driver.cli.inputs.world import World
-from dra_driver.model.errors import InputError
-from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.workloads import SHORT_KINDS
+from dra_driver.views.worlds.world import World
 
 CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
 POD_WORDS = frozenset({"pod", "pods", "po"})
-_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
+
 
 LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" where there is none
 
@@ -58,7 +59,7 @@ def subjects_of(world: World, words: Sequence[str], namespace: str, last_event: 
         return [_claim(_find(world, "ResourceClaim", "claim", namespace, name))]
     if kind in POD_WORDS:
         return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
-    pods = _pods_of_workload(world, _SHORT.get(kind, kind), namespace, name)
+    pods = _pods_of_workload(world, SHORT_KINDS.get(kind, kind), namespace, name)
     return [_pod(world, pod, last_event) for pod in pods]
 
 

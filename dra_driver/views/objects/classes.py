@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import dra_driver
-from dra_driver.cli.inputs.documents import Document, read_documents
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClassWire
+from dra_driver.views.objects.documents import Document, read_documents
 
 _PACKAGE = Path(dra_driver.__file__).parent
 _PLACES = (_PACKAGE / "deviceclasses", _PACKAGE.parent / "deviceclasses")

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.cli.inputs.hardware import Chosen
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, DeviceType, Inventory
@@ -19,6 +18,7 @@ from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import ON_DEMAND, how_offered
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
+from dra_driver.views.node.settings import Chosen
 
 SHARED = "whole, and shared"
 

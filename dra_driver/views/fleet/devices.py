@@ -172,7 +172,7 @@ def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Flee
 
     Raises: InputError.
     """
-    from dra_driver.cli.inputs.profile_nodes import ProfileNodes
+    from dra_driver.views.fleet.profile_nodes import ProfileNodes
 
     simulated = ProfileNodes(name_or_path)
     first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))

@@ -16,7 +16,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.world import World
+    from dra_driver.views.worlds.world import World
 
 _OVER = frozenset({"Succeeded", "Failed"})
 _COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})

@@ -13,8 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.cli.inputs.documents import Step, load_text
 from dra_driver.model.errors import InputError
+from dra_driver.views.objects.documents import Step, load_text
 
 _NEWLINE = "\n"
 _PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")

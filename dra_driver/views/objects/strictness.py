@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from dra_driver.cli.inputs.documents import STDIN, Document, read_text, shown
 from dra_driver.embedded.api_rules.shape import Map
 from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, TEMPLATE
 from dra_driver.model.errors import InputError
+from dra_driver.views.objects.documents import STDIN, Document, read_text, shown
 
 _SHAPES: dict[str, Any] = {"ResourceClaim": CLAIM, "ResourceClaimTemplate": TEMPLATE, "DeviceClass": CLASS}
 _META = frozenset({"apiVersion", "kind", "metadata", "status"})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.cli.cel.judge import MATCH, Group, Judged
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.views.verdicts.judge import MATCH, Group, Judged
 
 _MOST = 3
 

@@ -15,8 +15,10 @@ from dra_driver.embedded.scheduling.pod_templates import PodTemplate, templates_
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.world import World
+    from dra_driver.views.worlds.world import World
 
+# How people shorten kinds of workloads on a command line. Source: kubectl api-resources.
+SHORT_KINDS = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
 # Kinds that stand beside workloads in people's files and bring no pods that ask for devices.
 _WITHOUT_PODS = frozenset(
     """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import select
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,6 @@ STDIN = "-"
 SIZE_MAX = 256 << 20  # in bytes, for text
 STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
 _SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
-SILENT_SECONDS = 5.0
 _LISTS_MAX = 4  # nesting levels of Lists in Lists
 
 Step = str | int
@@ -116,24 +114,6 @@ def read_text(path: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
         raise InputError("unreadable", f"{shown(path)} is not UTF-8 text: byte {fault.start}") from fault
-
-
-def stdin_has_something() -> bool:
-    """Return whether something is piped into this process, without waiting for a silent pipe."""
-    try:
-        number = sys.stdin.fileno()
-        mode = os.fstat(number).st_mode
-    except (AttributeError, OSError, ValueError):
-        return False
-    if stat.S_ISREG(mode):
-        return True
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return False
-    if select.select([number], [], [], SILENT_SECONDS)[0]:
-        return True
-    said = f"dra-driver: nothing came on standard input for {SILENT_SECONDS:.0f} s; give - to wait for it"
-    print(said, file=sys.stderr)
-    return False
 
 
 def parse_documents(text: str, origin: str) -> Iterator[Document]:

@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.cli.inputs.api_versions import as_v1
-from dra_driver.cli.inputs.documents import Document, read_documents, shown
-from dra_driver.cli.inputs.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
-from dra_driver.cli.inputs.progress import Progress
-from dra_driver.cli.inputs.rules import ask_gates
-from dra_driver.cli.inputs.shapes import ShapeChecker
-from dra_driver.cli.inputs.strictness import refuse_unknown, with_place
-from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
+from dra_driver.views.objects.api_versions import as_v1
+from dra_driver.views.objects.documents import Document, read_documents, shown
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.strictness import refuse_unknown, with_place
+from dra_driver.views.progress import NoProgress, ProgressLines
+from dra_driver.views.worlds.rules import ask_gates
+from dra_driver.views.worlds.workloads import Workload, add_workload, pods_of
 
 _PAGE = "500"
 _PATHS = {
@@ -77,6 +77,15 @@ class World:
         """Return the claims that have an allocation."""
         return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
 
+    def refuse_strangers(self) -> None:
+        """Raise an error that names the objects which nobody here understands, if there are any. Raises: InputError."""
+        if self.strangers:
+            raise InputError(
+                "not-understood",
+                f"not judged, because no pod template is known in it: {', '.join(self.strangers[:20])}",
+                hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+            )
+
     def complete(self) -> None:
         """Add the nodes that slices refer to, and the shipped classes, unless they are already present."""
         known = {node["metadata"]["name"] for node in self.objects["Node"]}
@@ -87,7 +96,7 @@ class World:
                 self.objects["Node"].append(bare_node(name))
         classes = {one["metadata"]["name"] for one in self.objects["DeviceClass"]}
         if not self.kubernetes:
-            from dra_driver.cli.inputs.classes import shipped_classes
+            from dra_driver.views.objects.classes import shipped_classes
 
             self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
         if self.serves_resources:
@@ -144,7 +153,7 @@ def _checked(document: Document, checker: ShapeChecker) -> Wire:
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
     """Add simulated nodes, given as NAME or NAME=COUNT. Raises: InputError, UsageError."""
     from dra_driver.allocation.replicas import Replica
-    from dra_driver.cli.inputs.profile_nodes import ProfileNodes, read_count
+    from dra_driver.views.fleet.profile_nodes import ProfileNodes, read_count
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}
     for given in profiles:
@@ -183,7 +192,7 @@ def _slice(name: str, node: str, one: SliceShape, devices: Sequence[Wire], count
     return {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
-def world_of_cluster(kubeconfig: str | None) -> World:
+def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) -> World:
     """Read everything from a cluster. Raises: ApiError."""
     from dra_driver.kube.api import KubeApi
     from dra_driver.kube.credentials import load
@@ -191,18 +200,18 @@ def world_of_cluster(kubeconfig: str | None) -> World:
     api = KubeApi(load(kubeconfig))
     try:
         version = api.server_version()
-        world = World({kind: _list(api, kind) for kind in _PATHS}, f"{version.major}.{version.minor}")
+        world = World({kind: _list(api, kind, lines) for kind in _PATHS}, f"{version.major}.{version.minor}")
         world.kept = ask_gates(api, version.minor, world.of("Node"))
         return world
     finally:
         api.close()
 
 
-def _list(api: Any, kind: str) -> list[Wire]:
+def _list(api: Any, kind: str, lines: ProgressLines) -> list[Wire]:
     """List all objects of a kind, page by page; values that their devices share are kept once."""
     found: list[Wire] = []
     token = ""
-    line, values, checker = Progress(f"{kind}s read"), SharedValues(), ShapeChecker()
+    line, values, checker = lines(f"{kind}s read", 0), SharedValues(), ShapeChecker()
     try:
         while True:
             query = {"limit": _PAGE, **({"continue": token} if token else {})}

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 
 from dra_driver.allocation.replicas import Replica
 from dra_driver.allocation.rules import GATES, gates_on
-from dra_driver.cli.inputs.gates import read_gates
-from dra_driver.cli.inputs.profile_nodes import FleetOffer
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
+from dra_driver.views.fleet.profile_nodes import FleetOffer
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.world import World
     from dra_driver.kube.api import KubeApi
+    from dra_driver.views.worlds.world import World
 
 DEFAULT_VERSION = "1.35"
 DYNAMIC = "dynamic"
@@ -53,11 +52,6 @@ class AppliedRules:
     def is_on(self, gate: str) -> bool:
         """Whether a gate is on."""
         return gate in gates_on(self.kubernetes, self.gates)
-
-
-def given_gates(rows: Sequence[str], kubernetes: str) -> dict[str, bool]:
-    """Read `--gate` rows of a command that allocates. Raises: UsageError."""
-    return read_gates(rows, kubernetes, known=KNOWN_GATES, asker="allocation")
 
 
 def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:

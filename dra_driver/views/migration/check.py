@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.cli.cel.judge import ABORT, MATCH, Judged, judge
-from dra_driver.cli.cel.report import plural
-from dra_driver.cli.inputs.classes import Classes
-from dra_driver.cli.inputs.devices import Fleet
-from dra_driver.cli.inputs.documents import Document, parse_documents
-from dra_driver.cli.inputs.selectors import TEMPLATE, queries_of
 from dra_driver.migrate import Migrated
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.views.fleet.devices import Fleet
+from dra_driver.views.objects.classes import Classes
+from dra_driver.views.objects.documents import Document, parse_documents
+from dra_driver.views.verdicts.judge import ABORT, MATCH, Judged, judge
+from dra_driver.views.verdicts.queries import TEMPLATE, queries_of
+from dra_driver.views.words import plural
 
 
 @dataclass(frozen=True, slots=True)

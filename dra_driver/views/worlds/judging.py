@@ -14,11 +14,11 @@ from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.held import claim_name
-from dra_driver.cli.inputs.progress import progress
-from dra_driver.cli.inputs.rules import AppliedRules
-from dra_driver.cli.inputs.world import World
-from dra_driver.cli.simulate.subjects import Subject
 from dra_driver.model.wire import Wire
+from dra_driver.views.progress import NoProgress, ProgressLines, counted
+from dra_driver.views.worlds.rules import AppliedRules
+from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.world import World
 
 _COMPARED, _NEWER = "1.35", "1.36"  # the versions between which verdicts changed most
 
@@ -26,7 +26,9 @@ _COMPARED, _NEWER = "1.35", "1.36"  # the versions between which verdicts change
 class Judge:
     """The state of a cluster. It changes with every subject that fits."""
 
-    def __init__(self, world: World, rules: AppliedRules, only: Sequence[str]) -> None:
+    def __init__(
+        self, world: World, rules: AppliedRules, only: Sequence[str] = (), lines: ProgressLines = NoProgress
+    ) -> None:
         state: Any = {
             "slices": world.of("ResourceSlice"),
             "classes": world.of("DeviceClass"),
@@ -37,6 +39,7 @@ class Judge:
         if self._allocator.rules.kubernetes == _COMPARED:
             self._newer = Allocator(**state, kubernetes=_NEWER, features=self._allocator.features)
         self._nodes = [node for node in world.of("Node") if not only or node["metadata"]["name"] in only]
+        self._lines = lines
         self._made: dict[str, Wire] = {}
 
     @property
@@ -54,7 +57,7 @@ class Judge:
         explanation = explain(
             self._allocator,
             claims,
-            progress(self._nodes, "nodes"),
+            counted(self._nodes, "nodes", self._lines),
             pod=subject.pod,
             allocated=allocated,
             newer=self._newer,

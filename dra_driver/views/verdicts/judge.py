@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.cli.inputs.devices import Fleet, FleetDevice
-from dra_driver.cli.inputs.selectors import Query, Written
 from dra_driver.model.errors import ExitCode
 from dra_driver.selectors.engine import Engine, Environment, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES, KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
+from dra_driver.views.fleet.devices import Fleet, FleetDevice
+from dra_driver.views.verdicts.queries import Query, Written
+from dra_driver.views.words import number
 
 MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
 
@@ -153,11 +154,6 @@ def refusal_of(selector: object, engine: Engine) -> str:
     except SelectorCompileError as error:
         return f"not in a new object of Kubernetes {selector.kubernetes}: {error.text}"
     return f"too complex: worst-case cost {number(cost)} exceeds the limit of {number(MAX_COST)}"
-
-
-def number(value: int) -> str:
-    """Format a number for people: with thousands separators, and very large ones as powers of ten."""
-    return f"{value:,}" if abs(value) < 10**9 else f"{float(value):.1e}"
 
 
 def _can_be_folded(compiled: Sequence[Compiled], fleet: Fleet) -> bool:
