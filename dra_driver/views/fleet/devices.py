@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.allocation.replicas import Shape
+from dra_driver.allocation.pools.replicas import Shape
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError

@@ -10,13 +10,13 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.allocation.capacity import Amount, parse
-from dra_driver.allocation.counters import flat_takes
-from dra_driver.allocation.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
-from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.replicas import Replica, but_for_attributes, names_of
-from dra_driver.allocation.taints import taint_text
+from dra_driver.allocation.pools.capacity import Amount, parse
+from dra_driver.allocation.pools.counters import flat_takes
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.replicas import Replica, but_for_attributes, names_of
+from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.replicas import Shape
+from dra_driver.allocation.pools.replicas import Shape
 from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.hardware.simulated.hardware import facts_of

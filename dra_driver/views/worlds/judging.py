@@ -13,7 +13,7 @@ from typing import Any
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
-from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.pools.held import claim_name
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
 from dra_driver.views.worlds.rules import AppliedRules

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dra_driver.allocation.replicas import Replica
+from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.allocation.rules import GATES, gates_on
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.model.errors import ApiError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.simulation.timeline import devices_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire

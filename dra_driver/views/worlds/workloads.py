@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate, templates_of
 from dra_driver.model.wire import Wire
 

@@ -152,7 +152,7 @@ def _checked(document: Document, checker: ShapeChecker) -> Wire:
 
 def add_profiles(world: World, profiles: Sequence[str]) -> None:
     """Add simulated nodes, given as NAME or NAME=COUNT. Raises: InputError, UsageError."""
-    from dra_driver.allocation.replicas import Replica
+    from dra_driver.allocation.pools.replicas import Replica
     from dra_driver.views.fleet.profile_nodes import ProfileNodes, read_count
 
     taken = {node["metadata"]["name"] for node in world.objects["Node"]}

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dra_driver.allocation.devices import DeviceRecord, PoolId, SliceRecord, counter_value
-from dra_driver.allocation.held import Held, held_by
+from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.pools.held import Held, held_by
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 

@@ -7,9 +7,9 @@ alternatives whose candidates could leave a trace are not judged.
 
 from __future__ import annotations
 
-from dra_driver.allocation.capacity import Amount
+from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.requests import Alternative
-from dra_driver.allocation.symmetry import Component, Symmetry
+from dra_driver.allocation.search.symmetry import Component, Symmetry
 
 
 class Bounds:
@@ -40,7 +40,7 @@ class Bounds:
         most = sum(not attempt.is_busy(alternative, devices[member]) for member in members)
         if not least or not most:
             return most
-        account = attempt.account(devices[members[0]])
+        account = attempt.known.account(devices[members[0]])
         if account.is_overdrawn:
             return 0
         consumed = attempt.consumed.get(component.account, {})

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_driver.allocation.held import claim_name
-from dra_driver.allocation.node_selector import matches_selector
 from dra_driver.allocation.outcome import AllocatorError
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.node_selector import matches_selector
 from dra_driver.model.wire import ClaimWire, Wire
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.allocation.capacity import Amount, Capacity, parse, read_capacities
-from dra_driver.allocation.replicas import facts_of
+from dra_driver.allocation.pools.capacity import Amount, Capacity, parse, read_capacities
+from dra_driver.allocation.pools.replicas import facts_of
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 
 DeviceId = tuple[str, str, str]  # driver, pool, device

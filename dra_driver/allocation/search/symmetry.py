@@ -15,13 +15,14 @@ from bisect import bisect_left
 from collections import Counter as Multiset
 from collections.abc import Hashable, Sequence
 
-from dra_driver.allocation.attempt import Attempt
-from dra_driver.allocation.candidates import Prepared
-from dra_driver.allocation.capacity import Amount
-from dra_driver.allocation.constraints import DistinctAttribute, DistinctLists, MatchLists
-from dra_driver.allocation.devices import DeviceRecord
+from dra_driver.allocation.constraints.lists import DistinctLists, MatchLists
+from dra_driver.allocation.constraints.single_values import DistinctAttribute
 from dra_driver.allocation.outcome import AllocatorError
+from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.devices import DeviceRecord
 from dra_driver.allocation.requests import Alternative, Plan
+from dra_driver.allocation.search.attempt import Attempt
+from dra_driver.allocation.search.candidates import Prepared
 
 
 class Component:
@@ -92,9 +93,9 @@ class Symmetry:
         counts = bool(device.wire.get("consumesCounters"))
         if counts and not features.partitionable:
             return False
-        if features.consumable_capacity and attempt.needs(alternative, device) is None:
+        if features.consumable_capacity and attempt.known.needs(alternative, device) is None:
             return False
-        if features.taints and device.wire.get("taints") and attempt.is_tainted(alternative, device):
+        if features.taints and device.wire.get("taints") and attempt.known.is_tainted(alternative, device):
             return counts and attempt.context.rules.leaks
         return True
 
@@ -120,8 +121,8 @@ class Symmetry:
             groups.append(group)
             if not device.wire.get("consumesCounters"):
                 continue
-            key = self.attempt.facts(device).key
-            for name in {counter[0] for counter, _ in self.attempt.facts(device).takes}:
+            key = self.attempt.known.facts(device).key
+            for name in {counter[0] for counter, _ in self.attempt.known.facts(device).takes}:
                 other = by_set.get((key, name))
                 if other is not None:
                     root = group_of[other[0]]
@@ -141,7 +142,7 @@ class Symmetry:
         local: dict[tuple[str, str], int] = {}
         for number in component.members:
             device = self.devices[number]
-            facts = self.attempt.facts(device)
+            facts = self.attempt.known.facts(device)
             takes = tuple((local.setdefault(counter, len(local)), amount) for counter, amount in facts.takes)
             component.account = facts.key
             component.takes[number] = takes
@@ -150,7 +151,7 @@ class Symmetry:
         limits: Hashable = ()
         if local:
             device = self.devices[component.members[0]]
-            account = self.attempt.account(device)
+            account = self.attempt.known.account(device)
             limits = (account.is_overdrawn, tuple(account.available.get(counter) for counter in local))
         component.template = (tuple(component.signs.values()), limits)
         return component
@@ -164,15 +165,15 @@ class Symmetry:
             if place == len(candidates) or candidates[place] != number:
                 seen.append(None)
                 continue
-            needs = attempt.needs(alternative, device) if context.features.consumable_capacity else None
-            tainted = bool(device.wire.get("taints")) and attempt.is_tainted(alternative, device)
+            needs = attempt.known.needs(alternative, device) if context.features.consumable_capacity else None
+            tainted = bool(device.wire.get("taints")) and attempt.known.is_tainted(alternative, device)
             seen.append((tainted, tuple((name, one.amount) for name, one in sorted((needs or {}).items()))))
         if context.features.consumable_capacity:
             held = context.held.capacity.get(device.id)
             seen.append(None if held is None else tuple(sorted(held.items())))
             seen.append(tuple(sorted((one.name, one.total) for one in device.capacities)))
         for claim in attempt.constraints:
-            seen += [attempt.attribute(device, constraint.attribute) for constraint in claim]
+            seen += [attempt.known.attribute(device, constraint.attribute) for constraint in claim]
         return tuple(seen)
 
     def component(self, number: int) -> Component:

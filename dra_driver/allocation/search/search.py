@@ -13,12 +13,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.allocation.attempt import Attempt, PlacedDevice
-from dra_driver.allocation.bounds import Bounds
-from dra_driver.allocation.candidates import Prepared
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.requests import Alternative, Plan
-from dra_driver.allocation.symmetry import Symmetry
+from dra_driver.allocation.search.attempt import Attempt, PlacedDevice
+from dra_driver.allocation.search.bounds import Bounds
+from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.symmetry import Symmetry
 from dra_driver.model import limits
 
 REMEMBER_AFTER = 48  # own steps; before that, failed states are not remembered, so a short search stays cheap

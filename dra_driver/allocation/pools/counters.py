@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dra_driver.allocation.capacity import Amount
-from dra_driver.allocation.devices import DeviceId, DeviceRecord, SliceRecord, counter_value
-from dra_driver.allocation.held import Held
-from dra_driver.allocation.pools import Pool
+from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, SliceRecord, counter_value
+from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.rules import AllocatorRules
 
 Counter = tuple[str, str]  # counter set, counter

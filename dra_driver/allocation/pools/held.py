@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dra_driver.allocation.capacity import Amount, parse
-from dra_driver.allocation.devices import DeviceId, PoolId
+from dra_driver.allocation.pools.capacity import Amount, parse
+from dra_driver.allocation.pools.devices import DeviceId, PoolId
 from dra_driver.model.wire import ClaimWire
 
 

@@ -11,20 +11,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.capacity import Amount, Consumption, consume
-from dra_driver.allocation.constraints import AttributeValue, Constraint, look_up
-from dra_driver.allocation.counters import Account, Accounts, Counter, flat_takes
-from dra_driver.allocation.devices import DeviceId, DeviceRecord
-from dra_driver.allocation.held import Held
+from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
-from dra_driver.allocation.pools import Pool
-from dra_driver.allocation.ranges import Arithmetic, CapacityError
+from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.counters import Counter
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord
+from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.requests import Alternative, Plan
-from dra_driver.allocation.rules import AllocatorRules, Features
-from dra_driver.allocation.taints import blocking_taint
-
-Needs = dict[str, Consumption]
-_UNKNOWN = object()
+from dra_driver.allocation.search.context import Context
+from dra_driver.allocation.search.device_facts import KnownDevices, Needs
 
 
 @dataclass(slots=True)
@@ -38,20 +33,6 @@ class PlacedDevice:
     has_counters: bool
     was_shared: bool
     constraints: list[Constraint]
-
-
-class DeviceFacts:
-    """What an attempt knows about a device, whatever is placed: its account, takes, attribute values and needs."""
-
-    __slots__ = ("account", "attributes", "key", "needs", "taints", "takes")
-
-    def __init__(self) -> None:
-        self.key: Hashable = None
-        self.account: Account | None = None
-        self.takes: Sequence[tuple[Counter, Amount]] = ()
-        self.attributes: dict[str, AttributeValue | None] = {}
-        self.needs: dict[int, Needs | None] = {}
-        self.taints: dict[int, bool] = {}
 
 
 class Attempt:
@@ -68,22 +49,7 @@ class Attempt:
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
         self.leaks = 0
         self.leaked: set[DeviceRecord] = set()
-        self._pools = pools
-        self._facts: dict[DeviceRecord, DeviceFacts] = {}
-
-    def facts(self, device: DeviceRecord) -> DeviceFacts:
-        """Return the facts about a device, which are collected only once."""
-        facts = self._facts.get(device)
-        if facts is None:
-            facts = self._facts[device] = DeviceFacts()
-            if device.wire.get("consumesCounters"):
-                pool = self._pool(device)
-                facts.takes = flat_takes(device)
-                facts.key = self.context.accounts.key(pool, device)
-        return facts
-
-    def _pool(self, device: DeviceRecord) -> Pool:
-        return next(pool for pool in self._pools if pool.id == device.slice.pool_id)
+        self.known = KnownDevices(context, pools)
 
     def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
         """Return whether the device is already taken, by this attempt or by an allocated claim."""
@@ -92,27 +58,11 @@ class Attempt:
             return bool(marks) and alternative.claim in marks  # type: ignore[operator]
         return bool(marks) or device.id in self.context.held.devices
 
-    def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
-        """Return what a request would consume of a device, or None if the device could never provide it.
-
-        Raises:
-            AllocatorError: The request asks for an amount that ends the allocation.
-        """
-        known = self.facts(device).needs
-        if id(alternative) not in known:
-            try:
-                known[id(alternative)] = consume(device.capacities, alternative.asked, self.context.arithmetic)
-            except CapacityError as error:
-                claim = self.context.plan.claims[alternative.claim].name
-                where = f"claim {claim}, request {alternative.name}: checking capacity for device"
-                raise AllocatorError(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
-        return known[id(alternative)]
-
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
         """Return whether a device has the capacity that a request wants left over."""
         if not self.context.features.consumable_capacity:
             return True
-        needs = self.needs(alternative, device)
+        needs = self.known.needs(alternative, device)
         if needs is None:
             return False
         before: dict[str, Amount] = {} if ignoring_use else self.context.held.capacity.get(device.id, {})
@@ -141,7 +91,7 @@ class Attempt:
             if not self._take(device):
                 return None
             took = True
-        if features.taints and device.wire.get("taints") and self.is_tainted(alternative, device):
+        if features.taints and device.wire.get("taints") and self.known.is_tainted(alternative, device):
             self._refuse(device, took=took)
             return None
         joined = self._join(alternative, device, took=took, must=must)
@@ -169,24 +119,6 @@ class Attempt:
             self._unshare(placed)
         self._give_back(placed)
 
-    def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether a taint of the device keeps the request away."""
-        known = self.facts(device).taints
-        tainted = known.get(id(alternative))
-        if tainted is None:
-            harmful = self.context.rules.only_harmful_taints
-            taint = blocking_taint(device.wire["taints"], alternative.tolerations, only_harmful=harmful)
-            tainted = known[id(alternative)] = taint is not None
-        return tainted
-
-    def attribute(self, device: DeviceRecord, name: str) -> AttributeValue | None:
-        """Return the value that constraints on an attribute see."""
-        known = self.facts(device).attributes
-        value = known.get(name, _UNKNOWN)
-        if value is _UNKNOWN:
-            value = known[name] = look_up(device.wire, device.driver, name, lists=self.context.compares_lists)
-        return value  # type: ignore[return-value]
-
     def _join(
         self, alternative: Alternative, device: DeviceRecord, *, took: bool, must: bool
     ) -> list[Constraint] | None:
@@ -197,7 +129,7 @@ class Attempt:
         for constraint in self.constraints[alternative.claim]:
             if not constraint.covers(alternative.request_name, alternative.full_name):
                 continue
-            if constraint.add(alternative.request_name, self.attribute(device, constraint.attribute)):
+            if constraint.add(alternative.request_name, self.known.attribute(device, constraint.attribute)):
                 joined.append(constraint)
                 continue
             for earlier in joined:
@@ -244,7 +176,7 @@ class Attempt:
 
     def _share(self, placed: PlacedDevice) -> None:
         device = placed.device
-        needs = self.needs(placed.alternative, device) or {}
+        needs = self.known.needs(placed.alternative, device) or {}
         placed.needs = needs
         placed.was_shared = device.id in self.shared
         held = self.shared.setdefault(device.id, {})
@@ -270,17 +202,10 @@ class Attempt:
                     self._leak(device)
                 del self.shared[device.id]
 
-    def account(self, device: DeviceRecord) -> Account:
-        """Return the account from which a device takes counters."""
-        facts = self.facts(device)
-        if facts.account is None:
-            facts.account = self.context.accounts.account(self._pool(device), device)
-        return facts.account
-
     def _take(self, device: DeviceRecord) -> bool:
         """Take the counters of a device if enough is left of all of them."""
-        facts = self.facts(device)
-        account = facts.account or self.account(device)
+        facts = self.known.facts(device)
+        account = facts.account or self.known.account(device)
         if account.is_overdrawn:
             return False
         consumed = self.consumed.setdefault(facts.key, {})
@@ -294,28 +219,7 @@ class Attempt:
         return True
 
     def _untake(self, device: DeviceRecord) -> None:
-        facts = self.facts(device)
+        facts = self.known.facts(device)
         consumed = self.consumed[facts.key]
         for counter, amount in facts.takes:
             consumed[counter] -= amount
-
-
-@dataclass(slots=True)
-class Context:
-    """What all attempts for one pod share."""
-
-    plan: Plan
-    rules: AllocatorRules
-    features: Features
-    held: Held
-    accounts: Accounts
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """The arithmetic by which capacity is counted."""
-        return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
-
-    @property
-    def compares_lists(self) -> bool:
-        """Whether constraints compare attributes as lists."""
-        return self.rules.kubernetes in {"1.36", "1.37"} and self.features.list_attributes

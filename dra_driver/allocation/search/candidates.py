@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_driver.allocation.attempt import Attempt, Context
-from dra_driver.allocation.constraints import Constraint
-from dra_driver.allocation.devices import DeviceRecord, SliceRecord
+from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
-from dra_driver.allocation.pools import Pool, reaches_device
+from dra_driver.allocation.pools.devices import DeviceRecord, SliceRecord
+from dra_driver.allocation.pools.pools import Pool, reaches_device
 from dra_driver.allocation.requests import Alternative, ClaimPlan, RequestPlan
+from dra_driver.allocation.search.attempt import Attempt
+from dra_driver.allocation.search.context import Context
 from dra_driver.model import limits
 from dra_driver.model.wire import Wire
 

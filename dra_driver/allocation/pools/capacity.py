@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dra_driver.allocation.ranges import Arithmetic, CapacityError, Range
+from dra_driver.allocation.pools.ranges import Arithmetic, CapacityError, Range
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 
