@@ -7,20 +7,20 @@ Commands for the same device wait for each other, those for different devices do
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import client_files, daemon, folder, kinship, processes
+from dra_driver.mps import daemon, folder, kinship, processes
 from dra_driver.mps.control import Control
 from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
+from dra_driver.mps.keeping.entries import DaemonEntries, DaemonEntry
+from dra_driver.mps.keeping.log_files import bound_logs
+from dra_driver.mps.keeping.process_ends import ProcessEnds
 from dra_driver.mps.kinship import Surroundings
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import ProcessIdentity
@@ -32,26 +32,9 @@ REPAIR_S = 10.0  # for one attempt to restart a daemon
 LOOK_S = 1.0  # for a running daemon to answer again: a client can prevent that, and Unprepare waits meanwhile
 DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
 STEADY_S = 60.0  # after a daemon has run for this long, the delays start over
-LOG_BYTES = 4 << 20  # of one log file; a longer one is cut to its second half
 _LOGS_S = 60.0
 _AGAIN_S = 0.2
 _NOT_READY = "sharing.mps-not-ready"
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One device's daemon in memory. `due` is when to try again (monotonic seconds); None if there is nothing to do."""
-
-    at: Folder
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    state: DaemonRecord | None = None
-    error: str = ""
-    attempts: int = 0
-    restarts: int = 0
-    began: float = 0.0
-    due: float | None = None
-    watched: tuple[ProcessIdentity, int] | None = None
-    users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +71,8 @@ class Daemons:
     ) -> None:
         self._root, self._find, self._boot_id, self._delays_s = root, find, boot_id, delays_s
         self._cgroup, self._shm_mib = cgroup, shm_mib
-        self._entries: dict[str, _Entry] = {}
-        self._lock = threading.Lock()
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self._entries = DaemonEntries(root)
+        self._ends = ProcessEnds()
         self._is_closed = False
         self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
 
@@ -100,7 +80,7 @@ class Daemons:
         """Take over what an earlier supervisor left: keep daemons that run, and start or remove the others."""
         for at in folder.found(self._root):
             state = daemon.current(at, self._around())
-            entry = self._entries[at.key] = _Entry(at)
+            entry = self._entries.add(at)
             entry.state = state
             if state is None or not state.is_wanted:
                 entry.due = time.monotonic()
@@ -119,13 +99,13 @@ class Daemons:
     def close(self) -> None:
         """End the watching thread. The daemons keep running, so that their clients do too."""
         self._is_closed = True
-        os.eventfd_write(self._wake, 1)
+        self._ends.wake()
         if self._thread.is_alive():
             self._thread.join(REPAIR_S)
 
     def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> Folder:
         """Return the folder of a device's daemon, which is ready on return. Raises: SharingError, NodeError."""
-        with self._held(folder.key_of(device.uuid), deadline) as entry:
+        with self._entries.held(folder.key_of(device.uuid), deadline) as entry:
             entry.due = None
             try:
                 self._start(entry, device, settings, deadline)
@@ -137,7 +117,7 @@ class Daemons:
 
     def stop(self, device: SharedDevice, deadline: float) -> None:
         """End a device's daemon and remove its folder. Raises: SharingError, NodeError."""
-        with self._held(folder.key_of(device.uuid), deadline) as entry:
+        with self._entries.held(folder.key_of(device.uuid), deadline) as entry:
             try:
                 self._stop(entry, deadline)
             except DriverError:
@@ -146,16 +126,16 @@ class Daemons:
 
     def tidy(self, device: SharedDevice, deadline: float) -> int:
         """Remove what a device's ended clients left in their /dev/shm; return how many files. Raises: SharingError."""
-        with self._held(folder.key_of(device.uuid), deadline) as entry:
+        with self._entries.held(folder.key_of(device.uuid), deadline) as entry:
             return entry.at.sweep_shm() if entry.state is not None else 0
 
     def reports(self) -> tuple[DaemonReport, ...]:
         """Return a report on every daemon, without waiting for any."""
-        return tuple(_report(entry.state, entry) for entry in self._kept() if entry.state is not None)
+        return tuple(_report(entry.state, entry) for entry in self._entries.kept() if entry.state is not None)
 
     def ask(self, device: SharedDevice, deadline: float) -> tuple[DaemonReport, dict[int, str]]:
         """Return a report on one daemon and the servers that it lists (state by pid). Raises: SharingError."""
-        with self._held(folder.key_of(device.uuid), deadline) as entry:
+        with self._entries.held(folder.key_of(device.uuid), deadline) as entry:
             if entry.state is None:
                 raise SharingError("mps-not-running", f"no MPS daemon is kept for {device.name}", retry=Retry.LATER)
             if entry.state.process is None:
@@ -165,7 +145,7 @@ class Daemons:
 
     # These run under the entry's lock.
 
-    def _start(self, entry: _Entry, device: SharedDevice, settings: MpsSettings, deadline: float) -> None:
+    def _start(self, entry: DaemonEntry, device: SharedDevice, settings: MpsSettings, deadline: float) -> None:
         began = time.monotonic()
         state = daemon.start(entry.at, device, settings, self._around(must_find=True), deadline)
         assert state.process is not None  # noqa: S101 - a ready daemon has a process
@@ -176,9 +156,9 @@ class Daemons:
         entry.state = state
         self._look_after(entry, state.process)
 
-    def _stop(self, entry: _Entry, deadline: float) -> None:
+    def _stop(self, entry: DaemonEntry, deadline: float) -> None:
         had = entry.state
-        self._drop_watch(entry)
+        self._ends.drop(entry)
         try:
             daemon.stop(entry.at, self._around(), deadline)
         except DriverError as error:
@@ -191,7 +171,7 @@ class Daemons:
     def _repair(self, key: str) -> None:
         """Start a daemon that ended, or end one that is not wanted. A failure is tried again later."""
         try:
-            with self._held(key, float("inf")) as entry:
+            with self._entries.held(key, float("inf")) as entry:
                 try:
                     state = daemon.current(entry.at, self._around())
                     runs = state is not None and state.process is not None and state.process.is_alive()
@@ -207,7 +187,7 @@ class Daemons:
         except Exception:
             log.exception("MPS daemon not repaired", extra=fields(file=key))
 
-    def _start_again(self, entry: _Entry, state: DaemonRecord, deadline: float) -> None:
+    def _start_again(self, entry: DaemonEntry, state: DaemonRecord, deadline: float) -> None:
         entry.state = state
         if left := kinship.orphans(entry.at, state, self._around()):
             log.warning(
@@ -222,7 +202,7 @@ class Daemons:
         entry.restarts += 1 if state.process != entry.state.process else 0
         entry.error = ""
 
-    def _note_failure(self, entry: _Entry, error: DriverError) -> None:
+    def _note_failure(self, entry: DaemonEntry, error: DriverError) -> None:
         """Check what a failed start has left: nothing, a daemon that goes on as before, or one to repair."""
         entry.state = state = daemon.current(entry.at, self._around())
         if state is None:
@@ -233,32 +213,17 @@ class Daemons:
         entry.error = str(error)
         self._retry_later(entry)
 
-    def _look_after(self, entry: _Entry, process: ProcessIdentity) -> None:
-        """Watch for the end of a process, which the kernel reports through a pidfd."""
-        if entry.watched and entry.watched[0] == process and process.is_alive():
-            return
-        self._drop_watch(entry)
-        fd = processes.open_pidfd(process)
-        if fd is None:
+    def _look_after(self, entry: DaemonEntry, process: ProcessIdentity) -> None:
+        """Watch for the end of a process; one that has ended already is looked at in the watching thread."""
+        if not self._ends.watch(entry, process):
             entry.due = time.monotonic()
-            os.eventfd_write(self._wake, 1)
-            return
-        entry.watched = (process, fd)
-        self._epoll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+            self._ends.wake()
 
-    def _drop_watch(self, entry: _Entry) -> None:
-        if entry.watched is not None:
-            _, fd = entry.watched
-            entry.watched = None
-            with suppress(OSError):
-                self._epoll.unregister(fd)
-            os.close(fd)
-
-    def _retry_later(self, entry: _Entry) -> None:
+    def _retry_later(self, entry: DaemonEntry) -> None:
         delay = self._delays_s[min(entry.attempts, len(self._delays_s) - 1)]
         entry.attempts += 1
         entry.due = time.monotonic() + delay
-        os.eventfd_write(self._wake, 1)
+        self._ends.wake()
 
     # These run in the watching thread.
 
@@ -271,30 +236,27 @@ class Daemons:
                 processes.reap()
                 if time.monotonic() >= logs_due:
                     logs_due = time.monotonic() + _LOGS_S
-                    bound_logs(entry.at for entry in self._kept())
+                    bound_logs(entry.at for entry in self._entries.kept())
             except Exception:
                 log.exception("MPS daemons not watched")
                 time.sleep(_AGAIN_S)
 
     def _begin_repairs(self) -> None:
         now = time.monotonic()
-        for entry in self._kept():
+        for entry in self._entries.kept():
             if entry.due is not None and entry.due <= now:
                 entry.due = None
                 threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
 
     def _await_ends(self, until: float) -> None:
         """Sleep until a daemon ends, an attempt is due, or another thread wakes this one."""
-        due = min((entry.due for entry in self._kept() if entry.due is not None), default=until)
-        ended = {fd for fd, _ in self._epoll.poll(max(0.0, min(due, until) - time.monotonic()))}
-        if self._wake in ended:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
-        for entry in self._kept():
+        due = min((entry.due for entry in self._entries.kept() if entry.due is not None), default=until)
+        ended = self._ends.wait(min(due, until))
+        for entry in self._entries.kept():
             if entry.watched and entry.watched[1] in ended:
                 self._ended(entry)
 
-    def _ended(self, entry: _Entry) -> None:
+    def _ended(self, entry: DaemonEntry) -> None:
         """Record that a daemon ended; if a command is working on it, it is checked afterwards."""
         if not entry.lock.acquire(blocking=False):
             entry.due = time.monotonic() + _AGAIN_S
@@ -302,7 +264,7 @@ class Daemons:
         try:
             if entry.watched is None or entry.watched[0].is_alive():
                 return
-            self._drop_watch(entry)
+            self._ends.drop(entry)
             name = entry.state.device.name if entry.state else entry.at.key
             entry.error = "the MPS control daemon ended by itself"
             log.error("MPS daemon ended by itself", extra=fields(device=name))
@@ -321,50 +283,7 @@ class Daemons:
                 raise
         return Surroundings(program, self._boot_id, self._cgroup, self._shm_mib)
 
-    def _kept(self) -> list[_Entry]:
-        with self._lock:
-            return [self._entries[key] for key in sorted(self._entries)]
 
-    @contextmanager
-    def _held(self, key: str, deadline: float) -> Iterator[_Entry]:
-        """Hold one device's entry exclusively; drop it afterwards if nothing is kept and no command waits for it."""
-        with self._lock:
-            entry = self._entries.setdefault(key, _Entry(Folder(self._root, key)))
-            entry.users += 1
-        try:
-            if not entry.lock.acquire(timeout=min(threading.TIMEOUT_MAX, max(0.0, deadline - time.monotonic()))):
-                raise SharingError("mps-busy", "another command is working on this MPS daemon", retry=Retry.NOW)
-            try:
-                yield entry
-            finally:
-                entry.lock.release()
-        finally:
-            with self._lock:
-                entry.users -= 1
-                if not entry.users and entry.state is None and entry.due is None:
-                    self._entries.pop(key, None)
-
-
-def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> None:
-    """Cut log files that have grown too long to their second half, in place, because daemons keep them open."""
-    for at in folders:
-        for path in at.log.glob("*.log") if at.log.is_dir() else ():
-            with suppress(OSError):
-                fd = client_files.open_regular(path, os.O_RDWR)
-                try:
-                    _cut(fd, most_bytes)
-                finally:
-                    os.close(fd)
-
-
-def _cut(fd: int, most_bytes: int) -> None:
-    size = os.fstat(fd).st_size
-    if size > most_bytes:
-        kept = os.pread(fd, most_bytes // 2, size - most_bytes // 2).partition(b"\n")[2]
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, kept, 0)
-
-
-def _report(state: DaemonRecord, entry: _Entry) -> DaemonReport:
+def _report(state: DaemonRecord, entry: DaemonEntry) -> DaemonReport:
     is_ready = state.was_ready and not entry.error and state.process is not None and state.process.is_alive()
     return DaemonReport(state, entry.at, is_ready, entry.restarts, entry.error)
