@@ -4,7 +4,7 @@ from typing import Any
 
 from dra_driver.cli.fleet.tree import page
 from dra_driver.views.fleet.picture import Branch, picture_of_claims, picture_of_slices
-from tests.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
+from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 
 def flags(branches: list[Branch]) -> set[str]:
