@@ -191,7 +191,7 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
     if given["slices"] and not slices:
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
-        fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
+        fleet += fleet_of_slices(slices, ", ".join(given["slices"])).unfolded()
     for name, count in map(read_count, given["profiles"]):
         fleet += fleet_of_profile(name, count=count).unfolded()
     if cluster is not None:
