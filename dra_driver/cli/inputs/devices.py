@@ -60,7 +60,7 @@ class Fleet:
 
     def __add__(self, other: Fleet) -> Fleet:
         if (self.repeats or other.repeats) and not set(self.nodes).isdisjoint(other.nodes):
-            self, other = self.unfolded(), other.unfolded()  # what one has on a node, the other's like nodes lack
+            return self.unfolded() + other.unfolded()  # what one has on a node, the other's like nodes lack
         return Fleet(
             self.devices + other.devices,
             self.sources + other.sources,
@@ -129,7 +129,7 @@ def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fle
     left_out = {name for repeat in folded for name in repeat.names}
     devices: list[FleetDevice] = []
     for origin, spec, key in current:
-        if spec.get("nodeName") not in left_out:
+        if not (isinstance(spec.get("devices"), Replica) and spec["nodeName"] in left_out):
             devices.extend(_slice_devices(spec, key, origin))
     outdated = len(specs) - len(current)
     notes = (f"{outdated} ResourceSlices of an older pool generation were left out",) if outdated else ()
