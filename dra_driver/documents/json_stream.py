@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 
 _CHUNK = 1 << 20  # bytes
 _SPACE = " \t\n\r"
+_DECODER = json.JSONDecoder()
 
 
 class Entries(Protocol):
@@ -30,10 +31,10 @@ class Entries(Protocol):
 class _Text:
     """The part of the text that is in memory, and the place in it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, decoder: json.JSONDecoder) -> None:
         self._file = file
         self._decode = codecs.getincrementaldecoder("utf-8-sig")()
-        self._raw_decode = json.JSONDecoder().raw_decode
+        self._raw_decode = decoder.raw_decode
         self._text = ""
         self._place = 0
         self._is_whole = False
@@ -103,12 +104,12 @@ class _Text:
             self._more()  # a number may go on
 
 
-def load_json(file: BinaryIO, entries: Entries) -> dict[str, Any]:
+def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
     """Read the one object of a file; `entries` reads those of its list `items`.
 
     Raises: ValueError (also for what is no object, and for bytes that are not UTF-8), RecursionError.
     """
-    text = _Text(file)
+    text = _Text(file, decoder)
     text.take("{")
     found: dict[str, Any] = {}
     if text.peek() == "}":

@@ -72,9 +72,9 @@ class Cluster:
 
     def _list(self, path: str) -> list[Wire]:
         """List all objects, page by page."""
-        from dra_driver.kube.pages import objects
+        from dra_driver.cli.inputs.cluster_lists import read_list
 
-        return list(objects(self._api, path))
+        return read_list(self._api, path, f"{path.rpartition('/')[2]} read")
 
 
 _SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}

@@ -14,19 +14,16 @@ from typing import Any
 from dra_driver.cli.inputs.api_versions import as_v1
 from dra_driver.cli.inputs.documents import Document, read_documents, shown
 from dra_driver.cli.inputs.profile_nodes import AS_THEY_STAND, FleetOffer, SliceShape
-from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.rules import ask_gates
 from dra_driver.cli.inputs.shapes import ShapeChecker
 from dra_driver.cli.inputs.strictness import refuse_unknown, with_place
 from dra_driver.cli.inputs.workloads import Workload, add_workload, pods_of
-from dra_driver.documents.shared_values import SharedValues
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
-_PAGE = "500"
 _PATHS = {
     "Node": paths.NODES,
     "Pod": paths.PODS,
@@ -199,26 +196,13 @@ def world_of_cluster(kubeconfig: str | None) -> World:
 
 
 def _list(api: Any, kind: str) -> list[Wire]:
-    """List all objects of a kind, page by page; values that their devices share are kept once."""
-    found: list[Wire] = []
-    token = ""
-    line, values, checker = Progress(f"{kind}s read"), SharedValues(), ShapeChecker()
-    try:
-        while True:
-            query = {"limit": _PAGE, **({"continue": token} if token else {})}
-            answer = api.request("GET", _PATHS[kind], query=query, timeout_s=30.0)
-            items = answer.get("items") or []
-            for wire in items:
-                if kind == "ResourceSlice":
-                    values.share(wire)
-                checker.check(kind, wire, "cluster")
-            found += items
-            line.tell(len(found))
-            token = (answer.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return found
-    finally:
-        line.close()
+    """List all objects of a kind, and check them. Raises: ApiError, InputError."""
+    from dra_driver.cli.inputs.cluster_lists import read_list
+
+    found, checker = read_list(api, _PATHS[kind], f"{kind}s read"), ShapeChecker()
+    for wire in found:
+        checker.check(kind, wire, "cluster")
+    return found
 
 
 def _with_defaults(wire: Wire) -> Wire:
