@@ -15,7 +15,8 @@ from dra_driver.cli.inputs.equal_slices import EqualSlices
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.world import World, add_profiles
 from dra_driver.documents import json_stream
-from tests.support.hostile import VALUES, places, spoiled
+from tests.support.hostile.spoiling import places, spoiled
+from tests.support.hostile.texts import VALUES
 
 SELECTOR = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
 BY_UUID = 'device.attributes["gpu.nvidia.com"].uuid.startsWith("GPU-1")'
