@@ -21,6 +21,7 @@ from dra_driver.model.errors import DriverError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from tests.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
+from tests.plugin.test_faults import fill, mount
 from tests.support.fake_mps import FakeClient, FakeMps
 from tests.support.waiting import until
 
@@ -336,3 +337,32 @@ def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
         for one in (*cgroup.glob("*/"), cgroup):
             with suppress(OSError):
                 one.rmdir()
+
+
+@pytest.fixture
+def full_disk(folder: Path):
+    """A small file system in a folder with a short name; the function fills it to the last byte."""
+    disk = folder / "d"
+    disk.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield disk, lambda: fill(disk)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_daemon_is_ended_on_a_full_disk_whoever_is_the_supervisor_then(full_disk):
+    disk, take_all = full_disk
+    supervisor = Supervisor(disk, "--hardware", "simulated:any")
+    supervisor.begin()
+    try:
+        client = FakeClient(supervisor.client.start(device(), SETTINGS, deadline_s=10).pipe_dir)
+        take_all()
+        assert supervisor.end(signal.SIGKILL) != 0
+        supervisor.begin()
+        assert client.works()
+        supervisor.client.stop(device(), deadline_s=10)
+        assert not client.works()
+        assert supervisor.client.running(deadline_s=5) == ()
+        assert processes_below(disk) == []
+    finally:
+        supervisor.close()

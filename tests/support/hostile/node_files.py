@@ -24,8 +24,8 @@ KUBECONFIG: Wire = {
 SHARING: Wire = {
     "version": "rules/v1",
     "rules": [
-        {"name": "a", "match": {"product": "*"}, "replicas": 4, "sharing": {"strategy": "TimeSlicing"}},
-        {"name": "b", "match": {"profile": "1g.10gb"}, "memory": {"step": "1Gi"}},
+        {"name": "a", "match": {"products": ["*"]}, "replicas": 4, "sharing": {"strategy": "TimeSlicing"}},
+        {"name": "b", "match": {"profiles": ["1g.10gb"]}, "memory": {"default": "1Gi", "step": "1Gi"}},
     ],
 }
 DEVICE_PLUGIN: Wire = {
@@ -40,7 +40,7 @@ GEOMETRIES: Wire = {
     },
 }
 PROFILE: Wire = yaml.safe_load((ROOT / "dra_driver/hardware/simulated/profiles/demo-h100.yaml").read_text())
-FOLDERS = ("cdi", "registry", "plugins", "pod-resources", "tls")
+FOLDERS = ("cdi", "registry", "plugins", "pod-resources", "tls", "examples", "examples/node")
 
 
 _EXAMPLE = """# expect: claim one holds 1
@@ -64,7 +64,7 @@ class Workplace:
     def renew(self) -> None:
         """Make the folders and files as they are when nothing is wrong."""
         for name in FOLDERS:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+            _remove(self.folder / name)
             (self.folder / name).mkdir()
         for name, wire in (
             ("kubeconfig", KUBECONFIG),
@@ -75,11 +75,9 @@ class Workplace:
         ):
             self.write(name, yaml.safe_dump(wire))
         for name, file in zip(("tls.crt", "tls.key"), self._pair, strict=True):
-            shutil.copy(file, self.folder / "tls" / name)
-        shutil.copy(self._ca, self.folder / "ca.crt")
+            self.write(f"tls/{name}", file.read_bytes())
+        self.write("ca.crt", self._ca.read_bytes())
         self.write("token", "x")
-        for part in ("examples", "examples/node"):
-            (self.folder / part).mkdir(exist_ok=True)
         self.write("examples/one.yaml", _EXAMPLE)
         self.write("examples/node/profile.yaml", yaml.safe_dump(PROFILE))
         self.write("examples/node/rules.yaml", yaml.safe_dump(SHARING))
@@ -87,19 +85,13 @@ class Workplace:
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file, whatever lies there."""
         path = self.folder / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
 
     def replace(self, name: str, by: Path) -> None:
         """Put a link to another file where a file is."""
         path = self.folder / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
         path.symlink_to(by)
 
     def arguments(self, command: str) -> list[str]:
@@ -118,3 +110,10 @@ class Workplace:
             tls = ["--tls-dir", f"{at}/tls", "--client-ca", f"{at}/ca.crt"]
             return [command, "--address", "127.0.0.1:0", *api, *tls]
         return [command, "--profile", f"{at}/profile.yaml", "--examples", f"{at}/examples"]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.cli import main
+from dra_driver.__main__ import main
 from dra_driver.model.errors import ExitCode
 
-SERVE_SECONDS = 4.0  # a process that neither serves nor ends is asked to end after this
+SERVE_SECONDS = 10.0  # a process that neither serves nor ends is asked to end after this
 END_SECONDS = 20.0
 _NEVER_ENDED = 200
 _BEGUN = (b"plugin serving", b"supervisor ready", b"webhook serving", b"idle until one appears")
@@ -88,7 +88,8 @@ def _run(arguments: list[str], folder: Path, log: Path, environment: dict[str, s
         sys.stdout = os.fdopen(1, "w", errors="backslashreplace", closefd=False)
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
         faulthandler.enable(sys.stderr)
-        status = main.run(arguments)
+        sys.argv = ["dra-driver", *arguments]
+        status = main()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:  # a traceback is what is looked for
