@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError, Retry
+from dra_driver.model.errors import DriverError, ExitCode, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from tests.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
@@ -366,3 +366,15 @@ def test_a_daemon_is_ended_on_a_full_disk_whoever_is_the_supervisor_then(full_di
         assert processes_below(disk) == []
     finally:
         supervisor.close()
+
+
+@pytest.mark.parametrize("name", ["mps", "mps/d"])
+def test_a_file_in_the_place_of_a_folder_is_told(folder: Path, name: str):
+    path = folder / "gpu.nvidia.com" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    command = [sys.executable, "-m", "dra_driver", "mps", "--kubelet-plugins-directory-path", str(folder)]
+    done = subprocess.run([*command, "--hardware", "simulated:any"], check=False, capture_output=True, timeout=30)
+    assert done.returncode == ExitCode.ENVIRONMENT
+    assert b"[node.folder]" in done.stderr
+    assert b"Traceback" not in done.stderr

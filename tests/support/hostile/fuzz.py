@@ -36,7 +36,10 @@ class Found:
         if seconds > slow_s:
             print(f"slow: {seconds:.1f} s: {[one[:80] for one in case]}", file=sys.stderr, flush=True)
         if is_bug:
-            print(f"bug: {[one[:120] for one in case]}\n  {said.strip()[-900:]}", file=sys.stderr, flush=True)
+            told = said[said.find("Traceback") :] if "Traceback" in said else said
+            print(
+                f"bug: {[one[:120] for one in case]}: {status}\n  {told.strip()[-1500:]}", file=sys.stderr, flush=True
+            )
             self.bugs.append((case, said))
 
 
@@ -77,9 +80,9 @@ def fuzz_serving(found: Found, cases: int, seed: int, *, share: float = 1.0, sec
         for number in range(len(todo) + cases):
             if time.monotonic() > over:
                 break
-            prepare, case = todo[number] if number < len(todo) else next(given)
+            prepare, case, what = todo[number] if number < len(todo) else next(given)
             prepare()
             done = served(case, place.folder)
-            found.add(case, done.status, done.said, done.seconds, is_bug=done.is_bug, slow_s=10.0)
+            found.add([case[0], what], done.status, done.said, done.seconds, is_bug=done.is_bug, slow_s=10.0)
             if number % 100 == 99:
                 print(f"{number + 1:,} cases, {dict(found.statuses)}", file=sys.stderr, flush=True)

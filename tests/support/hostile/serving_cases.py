@@ -45,7 +45,7 @@ _USERS: tuple[dict[str, Any], ...] = (
     {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": ["{}"]}},
     {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./nothing"}},
 )  # fmt: skip
-Case = tuple[Callable[[], None], list[str]]
+Case = tuple[Callable[[], None], list[str], str]  # what to do before, the arguments, and what is wrong
 
 
 def special_files(folder: Path) -> list[Path]:
@@ -63,7 +63,7 @@ def flag_cases(place: Workplace, files: list[Path]) -> Iterator[Case]:
         for flag in _flags(command):
             for text in (*TEXTS, *map(str, files)):
                 if "\x00" not in text:
-                    yield place.renew, [*place.arguments(command), f"{flag}={text}"]
+                    yield place.renew, [*place.arguments(command), f"{flag}={text}"], f"{flag}={text[:80]}"
 
 
 def file_cases(place: Workplace, files: list[Path]) -> Iterator[Case]:
@@ -71,16 +71,16 @@ def file_cases(place: Workplace, files: list[Path]) -> Iterator[Case]:
     for command, names in _READ.items():
         for name in names:
             for file in files:
-                yield _replaced(place, name, file), place.arguments(command)
+                yield _replaced(place, name, file), place.arguments(command), f"{name} is {file.name}"
     for user in _USERS:
         wire = {**KUBECONFIG, "users": [{"name": "u", "user": user}]}
         for command in ("agent", "webhook"):
-            yield _written(place, "kubeconfig", wire), place.arguments(command)
+            yield _written(place, "kubeconfig", wire), place.arguments(command), str(wire)[:300]
     for path in ("fifo", "/dev/zero", "folder", "empty.yaml", "not-utf-8.yaml", "long-line.yaml"):
         cluster = {"server": "https://127.0.0.1:9", "certificate-authority": path}
         wire = {**KUBECONFIG, "clusters": [{"name": "c", "cluster": cluster}]}
         for command in ("agent", "webhook"):
-            yield _written(place, "kubeconfig", wire), place.arguments(command)
+            yield _written(place, "kubeconfig", wire), place.arguments(command), str(wire)[:300]
 
 
 def spoiled_cases(place: Workplace, rng: random.Random) -> Iterator[Case]:
@@ -89,8 +89,9 @@ def spoiled_cases(place: Workplace, rng: random.Random) -> Iterator[Case]:
     where = {id(wire): list(places(wire)) for _, _, wire in rows}
     while True:
         command, name, wire = rng.choice(rows)
-        made = spoiled(wire, rng.choice(where[id(wire)]), rng.choice(VALUES), gone=rng.random() < 0.2)
-        yield _written(place, name, made), place.arguments(command)
+        path, by, gone = rng.choice(where[id(wire)]), rng.choice(VALUES), rng.random() < 0.2
+        what = f"{name}: {path} is {'gone' if gone else repr(by)[:80]}"
+        yield _written(place, name, spoiled(wire, path, by, gone=gone)), place.arguments(command), what
 
 
 def _flags(command: str) -> list[str]:
