@@ -22,7 +22,8 @@ FAULT_SECONDS = 1.0
 class Loop:
     """Takes turns in a daemon thread. An error in a turn is logged as `failure`; the next comes after `fault_s`.
 
-    A bug is logged with where it came from. Any thread may call any method. A turn that hangs is left behind at the end of the process.
+    A bug is logged with where it came from. Any thread may call any method. A turn that hangs is left behind at the end
+    of the process.
     """
 
     def __init__(
