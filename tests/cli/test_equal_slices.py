@@ -65,7 +65,7 @@ def test_whatever_differs_in_one_place_the_slices_are_read_as_they_are_written()
     rng = random.Random(1)
     items = slices("t4=6")
     where = list(places(items[0]))
-    for _ in range(400):
+    for _ in range(100):
         made, number = list(items), rng.randrange(6)
         made[number] = spoiled(items[number], rng.choice(where), rng.choice(VALUES), gone=rng.random() < 0.2)
         raw = text_of(made)
@@ -131,7 +131,7 @@ def in_order(out: str) -> object:
     return found
 
 
-@pytest.mark.parametrize("profiles", [["dgx-h100=30", "l40s=30"], ["t4=3"], ["demo-h100=28", "t4"]])
+@pytest.mark.parametrize("profiles", [["t4=26", "l40s=3"], ["demo-h100=2"]])
 def test_commands_say_the_same_of_slices_in_json_and_in_yaml(
     profiles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
