@@ -1,7 +1,7 @@
 """The offline tools on 10,000 nodes: whole processes, wall time and peak memory.
 
-The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (200 MB). A live cluster
-of as many nodes: `python -m benchmarks.live_cluster`.
+The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (200 MB).
+A live cluster of as many nodes: `python -m benchmarks.live_cluster`.
 """
 
 from __future__ import annotations
