@@ -15,6 +15,7 @@ import click
 
 from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
@@ -128,7 +129,7 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     paths = list(given["files"])
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
-    documents = read_documents(paths)
+    documents = read_documents(paths, Progress)
     names_devices = given["profiles"] or given["kubeconfig"] or given["cluster"] or given["hardware"]
     has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
     if uses_stdin and not has_devices and stdin_has_something():
@@ -150,8 +151,8 @@ def _refuse_strangers(documents: list[Document]) -> None:
 
 def _cluster(given: dict[str, Any]) -> Cluster | None:
     if given["kubeconfig"]:
-        return Cluster(given["kubeconfig"])
-    return Cluster(default_kubeconfig()) if given["cluster"] else None
+        return Cluster(given["kubeconfig"], Progress)
+    return Cluster(default_kubeconfig(), Progress) if given["cluster"] else None
 
 
 def _fleet(

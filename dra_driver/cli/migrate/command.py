@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
@@ -143,7 +144,7 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
     from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
     from dra_driver.views.fleet.cluster import Cluster
 
-    return Cluster(given["kubeconfig"] or default_kubeconfig())
+    return Cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
@@ -165,7 +166,7 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
     from dra_driver.views.migration.check import checks_of
     from dra_driver.views.objects.classes import Classes
 
-    documents = read_documents(given["slices"])
+    documents = read_documents(given["slices"], Progress)
     own = [document for document in documents if document.kind == "DeviceClass"]
     own += [document for one in done for document in _classes_in(one)]
     classes = Classes(own, cluster.classes() if cluster else None)
@@ -194,7 +195,7 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
     if given["slices"] and not slices:
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
-        fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
+        fleet += fleet_of_slices(slices, ", ".join(given["slices"])).unfolded()
     for name, count in map(read_count, given["profiles"]):
         fleet += fleet_of_profile(name, count=count).unfolded()
     if cluster is not None:

@@ -93,24 +93,28 @@ def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -
 def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
     """Combine nodes that look the same and of which nothing is held."""
     found: dict[Hashable, list[str]] = {}
+    looks: dict[int, Hashable] = {}
     for name, pools in nodes.items():
         is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
-        key: Hashable = name if is_apart else tuple(_look(records, name) for records in pools)
+        key: Hashable = name if is_apart else tuple(_look(records, name, looks) for records in pools)
         found.setdefault(key, []).append(name)
     return found.values()
 
 
-def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
-    """Return everything that is drawn of a pool except its name."""
-    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
+def _look(records: Sequence[SliceRecord], node: str, looks: dict[int, Hashable]) -> Hashable:
+    """Return everything that is drawn of a pool except its name; `looks` has that of devices, by their list."""
+    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one, looks)) for one in records]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
 
-def _looks(record: SliceRecord) -> Hashable:
+def _looks(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
     wires = record.wires
     if isinstance(wires, Replica) and not wires.shape.varies_in(_DRAWN):
-        return id(wires.shape)
-    return tuple([(wire["name"], _product(wire), but_for_attributes(wire)) for wire in wires])
+        wires = wires.shape.wires
+    look = known.get(id(wires))
+    if look is None:
+        look = known[id(wires)] = tuple([(w["name"], _product(w), but_for_attributes(w)) for w in wires])
+    return look
 
 
 def picture_of_claims(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity, QuantityError
 
@@ -195,6 +196,8 @@ class ShapeChecker:
                 self._record(shape, value, at, path)
             case Named():
                 self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
+            case Many() if isinstance(value, Replica):
+                self._check_shared(shape, value.shape.wires, at, path)
             case Many():
                 for number, entry in enumerate(_typed(value, list, "a list", at, path)):
                     self._check(shape.of, entry, at, f"{path}[{number}]")
@@ -203,6 +206,13 @@ class ShapeChecker:
                     raise _fault(shape.what, value, at, path)
                 if shape.is_quantity:
                     _check_quantity(value, at, path)
+
+    def _check_shared(self, shape: Many, wires: Any, at: str, path: str) -> None:
+        """Check the devices that many slices have in common, once."""
+        good = self._good.setdefault(id(shape), {})
+        if id(wires) not in good:
+            self._check(shape, wires, at, path)
+            good[id(wires)] = wires
 
     def _record(self, shape: Record, value: Any, at: str, path: str) -> None:
         held = _typed(value, dict, "a mapping", at, path)

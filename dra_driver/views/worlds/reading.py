@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.documents.shared_values import SharedValues
+from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.api_versions import as_v1
@@ -20,13 +20,11 @@ from dra_driver.views.worlds.rules import ask_gates
 from dra_driver.views.worlds.workloads import add_workload
 from dra_driver.views.worlds.world import PATHS, World, with_defaults
 
-_PAGE = "500"
 
-
-def world_of_files(paths: Sequence[str]) -> World:
+def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> World:
     """Read all objects of some files. Raises: InputError."""
     world, checker = World(), ShapeChecker()
-    for document in read_documents(paths):
+    for document in read_documents(paths, lines):
         if document.kind in world.objects:
             wire = _checked(document, checker)
             if document.kind in {"ResourceClaim", "Pod"}:
@@ -54,7 +52,6 @@ def _checked(document: Document, checker: ShapeChecker) -> Wire:
 
 def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) -> World:
     """Read everything from a cluster. Raises: ApiError."""
-    from dra_driver.kube.api import KubeApi
     from dra_driver.kube.credentials import load
 
     api = KubeApi(load(kubeconfig))
@@ -67,27 +64,14 @@ def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) 
         api.close()
 
 
-def _list(api: Any, kind: str, lines: ProgressLines) -> list[Wire]:
-    """List all objects of a kind, page by page; values that their devices share are kept once."""
-    found: list[Wire] = []
-    token = ""
-    line, values, checker = lines(f"{kind}s read", 0), SharedValues(), ShapeChecker()
-    try:
-        while True:
-            query = {"limit": _PAGE, **({"continue": token} if token else {})}
-            answer = api.request("GET", PATHS[kind], query=query, timeout_s=30.0)
-            items = answer.get("items") or []
-            for wire in items:
-                if kind == "ResourceSlice":
-                    values.share(wire)
-                checker.check(kind, wire, "cluster")
-            found += items
-            line.tell(len(found))
-            token = (answer.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return found
-    finally:
-        line.close()
+def _list(api: KubeApi, kind: str, lines: ProgressLines) -> list[Wire]:
+    """List all objects of a kind, and check them. Raises: ApiError, InputError."""
+    from dra_driver.views.fleet.cluster_lists import read_list
+
+    found, checker = read_list(api, PATHS[kind], f"{kind}s read", lines), ShapeChecker()
+    for wire in found:
+        checker.check(kind, wire, "cluster")
+    return found
 
 
 def default_requests(spec: Mapping[str, Any]) -> None:

@@ -86,13 +86,17 @@ def _offer(rules: AppliedRules, mig: str) -> FleetOffer:
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
     """Return the gates whose fields stand in slices. Slices of simulated nodes show nothing."""
     found: set[str] = set()
+    seen: set[int] = set()
     for one in slices:
         spec = one["spec"]
         if spec.get("sharedCounters"):
             found.add(PARTITIONS)
         devices = spec.get("devices") or ()
         if isinstance(devices, Replica):
-            continue
+            if devices.shape.is_simulated or id(devices.shape) in seen:
+                continue
+            seen.add(id(devices.shape))
+            devices = devices.shape.wires
         for device in devices:
             for name in _FIELDS.keys() & device.keys():
                 if device[name]:
