@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.cli.fleet.picture import Branch, picture_of_claims, picture_of_slices
 from dra_driver.cli.fleet.tree import page
+from dra_driver.views.fleet.picture import Branch, picture_of_claims, picture_of_slices
 from tests.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 

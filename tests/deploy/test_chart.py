@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.inputs import world
 from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
 from dra_driver.selectors import compile_selector
+from dra_driver.views.worlds import world
 from lane import binaries
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,8 +33,12 @@ from tests.support.waiting import until
 ROOM = Path(dra_driver.__file__).parent / "mps"
 FILES = tuple(
     str(ROOM / f"{name}.py")
-    for name in ("birth", "control", "daemon", "folder", "keeper", "kinship", "launch", "mounts")
-)
+    for name in (
+        "birth", "control", "daemon", "folder", "kinship", "launch", "mounts",
+        "keeping/entries", "keeping/keeper", "keeping/process_ends",
+    )
+)  # fmt: skip
+assert all(map(os.path.exists, FILES)), "a file of which no line would be tried"
 PURE = "key_of"  # many lines, no effect
 CALLS = ("start", "stop", "change", "start of the daemon", "change of the daemon")
 CHANGED = replace(SETTINGS, active_thread_percentage=70)

@@ -20,7 +20,7 @@ from dra_driver.mps import mounts, processes
 from dra_driver.mps.calling import call
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import Folder, key_of
-from dra_driver.mps.keeper import Daemons
+from dra_driver.mps.keeping.keeper import Daemons
 from dra_driver.mps.launch import find_program
 from tests.support.fake_mps import FakeMps
 from tests.support.waiting import until

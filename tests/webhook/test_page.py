@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.inputs.devices import fleet_of_profile
+from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.linting import SAID, FleetLinter
 from dra_driver.webhook.review import judge_configs, judge_selectors

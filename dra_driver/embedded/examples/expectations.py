@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from dra_driver.allocation.constraints import look_up
+from dra_driver.allocation.constraints.constraint import look_up
 from dra_driver.embedded.examples.reading import (
     ClaimAgrees,
     ClaimHolds,
