@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-
 from dra_driver.cli.inputs.devices import fleet_of_profile
+
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine

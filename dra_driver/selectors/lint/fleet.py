@@ -114,7 +114,7 @@ def _count(subject: LintSubject, found: list[Outcome], text: str) -> int:
 def _constant(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     if all(one is False for one in found):
         near = nearest_misses(subject.selector, subject.views)
-        but = f"; all the rest of it holds but for {near[0].reason}" if near else ""
+        but = f"; nearest miss: {near[0].reason}" if near else ""
         yield LintFinding("always-false", f"none of the {subject.total} devices that reach it matches{but}")
     elif all(one is True for one in found) and not (subject.in_class and _reads_driver(subject)):
         yield LintFinding("always-true", f"all {subject.total} devices that reach it match: it could be left out here")

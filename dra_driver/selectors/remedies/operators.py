@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
+from dra_driver.model.quantity import Quantity
 from dra_driver.selectors.remedies.mistake import Mistake, Written, place_of, quoted
 from dra_driver.selectors.remedies.repair import quantity_text, version_text
 from dra_driver.selectors.syntax.nodes import Call, Literal, Node
@@ -95,7 +96,9 @@ def _is_in_gibibytes(written: Written, value: Node, number: float) -> bool:
     place = place_of(value)
     if place is None or not 0 < number < _MEBI:
         return False
-    known = [amount.unscaled * 10.0**amount.scale for amount in written.names.values(place)]
+    known = [
+        amount.unscaled * 10.0**amount.scale for amount in written.names.values(place) if isinstance(amount, Quantity)
+    ]
     return min(known) >= _GIBI / 4 if known else place.name == "memory"
 
 

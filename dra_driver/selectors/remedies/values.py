@@ -1,7 +1,7 @@
 """Values that can never be what is meant.
 
 These are amounts and versions that can't be read, a text searched with `in`, a number in quotes, and a text in another
-case. In: a tree with the values that devices have. Out: mistakes. Values are only compared with those of devices at hand.
+case. In: a tree with the values that devices have. Out: mistakes.
 """
 
 from __future__ import annotations
