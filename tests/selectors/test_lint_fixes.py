@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from dra_driver.cli.inputs.devices import fleet_of_profile
 
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.selectors.evaluation.device_view import prepare_device
@@ -16,6 +15,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint, mend
 from dra_driver.selectors.suggestions import unknown_names
+from dra_driver.views.fleet.devices import fleet_of_profile
 
 PROFILE_NAMES = profile_names()
 ENGINE = KubernetesEngine("1.35")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from dra_driver.cli.inputs.devices import fleet_of_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import outcomes
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.remedies.remedies import remedy
+from dra_driver.views.fleet.devices import fleet_of_profile
 
 ENGINE = KubernetesEngine("1.35")
 DECLARATIONS = declare("1.35", {}, "stored")

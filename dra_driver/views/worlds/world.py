@@ -42,7 +42,8 @@ class World:
     """Objects by kind. `kubernetes` is the cluster's version, "" for files.
 
     `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
-    objects that nobody here understands, `without_devices` pods that ask for none. `makers` names, by namespace and
+    objects that nobody here understands, `without_devices` pods that ask for none, `idle` says what makes or keeps no
+    pods. `makers` names, by namespace and
     name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
     fields. `offer` says how simulated nodes offer partitions; with `serves_resources`, classes serve extended
     resources.
@@ -54,6 +55,7 @@ class World:
     workloads: list[Workload] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     without_devices: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     kept: dict[str, bool] = field(default_factory=dict)
     classes_by_resource: dict[str, str] = field(default_factory=dict)
@@ -111,7 +113,9 @@ class World:
             for pod in made:
                 checker.check("Pod", pod, f"{template.kind} {template.name}")
             self.objects["Pod"] += made
-            self.workloads.append(Workload(template, tuple(made)))
+            workload = Workload(template, tuple(made))
+            self.workloads.append(workload)
+            self.idle += [workload.idle] if workload.idle else []
         self.templates.clear()
 
 
@@ -161,8 +165,7 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
         simulated = ProfileNodes(profile, world.offer)
         world.profile_notes += [note for note in simulated.notes if note not in world.profile_notes]
         counts = Counter(one.driver for one in simulated.slices)
-        for number in range(1, count + 1):
-            node = _free_name(simulated.name_of(number), taken)
+        for node in simulated.free_names(count, taken):
             taken.add(node)
             world.objects["Node"].append(bare_node(node))
             for place, one in enumerate(simulated.slices):
@@ -172,14 +175,6 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
                 name = f"{node}-{one.driver}-{place}" if counts[one.driver] > 1 else f"{node}-{one.driver}"
                 made = _slice(name, node, one, devices, counts[one.driver])
                 world.objects["ResourceSlice"].append(made)
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    number = 2
-    free = name
-    while free in taken:
-        free, number = f"{name}-{number}", number + 1
-    return free
 
 
 def _slice(name: str, node: str, one: SliceShape, devices: Sequence[Wire], count: int) -> Wire:
