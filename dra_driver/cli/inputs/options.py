@@ -25,6 +25,8 @@ from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_pr
 from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.strictness import checked
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
 from dra_driver.views.worlds.rules import PARTITIONS, offer_under
@@ -138,6 +140,9 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     if uses_stdin and not has_devices and stdin_has_something():
         documents += read_documents([STDIN])
     _refuse_strangers(documents)
+    checker = ShapeChecker()
+    for document in documents:
+        checked(document, checker)
     return documents
 
 
@@ -172,7 +177,7 @@ def _fleet(
         origins = ", ".join(dict.fromkeys(shown(one.origin) for one in documents if one.kind == SLICE))
         fleet += fleet_of_slices(slices, origins)
     fleet = fleet_of_profiles(given["profiles"], fleet, offer)
-    if given["profiles"]:
+    if given["profiles"] and offer.is_on_demand:
         fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])

@@ -16,6 +16,7 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.cure import cure
+from dra_driver.views.worlds.cuda_advice import cuda_advice
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import Subject
 from dra_driver.views.worlds.world import World
@@ -26,17 +27,21 @@ _MOST_VIEWS = 2_000  # devices that are looked at for the names and values that 
 def advised(
     world: World, rules: AppliedRules, subject: Subject, explanation: AllocationExplanation | None
 ) -> tuple[Subject, AllocationExplanation | None]:
-    """Add the advice to the notes of a subject that fits nowhere."""
-    if explanation is None or explanation.ok:
+    """Add advice to the notes of a subject: on its selectors where it fits nowhere, and on the CUDA that it needs."""
+    if explanation is None:
         return subject, explanation
-    return replace(subject, notes=(*subject.notes, *selector_advice(world, rules, subject))), explanation
-
-
-def selector_advice(world: World, rules: AppliedRules, subject: Subject) -> tuple[str, ...]:
-    """Return what to write instead in the selectors of a subject's claims; () where no rule knows."""
     gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
     engine = KubernetesEngine(rules.kubernetes, gates=gates)
     views = list(islice(_views(world), _MOST_VIEWS))
+    notes = () if explanation.ok else selector_advice(world, engine, subject, views)
+    notes = (*subject.notes, *notes, *dict.fromkeys(cuda_advice(world, engine, subject, views)))
+    return replace(subject, notes=notes), explanation
+
+
+def selector_advice(
+    world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]
+) -> tuple[str, ...]:
+    """Return what to write instead in the selectors of a subject's claims; () where no rule knows."""
     found: list[str] = []
     for label, class_name, expression in _expressions(subject):
         reached = [view for view in views if _passes(world, class_name, engine, view)]

@@ -192,9 +192,9 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         coming.classes_by_resource = world.classes_by_resource
         coming.add_pods()
         world.strangers += coming.strangers
-        jobs = tuple(jobs_of(coming))
+        arrived = tuple(jobs_of(coming))
         world.idle += coming.idle
-        return TimelineEvent("arrive", str(what["file"]), jobs=jobs)
+        return TimelineEvent("arrive", str(what["file"]), jobs=arrived)
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
         text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"
