@@ -1,10 +1,10 @@
 """The CUDA version that a pod's images need, as far as the pod says it.
 
 In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver serves it, and the selector that asks for
-drivers that do. Images say their need in NVIDIA_REQUIRE_CUDA, which is in the image or in the pod; only the pod's own is
-seen here. The annotation gpu.nvidia.com/cuda-required says it for images that don't.
+drivers that do. Images say their need in NVIDIA_REQUIRE_CUDA, which is in the image or in the pod; only the pod's own
+is seen here. The annotation gpu.nvidia.com/cuda-required says it for images that don't.
 
-Source: NVIDIA Container Toolkit, constraints: those between commas must all hold, those between blanks are alternatives.
+Source: NVIDIA Container Toolkit: constraints between commas must all hold, those between blanks are alternatives.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.semver import Semver, SemverError, normalize
 from dra_driver.model.wire import Wire
 
 VARIABLE, ANNOTATION = "NVIDIA_REQUIRE_CUDA", "gpu.nvidia.com/cuda-required"
-_CONSTRAINT = re.compile(
-    r"(?P<name>cuda|driver)(?P<relation>>=|<=|==|!=|=|<|>)(?P<version>[0-9]{1,4}(?:\.[0-9]{1,4}){0,2})"
-)
-_ORDINARY = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
+_NUMBERS = r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}"
+_CONSTRAINT = re.compile(rf"(?P<name>cuda|driver)(?P<relation>>=|<=|==|!=|=|<|>)(?P<version>{_NUMBERS})")
+_ORDINARY = re.compile(_NUMBERS)
 _MOST_CHARACTERS = 4096
 
 
@@ -77,7 +75,7 @@ def _version(text: str) -> Semver:
 
 def _holds(constraint: str, known: Mapping[str, Semver | None]) -> bool:
     found = _CONSTRAINT.fullmatch(constraint)
-    have: Any = known[found["name"]] if found else None
+    have = known[found["name"]] if found else None
     if found is None or have is None:
         return True
     try:
@@ -85,6 +83,7 @@ def _holds(constraint: str, known: Mapping[str, Semver | None]) -> bool:
     except SemverError:
         return True
     order = have.compare(wanted)
-    return {
+    holds = {
         ">=": order >= 0, "<=": order <= 0, ">": order > 0, "<": order < 0, "!=": order != 0,
-    }.get(found["relation"], order == 0)  # fmt: skip
+    }  # fmt: skip
+    return holds.get(found["relation"], order == 0)

@@ -139,10 +139,10 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
     if uses_stdin and not has_devices and stdin_has_something():
         documents += read_documents([STDIN])
-    _refuse_strangers(documents)
     checker = ShapeChecker()
     for document in documents:
         checked(document, checker)
+    _refuse_strangers(documents)
     return documents
 
 
