@@ -265,10 +265,8 @@ def test_what_an_image_needs_beyond_the_driver_is_said_with_the_selector(play):
         ("kind: Deployment\nmetadata: {name: d}\nspec:\n  replicas: '2'\n", "4:3", "not a whole number"),
         ('{"kind": "Pod",\n "metadata": {"name": "p"},\n "spec": {"nodename": "x"}}', "3:11", "nodename"),
         (
-            "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: s}\nspec:\n  driver: d\n"
-            "  pool: {name: p}\n"
-            "  nodename: x\n",
-            "7:3",
+            "kind: ResourceSlice\nmetadata: {name: s}\nspec:\n  driver: d\n  pool: {name: p}\n  nodename: x\n",
+            "6:3",
             "nodename",
         ),
     ],

@@ -48,11 +48,12 @@ def say_compiled(out: Any, judged: Judged, given: Given) -> None:
         elif one.refusal is not None:
             say(out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
             say(out, one.refusal, indent=4)
-        found = remedy_of(one, judged, given)
-        say_remedy(out, found, indent=4)
-        for unknown in unknowns(one, given):
-            if found is None or not (found.better or unknown.suggestions):
-                say(out, unknown.sentence, indent=4, style="yellow")
+        found, missing = remedy_of(one, judged, given), unknowns(one, given)
+        for unknown in missing if found is None or one.error is None else ():
+            say(out, unknown.sentence, indent=4, style="yellow")
+        if found is not None:
+            sentences = [text for text in found.sentences if not any(unknown.name in text for unknown in missing)]
+            say_remedy(out, Remedy(tuple(sentences), found.better), indent=4)
 
 
 def say_remedy(out: Any, found: Remedy | None, indent: int = 0) -> None:
