@@ -17,7 +17,7 @@ from dra_driver.allocation.pools.replicas import Replica, Shape
 from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.views.fleet.picture import picture_of_slices
-from tests.support.allocation_worlds import (
+from tests.allocation.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
     WITH_SHARES,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dra_driver.allocation import Allocator, Features, NodeOutcome
 from dra_driver.allocation.search import search as search_room
-from tests.support.allocation_worlds import (
+from tests.allocation.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
     WITH_SHARES,

@@ -18,7 +18,7 @@ from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.hardware.nvidia.edits.ldcache import library_paths
 from dra_driver.model.edits import READ_ONLY_BIND
 from dra_driver.model.errors import HardwareError
-from tests.support import cdi_schema
+from tests.cdi.support import cdi_schema
 from tests.support.driver_root import (
     FOLDERS,
     VERSION,

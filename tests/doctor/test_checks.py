@@ -20,7 +20,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
-from tests.doctor import evidence as e
+from tests.doctor.support import evidence as e
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LONG_AGO, JUST_NOW = "2026-11-21T11:50:00Z", "2026-11-21T11:59:50Z"

@@ -13,8 +13,8 @@ import pytest
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.folder import key_of
-from tests.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 
 

@@ -10,8 +10,8 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects.steps import OWNER_ENV
 from dra_driver.plugin.gone_claims import GONE_SECONDS
-from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
-from tests.plugin.parts import claim_wire, in_thread, result
+from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
+from tests.support.plugin.parts import claim_wire, in_thread, result
 
 
 @pytest.fixture

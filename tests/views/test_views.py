@@ -15,10 +15,12 @@ from dra_driver.allocation.simulation.timeline import TimelineEvent
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.worlds.judging import Judge
 from dra_driver.views.worlds.play import Play
+from dra_driver.views.worlds.reading import world_of_files
 from dra_driver.views.worlds.rules import settle_rules
 from dra_driver.views.worlds.scenario import Scenario, arrivals
+from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.subjects import subjects_of
-from dra_driver.views.worlds.world import World, add_profiles, world_of_files
+from dra_driver.views.worlds.world import World
 
 CLAIM = """
 apiVersion: resource.k8s.io/v1

@@ -20,7 +20,7 @@ from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.words import folded
 
 if TYPE_CHECKING:
-    from dra_driver.views.fleet.picture import Branch
+    from dra_driver.views.fleet.branch import Branch
     from dra_driver.views.worlds.world import World
 
 WATCH_SECONDS = 2.0
@@ -52,7 +52,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def draw(given: dict[str, Any], kind: DocumentKind, title: str, picture: Callable[[World], list[Branch]]) -> int:
     """Draw the tree once, or repeatedly."""
-    from dra_driver.views.fleet.tree import has_flags
+    from dra_driver.views.fleet.branch import has_flags
 
     shown = None
     while True:
@@ -84,7 +84,7 @@ def _write(branches: Sequence[Branch], kind: DocumentKind, title: str, form: str
     if form == "html":
         click.echo(page(branches, title))
     elif form != "tree":
-        from dra_driver.views.fleet.tree import tree_document
+        from dra_driver.views.fleet.branch import tree_document
 
         write_document(tree_document(kind, branches), form)
     else:

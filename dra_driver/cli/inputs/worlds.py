@@ -12,8 +12,10 @@ from typing import Any
 from dra_driver.cli.inputs.gates import given_gates
 from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.cli.inputs.progress import Progress
+from dra_driver.views.worlds.reading import world_of_cluster, world_of_files
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
-from dra_driver.views.worlds.world import World, add_profiles, world_of_cluster, world_of_files
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 
 
 def read_world(files: Sequence[str], given: Mapping[str, Any]) -> World:

@@ -109,7 +109,7 @@ def _play(path: str | None, given: dict[str, Any]) -> Play:
     from dra_driver.cli.inputs.worlds import read_world, rule
     from dra_driver.views.worlds.play import Play
     from dra_driver.views.worlds.scenario import Scenario, arrivals, read_scenario
-    from dra_driver.views.worlds.world import add_profiles
+    from dra_driver.views.worlds.simulated_nodes import add_profiles
 
     more = [*given["profiles"], *given["added"]]
     if path is not None:

@@ -7,7 +7,7 @@ shared, and flags for what deserves a reader's attention. Pure; it decides nothi
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
@@ -19,6 +19,7 @@ from dra_driver.allocation.pools.replicas import Replica, but_for_attributes, na
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
+from dra_driver.views.fleet.branch import Branch
 
 TERMINATING = "Terminating"  # as kubectl shows what is being deleted
 _PART = "-mig-"
@@ -28,22 +29,6 @@ _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
 
 
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
-
-
-@dataclass(slots=True)
-class Branch:
-    """One line of the tree. `kind` is node, pool, set, device, claim or pod.
-
-    `like` lists further nodes whose subtrees are the same except for the nodes' own names.
-    """
-
-    kind: str
-    name: str
-    text: str = ""
-    fill: float | None = None
-    flags: tuple[str, ...] = ()
-    children: list[Branch] = field(default_factory=list)
-    like: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

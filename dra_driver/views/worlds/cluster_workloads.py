@@ -13,7 +13,8 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import EVENTS, WORKLOADS, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
-from dra_driver.views.worlds.workloads import SHORT_KINDS, Workload
+from dra_driver.views.worlds.workload_pods import Workload
+from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
 
 _SECONDS = 30.0

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from dra_driver.embedded.scheduling.workloads import with_claim
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-
-if TYPE_CHECKING:
-    from dra_driver.views.worlds.world import World
+from dra_driver.views.worlds.world import World
 
 _OVER = frozenset({"Succeeded", "Failed"})
 _COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})

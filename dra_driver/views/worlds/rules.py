@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.allocation.rules import GATES, gates_on
 from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.views.fleet.profile_nodes import FleetOffer
-
-if TYPE_CHECKING:
-    from dra_driver.kube.api import KubeApi
-    from dra_driver.views.worlds.world import World
+from dra_driver.views.worlds.world import World
 
 DEFAULT_VERSION = "1.35"
 DYNAMIC = "dynamic"

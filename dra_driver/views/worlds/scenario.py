@@ -36,8 +36,10 @@ from dra_driver.views.worlds.pods import (
     pod_name,
     unserved,
 )
+from dra_driver.views.worlds.reading import default_requests, world_of_files
 from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, settle_rules
-from dra_driver.views.worlds.world import World, add_profiles, default_requests, world_of_files
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 
 MOST_JOBS = 100_000
 _Kind = TypeVar("_Kind", list[Any], dict[Any, Any])

@@ -1,6 +1,6 @@
 """As kill_points, for claims of MIG partitions: what is left on the (simulated) hardware counts too.
 
-    python -m tests.plugin.mig_kill_points STRIDE [CALL ...]
+    python -m tests.plugin.support.mig_kill_points STRIDE [CALL ...]
 
 An administrator's partition on the same GPU, and a claim of ours beside it, must outlive every kill.
 """
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.plugin.kill_points import expect, kill_everywhere, killing_at
-from tests.plugin.mig_parts import OTHER, MigRig, small
+from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
+from tests.support.plugin.mig_parts import OTHER, MigRig, small
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate", "whole")
 MINE, MOVED = [small(3), small(2, OTHER)], [small(5)]

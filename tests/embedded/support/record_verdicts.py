@@ -1,6 +1,6 @@
 """Ask a real API server about every case of api_cases.py and write its verdicts to tests/embedded/verdicts.json.
 
-    python -m tests.support.record_verdicts --server https://127.0.0.1:6443 --token TOKEN --gates all
+    python -m tests.embedded.support.record_verdicts --server https://127.0.0.1:6443 --token TOKEN --gates all
 
 With "all" the server runs with the gates of `api_cases.ALL_GATES` on, with "default" with none named. An etcd, and a
 kube-apiserver with --token-auth-file and --authorization-mode=AlwaysAllow are enough. Other verdicts in the file stay.
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.api_cases import BROKEN_STATUSES, creations, digest, verdict
+from tests.embedded.support.api_cases import BROKEN_STATUSES, creations, digest, verdict
 from tests.support.embedded_client import CLAIMS, claim_wire
 
-VERDICTS = Path(__file__).parents[1] / "embedded" / "verdicts.json"
+VERDICTS = Path(__file__).parents[1] / "verdicts.json"
 
 
 class Server:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-_SCHEMA = json.loads((Path(__file__).parent.parent / "cdi" / "schema.json").read_text())
+_SCHEMA = json.loads((Path(__file__).parents[1] / "schema.json").read_text())
 _VALIDATOR = jsonschema.Draft202012Validator(_SCHEMA)
 
 

@@ -1,6 +1,6 @@
 """A storm over one node: two real agents, MIG on demand, whole and shared GPUs, kills at any moment, and a judge.
 
-    python -m tests.plugin.storm OPERATIONS [SEED]       10000 operations take a few minutes
+    python -m tests.plugin.support.storm OPERATIONS [SEED]       10000 operations take a few minutes
 
 Kubelets (threads) prepare, repeat and unprepare claims at whichever agent they happen to call; the scheduler behind
 them is a bad one that gives out devices which others hold. Meanwhile agents are killed, or ended, and started again.

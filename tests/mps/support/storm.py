@@ -1,6 +1,6 @@
 """A storm: agents, supervisors and daemons are killed at any moment while clients and strangers do their worst.
 
-    python -m tests.mps.storm OPERATIONS [SEED]
+    python -m tests.mps.support.storm OPERATIONS [SEED]
 
 A program of its own (test_storm starts it): it forks. Agents are children of it that prepare or unprepare one claim
 and are often killed on the way; the supervisor is the real process, with file systems and cgroups of its own where
@@ -30,12 +30,12 @@ from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
 from dra_driver.plugin.reaper import Reaper
-from tests.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
-from tests.plugin.kill_points import in_child
-from tests.plugin.mig_parts import OTHER, WHOLE
-from tests.plugin.parts import DRIVER, Rig
-from tests.plugin.sharing_parts import SharingRig, replica
 from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
+from tests.support.plugin.kill_points import in_child
+from tests.support.plugin.mig_parts import OTHER, WHOLE
+from tests.support.plugin.parts import DRIVER, Rig
+from tests.support.plugin.sharing_parts import SharingRig, replica
 
 CLAIMS = {**{f"a{number}": WHOLE for number in range(4)}, **{f"b{number}": OTHER for number in range(4)}}
 WEIGHTS = {

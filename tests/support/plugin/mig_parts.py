@@ -13,7 +13,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
-from tests.plugin.parts import Rig
+from tests.support.plugin.parts import Rig
 
 WHOLE = "gpu-0000-01-00-0"
 OTHER = "gpu-0000-02-00-0"

@@ -1,6 +1,6 @@
 """As kill_points, for claims of shared devices: modes, time slices and daemons that are left count too.
 
-    python -m tests.plugin.sharing_kill_points STRIDE [CALL ...]
+    python -m tests.plugin.support.sharing_kill_points STRIDE [CALL ...]
 
 `first` is a claim that comes to a device that nobody shares yet and leaves it again; `joining` finds another holder
 there, who must keep its daemon and its time slice through every kill; `leaving` is unprepared beside that other one,
@@ -15,10 +15,10 @@ from typing import Any
 
 from dra_driver.model.sharing import MpsSettings
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.kill_points import expect, kill_everywhere, killing_at
-from tests.plugin.mig_parts import OTHER, WHOLE
-from tests.plugin.parts import DRIVER
-from tests.plugin.sharing_parts import SharingRig, replica, time_slicing
+from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
+from tests.support.plugin.mig_parts import OTHER, WHOLE
+from tests.support.plugin.parts import DRIVER
+from tests.support.plugin.sharing_parts import SharingRig, replica, time_slicing
 
 CALLS = ("first", "joining", "leaving", "last", "repeat")
 WITH_OTHER = ("joining", "leaving")

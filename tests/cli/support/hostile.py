@@ -1,7 +1,7 @@
 """Hostile inputs: files, arguments and objects that nobody means well with, and a way to run a command on them.
 
-`python -m tests.support.hostile [--cases N] [--seed N]` goes on for as many cases as wanted and lists what ended in a
-traceback, or did not end.
+`python -m tests.cli.support.hostile [--cases N] [--seed N]` goes on for as many cases as wanted and lists what ended in
+a traceback, or did not end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import yaml
 from dra_driver.cli import main
 from dra_driver.model.errors import ExitCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 20
 SLOW_SECONDS = 3
 BYTES = 4 << 30  # of address space

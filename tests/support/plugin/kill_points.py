@@ -1,6 +1,6 @@
 """Runs prepare and unprepare of a claim in child processes that kill themselves at every line of ours, then checks.
 
-    python -m tests.plugin.kill_points STRIDE [CALL ...]      stride 1 kills at every line: two minutes
+    python -m tests.support.plugin.kill_points STRIDE [CALL ...]      stride 1 kills at every line: two minutes
 
 A program of its own (test_kill starts it): it forks, which a process with gRPC's threads must not. For each line that a
 call runs through, one child is SIGKILLed there; the next child is the restarted agent, which repairs and checks. Prints
@@ -21,7 +21,7 @@ from typing import Any
 
 import dra_driver
 from dra_driver.plugin.ledger.record import UNFINISHED
-from tests.plugin.parts import Rig
+from tests.support.plugin.parts import Rig
 
 PACKAGE = str(Path(dra_driver.__file__).parent)
 CALLS = ("prepare", "unprepare", "repeat", "reallocate")

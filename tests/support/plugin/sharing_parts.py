@@ -15,8 +15,8 @@ from dra_driver.inventory.device import Device, DeviceType, Inventory, RequestPo
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
 from dra_driver.mps.settings import MpsChannel, RunningDaemon
-from tests.plugin.mig_parts import OTHER, WHOLE, MigRig
-from tests.plugin.parts import claim_wire, config, result
+from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig
+from tests.support.plugin.parts import claim_wire, config, result
 
 GIB = 1 << 30
 BOTH_MODES = ("DEFAULT", "DEFAULT")

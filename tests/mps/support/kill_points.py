@@ -1,6 +1,6 @@
 """Starts and stops a daemon in child processes that kill themselves at every line of ours, then checks.
 
-    python -m tests.mps.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
+    python -m tests.mps.support.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
 
 A program of its own (test_kill starts it): it forks. For each line that a call runs through, one child is SIGKILLed
 there; the next child is the restarted supervisor, which takes up what is left and goes on. In calls named "… of the
@@ -25,9 +25,9 @@ from typing import Any
 
 import dra_driver
 from dra_driver.model.errors import DriverError
-from tests.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
-from tests.plugin.kill_points import in_child
 from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
+from tests.support.plugin.kill_points import in_child
 from tests.support.waiting import until
 
 ROOM = Path(dra_driver.__file__).parent / "mps"
