@@ -24,7 +24,8 @@ from dra_driver.views.worlds.pods import (
     pod_name,
     unserved,
 )
-from dra_driver.views.worlds.workloads import SHORT_KINDS, Workload
+from dra_driver.views.worlds.workload_pods import Workload
+from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
 
 CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
