@@ -151,9 +151,9 @@ class FleetLinter:
     def _broken(self, expression: str, fault: SelectorCompileError, reaching: _Reaching) -> Iterator[LintFinding]:
         """Say what to write in the place of an expression that does not compile; the API server only refuses it."""
         found = cure(expression, self._engine, reaching.views)
-        if found is not None:
+        if found is not None and found.better:
             message = f"it does not compile ({fault.kind} error): {'; '.join(found.sentences)}"
-            yield LintFinding("refused", message, expression, found.better or None, is_safe=True)
+            yield LintFinding("refused", message, expression, found.better, is_safe=True)
 
     def _devices_of(self, class_name: str) -> _Reaching:
         """Return the shapes that a class accepts, and how many devices each stands for."""
