@@ -149,7 +149,7 @@ class FleetLinter:
             return []  # the API server's own validation reports it better
 
     def _broken(self, expression: str, fault: SelectorCompileError, reaching: _Reaching) -> Iterator[LintFinding]:
-        """Say what to write in the place of an expression that does not compile; the API server only refuses it."""
+        """Yield what to write in the place of an expression that does not compile; the API server only refuses it."""
         found = cure(expression, self._engine, reaching.views)
         if found is not None and found.better:
             message = f"it does not compile ({fault.kind} error): {'; '.join(found.sentences)}"

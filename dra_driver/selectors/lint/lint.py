@@ -29,7 +29,7 @@ def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[L
 
 
 def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
-    """Say of a fix that it makes no difference between the devices at hand; a reader would take it for a cure."""
+    """Return a finding whose effect says if its fix makes no difference between the devices at hand."""
     if finding.fix is None or not subject.views:
         return finding
     better = recompiled(subject, finding.fix)
