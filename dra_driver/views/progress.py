@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class ProgressLine(Protocol):
-    """The progress of one long task, as somebody sees it."""
+    """The progress of one long task, shown to a person."""
 
     def tell(self, done: int) -> None:
         """Take how many items are done; called for every item, so an implementation must be fast."""

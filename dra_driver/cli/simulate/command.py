@@ -66,11 +66,12 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     and is answered by
       {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
 
-    Pods that run already are where they are; a drain sends them back to the queue (but for those of DaemonSets), as if
-    their controllers had made them anew. Of Deployments, Jobs, PyTorchJobs and all else with a pod template as many
-    pods arrive as it asks for.
+    Pods that already run stay where they are; a drain sends them back to the queue (except those of DaemonSets), as if
+    their controllers had created them again. Deployments, Jobs, PyTorchJobs and everything else with a pod template
+    bring as many pods as they ask for.
 
-    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong, or an object is not understood.
+    Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong, or an object is not
+    understood.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)

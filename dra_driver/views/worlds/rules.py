@@ -1,8 +1,8 @@
 """Whose rules apply: the version of Kubernetes and its feature gates, as far as the cluster shows them.
 
-In: a world, and what the user said. Out: `AppliedRules`. A gate is on if the cluster keeps fields behind it: in the
-objects that are there, or in an object that is created as a dry run. What the user said goes before what was seen.
-Only the API server's gates show; a scheduler may have others, hence each is told with how it was found.
+In: a world, and what the user chose. Out: `AppliedRules`. A gate is on if the cluster keeps fields behind it: in the
+objects that are there, or in an object that is created as a dry run. The user's choice goes before what was seen.
+Only the API server's gates show; a scheduler may have others, so each gate is reported with how it was found.
 """
 
 from __future__ import annotations

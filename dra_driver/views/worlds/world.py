@@ -32,7 +32,7 @@ class World:
     """Objects by kind. `kubernetes` is the cluster's version, "" for files.
 
     `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
-    objects that nobody here understands, `without_devices` pods that ask for none; `idle` says what brings no pods, or
+    objects that are not understood, `without_devices` pods that ask for none; `idle` says what brings no pods, or
     is on its way out. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
     `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
     with `serves_resources`, classes serve extended resources.
@@ -69,7 +69,7 @@ class World:
         return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
 
     def refuse_strangers(self) -> None:
-        """Raise an error that names the objects which nobody here understands, if there are any. Raises: InputError."""
+        """Refuse a world with objects that are not understood, by their names. Raises: InputError."""
         if self.strangers:
             raise InputError(
                 "not-understood",
