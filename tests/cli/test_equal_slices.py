@@ -14,7 +14,8 @@ from dra_driver.cli import main
 from dra_driver.documents import json_stream
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress
-from dra_driver.views.worlds.world import World, add_profiles
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     default=None,
     help=f"The Kubernetes version whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
 )
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes.")
+@mig_option
 @output_option
 def command(
     files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
@@ -185,8 +188,9 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
-    from dra_driver.views.fleet.devices import Fleet, fleet_of_profile, fleet_of_slices
-    from dra_driver.views.fleet.profile_nodes import read_count
+    from dra_driver.cli.inputs.gates import read_gates
+    from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles, fleet_of_slices
+    from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
     fleet = Fleet()
     slices = [
@@ -195,11 +199,13 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
     if given["slices"] and not slices:
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
-        fleet += fleet_of_slices(slices, ", ".join(given["slices"])).unfolded()
-    for name, count in map(read_count, given["profiles"]):
-        fleet += fleet_of_profile(name, count=count).unfolded()
+        fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
+    version = given["kubernetes"] or (cluster.kubernetes() if cluster else "")
+    version = version if version in VERSIONS else DEFAULT_VERSION
+    gates = read_gates(given["gates"], version, known=(PARTITIONS,), asker="simulated node")
+    fleet = fleet_of_profiles(given["profiles"], fleet, offer_under(version, gates, given["mig"])).unfolded()
     if cluster is not None:
-        fleet += cluster.fleet()
+        fleet += cluster.fleet().unfolded()
     return fleet if fleet.sources else None
 
 

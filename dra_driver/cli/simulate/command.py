@@ -86,6 +86,8 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     if output == "table":
         for moment in moments:
             _show(moment)
+        for sentence in world.idle:
+            say(console(), sentence, style="yellow")
         if names := world.without_devices:
             more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
             say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")

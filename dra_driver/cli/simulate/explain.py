@@ -57,6 +57,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     """  # noqa: D301
     from dra_driver.cli.inputs.progress import Progress
     from dra_driver.cli.inputs.worlds import rule
+    from dra_driver.views.worlds.advice import advised
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
     from dra_driver.views.worlds.judging import Judge
     from dra_driver.views.worlds.rules import headline
@@ -68,7 +69,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     world.complete()
     subjects = subjects_of(world, asked, namespace, _last_event(given))
     judge = Judge(world, rules, given["only"], Progress)
-    judged = [(subject, judge.explain(subject)) for subject in subjects]
+    judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
         note = "" if judge.is_exact else ", derived from its source"
         show_all(judged, headline(rules, world, given["profiles"], note))

@@ -8,15 +8,18 @@ Source: Kubernetes API resource/v1 ResourceSliceSpec, Device; v1beta1 devices ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dra_driver.allocation.pools.replicas import Replica, Shape
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import DeviceWire, SliceWire
+
+if TYPE_CHECKING:
+    from dra_driver.views.fleet.profile_nodes import FleetOffer
 
 ALL_NODES = "(all nodes)"
 SOME_NODES = "(by node selector)"
@@ -203,15 +206,32 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
     return value
 
 
-def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
+def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | None = None) -> Fleet:
+    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT; no two nodes have one name.
+
+    Raises: InputError, UsageError.
+    """
+    from dra_driver.views.fleet.profile_nodes import read_count
+
+    for name, count in map(read_count, given):
+        taken = {*fleet.nodes, *(other for one in fleet.repeats for other in one.names)}
+        fleet += fleet_of_profile(name, count, taken, offer)
+    return fleet
+
+
+def fleet_of_profile(
+    name_or_path: str, count: int = 1, taken: Collection[str] = (), offer: FleetOffer | None = None
+) -> Fleet:
     """Return what nodes of a profile would publish, including other drivers' devices; only the first node in full.
+
+    Their names are none of those in `taken`; without an offer, partitions are those that stand.
 
     Raises: InputError.
     """
-    from dra_driver.views.fleet.profile_nodes import ProfileNodes
+    from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, ProfileNodes
 
-    simulated = ProfileNodes(name_or_path)
-    first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))
+    simulated = ProfileNodes(name_or_path, offer or AS_THEY_STAND)
+    first, *further = simulated.free_names(max(count, 1), taken)
     devices = tuple(_replicas(simulated.shapes, first)) if count else ()
     repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()
     times = f"{count:,} of " if count > 1 else ""

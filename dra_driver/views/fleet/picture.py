@@ -21,6 +21,7 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch
 
+TERMINATING = "Terminating"  # as kubectl shows what is being deleted
 _PART = "-mig-"
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
@@ -246,6 +247,8 @@ def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
     text = "" if status.get("allocation") else "waits for an allocation"
     if result is not None:
         text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
+    if claim["metadata"].get("deletionTimestamp"):
+        text = f"{text}, {TERMINATING}" if text else TERMINATING
     branch = Branch("claim", claim_name(claim), text, flags=tuple(flags))
     namespace = claim["metadata"].get("namespace")
     for one in reserved:
@@ -260,6 +263,8 @@ def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, None
     phase = (pod.get("status") or {}).get("phase") or ""
     if phase in {"Succeeded", "Failed"}:
         return phase, None, ("leaked reservation: the pod has ended",)
+    if pod["metadata"].get("deletionTimestamp"):
+        return TERMINATING, None, ()
     if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
         return phase, None, ("its devices are not prepared yet",)
     return phase, None, ()

@@ -159,7 +159,10 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
         entries, path = loaded["items"], (*path, "items")
         kind = str(loaded.get("kind") or "")
         if kind.endswith("List") and kind != "List":  # the API server omits `kind` from the items of typed lists
-            entries = [{"kind": kind.removesuffix("List"), **e} if isinstance(e, dict) else e for e in entries]
+            own = {"kind": kind.removesuffix("List")}
+            if isinstance(loaded.get("apiVersion"), str):
+                own["apiVersion"] = loaded["apiVersion"]
+            entries = [{**own, **e} if isinstance(e, dict) else e for e in entries]
     elif isinstance(loaded, dict):
         if not isinstance(loaded.get("kind"), str):
             raise InputError(

@@ -182,6 +182,10 @@ class ShapeChecker:
             int, dict[int, Any]
         ] = {}  # by shape, then by id(); the values are kept so that their ids stay unique
 
+    def knows(self, kind: str) -> bool:
+        """Return whether there is a shape for a kind."""
+        return kind in _OBJECTS
+
     def check(self, kind: str, wire: Any, at: str) -> None:
         """Check an object of a kind; `at` is where it was found. Raises: InputError("input.object")."""
         self._check(_OBJECTS[kind], wire, f"{at}: {kind} {_name(wire)}", "")

@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.api_versions import as_v1
-from dra_driver.views.objects.documents import Document, read_documents, shown
+from dra_driver.views.objects.documents import read_documents
 from dra_driver.views.objects.shapes import ShapeChecker
-from dra_driver.views.objects.strictness import refuse_unknown, with_place
+from dra_driver.views.objects.strictness import checked, refuse_unknown
 from dra_driver.views.progress import NoProgress, ProgressLines
 from dra_driver.views.worlds.rules import ask_gates
 from dra_driver.views.worlds.workloads import add_workload
@@ -26,28 +24,18 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
     world, checker = World(), ShapeChecker()
     for document in read_documents(paths, lines):
         if document.kind in world.objects:
-            wire = _checked(document, checker)
+            wire = checked(document, checker)
             if document.kind in {"ResourceClaim", "Pod"}:
                 wire = with_defaults(wire)
             world.objects[document.kind].append(wire)
         else:
+            refuse_unknown(document, document.wire)
             add_workload(world, document.wire, document.name)
     for wire in world.objects["ResourceClaim"]:
         default_requests(wire.get("spec") or {})
     for wire in world.objects["ResourceClaimTemplate"]:
         default_requests((wire.get("spec") or {}).get("spec") or {})
     return world
-
-
-def _checked(document: Document, checker: ShapeChecker) -> Wire:
-    """Return a document in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
-    try:
-        wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
-        checker.check(document.kind, wire, shown(document.origin))
-    except InputError as fault:
-        raise with_place(document, fault) from None
-    refuse_unknown(document, wire)
-    return wire
 
 
 def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) -> World:
