@@ -10,7 +10,7 @@ import yaml
 
 from tests.support.certificates import make_ca, make_leaf
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 Wire = dict[str, Any]
 
 KUBECONFIG: Wire = {
