@@ -2,7 +2,7 @@
 
     python deploy/dist.py [--output FOLDER]
 
-In: this checkout, whose version is `__version__` in dra_driver/__init__.py and no other. Out, in FOLDER (default dist/):
+In: this checkout, whose version is `__version__` in dra_driver/__init__.py and no other. Out, in FOLDER (dist/):
 
     dra_driver-VERSION-py3-none-any.whl   for pipx and pip
     dra-driver-VERSION.tgz                the chart, for helm and OCI registries
@@ -27,17 +27,18 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
-sys.path[:0] = [str(HERE / "image"), str(REPOSITORY)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "image"))
 import bills
-import build as image
 import needs
 import wheels
 from contents import ARCHITECTURES, REPOSITORY_NAME
 
+import build as image
 from lane import binaries
 
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
 _MEGABYTES = 1800
 SUMS = "SHA256SUMS"
 
@@ -79,7 +80,9 @@ def wheel(output: Path, version: str) -> Path:
     made = output / f"dra_driver-{version}-py3-none-any.whl"
     subject = bills.subject("application", version, _sha256(made))
     needed = wheels.needed(ARCHITECTURES["amd64"])  # those that differ by architecture differ in files, not in names
-    bills.write(output / f"{made.name}.cdx.json", subject, [bills.of_wheel(one) for one in wheels.locked_versions(needed)])
+    bills.write(
+        output / f"{made.name}.cdx.json", subject, [bills.of_wheel(one) for one in wheels.locked_versions(needed)]
+    )
     return made
 
 

@@ -2,8 +2,8 @@
 
     python deploy/image/build.py [--architecture arm64] [--output FOLDER] [--reference YOUR-REGISTRY/dra-driver:0.1.0]
 
-In: Debian's Python as .deb files (debian-ARCHITECTURE.lock), the wheels of requirements.lock that the package needs, the
-package itself; all pinned by hash. Out: `image.tar` (an OCI layout whose index has every architecture), and for each
+In: Debian's Python as .deb files (debian-ARCHITECTURE.lock) and the wheels of requirements.lock that the package needs,
+all pinned by hash; the package itself. Out: `image.tar` (an OCI layout whose index has every architecture), and for each
 architecture a folder with `rootfs/`, `Dockerfile`, `digest` (of the tree's content) and `sbom.json` (CycloneDX). The
 same inputs give the same bytes. Nothing of an image is run: packages and wheels are unpacked. The image contains no
 shell, package manager or compiler.
@@ -19,8 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bills
 import elf
 import needs
@@ -29,8 +28,10 @@ import wheels
 from contents import APP, ARCHITECTURES, PASSWD, PROGRAM, REPOSITORY_NAME, Architecture, configuration, dockerfile
 from debian import Deb, Packages
 
-REPOSITORY = HERE.parents[1]
-_MEGABYTES = 700  # for one architecture: 150 in the tree, 60 in the archive, the rest are downloads and pip's own copies
+REPOSITORY = Path(__file__).resolve().parents[2]
+_MEGABYTES = (
+    700  # for one architecture: 150 in the tree, 60 in the archive, the rest are downloads and pip's own copies
+)
 
 
 def main() -> int:
@@ -50,7 +51,9 @@ def main() -> int:
     reference = options.reference or f"{REPOSITORY_NAME}:{version()}"
     manifest = build(options.output, reference, names, relock=options.relock)
     packed = (options.output / "image.tar").stat().st_size
-    print(f"{reference} ({', '.join(names)}): {options.output / 'image.tar'}, {packed / 1e6:.1f} MB\nindex    {manifest}")
+    print(
+        f"{reference} ({', '.join(names)}): {options.output / 'image.tar'}, {packed / 1e6:.1f} MB\nindex    {manifest}"
+    )
     for name in names:
         print(f"{name:<8} {(options.output / name / 'digest').read_text().strip()}")
     return 0

@@ -35,7 +35,9 @@ def _read_sharing(path: Path, tenants: Tenants) -> list[str]:
     from dra_driver.claims.node_settings import read_sharing_config
 
     rules = read_sharing_config(path, tenants)
-    named = [f"{rule.name}: {'exclusive' if rule.mode is None else f'shared by {rule.mode.value}'}" for rule in rules.rules]
+    named = [
+        f"{rule.name}: {'exclusive' if rule.mode is None else f'shared by {rule.mode.value}'}" for rule in rules.rules
+    ]
     return [*named, *(f"note: {note}" for note in rules.notes)]
 
 

@@ -18,8 +18,8 @@ from click.shell_completion import CompletionItem
 class CommandEntry:
     """One command: its module below `dra_driver.cli` (which has the attribute `command`), and its line in --help.
 
-    `heading` is what --help lists it under; a command without one is not listed. A module of "" means a command that has
-    its own entry point and is not run by the group.
+    `heading` is what --help lists it under; a command without one is not listed. A module of "" means a command that
+    has its own entry point and is not run by the group.
     """
 
     module: str
@@ -80,4 +80,4 @@ def _complete_values(command: click.Command) -> None:
             found = complete_parameter(ctx, parameter, typed)
             return list(own(ctx, typed)) if found is None else found
 
-        parameter.shell_complete = answer  # type: ignore[method-assign]
+        parameter.shell_complete = answer  # type: ignore[assignment,method-assign]

@@ -33,7 +33,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node.", _WHY),
     "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster.", _WHY),
     "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check.", _WHY),
-    "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY),
+    "doctor": CommandEntry(
+        "doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY
+    ),
     "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),

@@ -63,6 +63,8 @@ def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
     if before[:1] == ["agent"]:
         flags = tuple((flag.name, flag.meaning) for flag in FLAGS if flag.name.startswith(typed))
         return Candidates(flags, has_files=not typed.startswith("-"))
+    if before and not before[0].startswith("-") and before[0] not in group.list_commands(click.Context(group)):
+        return Candidates(())  # click would start again at the list of commands
     seen: list[CompletionItem] = _Walk(group, {}, "dra-driver", "").get_completions(before, typed)
     plain = tuple((item.value, item.help or "") for item in seen if item.type == "plain")
     return Candidates(plain, any(item.type in {"file", "dir"} for item in seen))
@@ -115,4 +117,6 @@ def _starting(names: Sequence[str], typed: str) -> list[CompletionItem]:
 def kubeconfig_of(ctx: click.Context) -> str | None:
     """Return the kubeconfig that the command line names, else the one that kubectl would use."""
     named = ctx.params.get("kubeconfig")
-    return str(named) if named else os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0] or sources.usual_kubeconfig()
+    return (
+        str(named) if named else os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0] or sources.usual_kubeconfig()
+    )

@@ -150,7 +150,9 @@ def _folder(name: str) -> Path:
     for place in _PLACES:
         if (place / name).is_dir():
             return place / name
-    raise InputError("no-folder", f"there is no folder {name} beside or in {_PACKAGE}", hint="install the package again")
+    raise InputError(
+        "no-folder", f"there is no folder {name} beside or in {_PACKAGE}", hint="install the package again"
+    )
 
 
 def _classes(folder: Path) -> list[Wire]:
