@@ -3,8 +3,8 @@
     python deploy/image/build.py [--architecture arm64] [--output FOLDER] [--reference YOUR-REGISTRY/dra-driver:0.1.0]
 
 In: Debian's Python as .deb files (debian-ARCHITECTURE.lock) and the wheels of requirements.lock that the package needs,
-all pinned by hash; the package itself. Out: `image.tar` (an OCI layout whose index has every architecture), and for each
-architecture a folder with `rootfs/`, `Dockerfile`, `digest` (of the tree's content) and `sbom.json` (CycloneDX). The
+all pinned by hash; the package itself. Out: `image.tar` (an OCI layout whose index has every architecture), and for
+each architecture a folder with `rootfs/`, `Dockerfile`, `digest` (of the tree's content) and `sbom.json` (CycloneDX). The
 same inputs give the same bytes. Nothing of an image is run: packages and wheels are unpacked. The image contains no
 shell, package manager or compiler.
 """

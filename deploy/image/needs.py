@@ -23,9 +23,7 @@ def missing(folder: Path, megabytes: int) -> list[str]:
     found = []
     if sys.version_info[:2] != (3, 11):
         has = ".".join(map(str, sys.version_info[:2]))
-        found.append(
-            f"Python 3.11, with which Debian 12's bytecode is made; this is {has}: VENV=.venv-3.11 PYTHON=python3.11 make image"
-        )
+        found.append(f"Python 3.11, Debian 12's; this is {has}: make image PYTHON=python3.11 VENV=.venv-3.11")
     for program, package in _PROGRAMS.items():
         if not shutil.which(program):
             found.append(f"{program}: install {package}")

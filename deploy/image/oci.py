@@ -2,8 +2,8 @@
 
 And a digest of a tree's content, whatever its packaging.
 
-In: a folder for each architecture, a name, a configuration. Out: an OCI layout in a tar file. The same trees give the same
-bytes. Source: OCI image format 1.1 (image-layout, index, manifest, configuration, layer).
+In: a folder for each architecture, a name, a configuration. Out: an OCI layout in a tar file. The same trees give the
+same bytes. Source: OCI image format 1.1 (image-layout, index, manifest, configuration, layer).
 """
 
 from __future__ import annotations

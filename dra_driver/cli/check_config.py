@@ -1,7 +1,7 @@
 """`dra-driver check-config`: read files for the agents as the agents will read them, before a rollout.
 
-In: files. Out: for each file its kind and what it says, or every fault in it. The kind follows from the `version` and the
-names at the top level; a new kind of file is one more row of `KINDS`. Nothing is changed, no cluster is asked.
+In: files. Out: for each file its kind and what it says, or every fault in it. The kind follows from the `version` and
+the names at the top level; a new kind of file is one more row of `KINDS`. Nothing is changed, no cluster is asked.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def command(files: tuple[Path, ...], mps_tenants: str) -> int:
     dra-driver check-config examples/sharing/node/rules.yaml
     dra-driver check-config sharing.yaml mig-configs.yaml
 
-    Each file is read by the code that the agent reads it with, and every fault is listed with its place. What a GPU can
-    be cut into is judged on the node; `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE` shows what
-    becomes of a machine.
+    Each file is read by the code that the agent reads it with, and every fault is listed with its place. What a GPU
+    can be cut into is judged on the node; what becomes of a machine is shown by
+    `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
 
     Exit status 3: a file has faults, or is of no known kind.
     """  # noqa: D301

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,8 @@ def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Se
     found: list[str] = []
 
     def ask() -> None:
-        try:
+        with suppress(Exception):  # whatever is wrong is said when the command itself is run
             found.extend(_read(kind, kubeconfig, namespace))
-        except Exception:  # noqa: BLE001, S110  whatever is wrong is said when the command itself is run
-            pass
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
