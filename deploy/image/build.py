@@ -4,8 +4,8 @@
 
 In: Debian's Python as .deb files (debian-ARCHITECTURE.lock) and the wheels of requirements.lock that the package needs,
 all pinned by hash; the package itself. Out: `image.tar` (an OCI layout whose index has every architecture), and for
-each architecture a folder with `rootfs/`, `Dockerfile`, `digest` (of the tree's content) and `sbom.json` (CycloneDX). The
-same inputs give the same bytes. Nothing of an image is run: packages and wheels are unpacked. The image contains no
+each architecture a folder with `rootfs/`, `Dockerfile`, `digest` (of the tree's content) and `sbom.json` (CycloneDX).
+The same inputs give the same bytes. Nothing of an image is run: packages and wheels are unpacked. The image contains no
 shell, package manager or compiler.
 """
 

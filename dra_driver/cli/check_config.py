@@ -19,14 +19,14 @@ from dra_driver.model.sharing import Tenants
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """One kind of file: its name, the version it has, the name at its top level that no other kind has, its reader.
+    """One kind of file: its name, the version it has, the names at its top level that no other kind has, its reader.
 
     The reader returns lines for people, and raises InputError with every fault.
     """
 
     title: str
     version: str
-    key: str
+    keys: tuple[str, ...]
     used_by: str
     read: Callable[[Path, Tenants], list[str]]
 
@@ -49,10 +49,12 @@ def _read_mig(path: Path, _tenants: Tenants) -> list[str]:
     return [f"configuration {name}: {_count(len(entries), 'entry', 'entries')}" for name, entries in found.items()]
 
 
+_PLUGIN_KEYS = ("sharing", "flags", "resources", "imex")  # Source: NVIDIA k8s-device-plugin, api/config/v1
+
 KINDS = (
-    ConfigKind("sharing configuration", "rules/v1", "rules", "--sharing-config", _read_sharing),
-    ConfigKind("configuration of NVIDIA's device plugin", "v1", "sharing", "--sharing-config", _read_sharing),
-    ConfigKind("configurations of the MIG manager", "v1", "mig-configs", "--mig-config", _read_mig),
+    ConfigKind("sharing configuration", "rules/v1", ("rules",), "--sharing-config", _read_sharing),
+    ConfigKind("configuration of NVIDIA's device plugin", "v1", _PLUGIN_KEYS, "--sharing-config", _read_sharing),
+    ConfigKind("configurations of the MIG manager", "v1", ("mig-configs",), "--mig-config", _read_mig),
 )
 
 
@@ -106,12 +108,12 @@ def kind_of(path: Path) -> ConfigKind:
     content = document if isinstance(document, Mapping) else {}
     version = content.get("version")
     for kind in KINDS:
-        if kind.key in content and version in (kind.version, None):
+        if content.keys() & set(kind.keys) and version in (kind.version, None):
             return kind
     for kind in KINDS:  # the reader then says what is wrong with the version, or what is missing
-        if kind.key in content or version == kind.version != "v1":
+        if content.keys() & set(kind.keys) or version == kind.version != "v1":
             return kind
-    known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.key}: ...)" for kind in KINDS)
+    known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)
     raise InputError("config-kind", f"{path} is no file that an agent reads", hint=f"known: {known}")
 
 

@@ -1,8 +1,8 @@
 """The scripts that teach a shell to complete `dra-driver` and `kubectl-dra`.
 
 In: a shell and a program's name. Out: a script. Each asks the program itself (`PROGRAM __complete WORD...`), whose
-answer is a line `word<TAB>help` for each candidate, and last `:0` if files fit too or `:4` if not (the protocol that kubectl
-has for its plugins, see `kubectl_complete`).
+answer is a line `word<TAB>help` for each candidate, and last `:0` if files fit too or `:4` if not (the protocol that
+kubectl has for its plugins, see `kubectl_complete`).
 """
 
 from __future__ import annotations
