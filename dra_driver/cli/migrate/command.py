@@ -75,6 +75,7 @@ def command(
     lost goes to standard error. FILE may be a folder, or - for standard input.
 
     \b
+      dra-driver migrate examples/resourceclaims/24-extended-resource.yaml
       dra-driver migrate deployment.yaml > deployment-dra.yaml
       dra-driver migrate --diff manifests/ --fleet dgx-h100
       dra-driver migrate --in-place manifests/ --cluster

@@ -56,7 +56,7 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b
-    dra-driver simulate scenario.yaml
+    dra-driver simulate examples/scenarios/queue.yaml
     dra-driver simulate --fleet dgx-h100=2 -f pods.yaml --drain dgx-h100-1
     dra-driver simulate --add-nodes dgx-h100=4          the current cluster, with four more nodes
     dra-driver simulate --batch problems.jsonl          (- is standard input)

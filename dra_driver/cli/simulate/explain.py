@@ -41,6 +41,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
 
     \b
+    dra-driver explain -f examples/resourceclaims/01-one-gpu.yaml --fleet dgx-h100=4
     dra-driver explain claim my-gpu                              in the current cluster
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
     dra-driver explain deployment/server -f server.yaml --fleet dgx-h100=4
