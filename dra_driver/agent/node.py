@@ -11,6 +11,7 @@ calls the driver that registered last.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +27,7 @@ from dra_driver.agent.scanner import FIRST_LOOK, Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.device import Device, Inventory
@@ -38,12 +40,14 @@ from dra_driver.kube.paths import CLAIMS
 from dra_driver.model.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import NodeFolders, compose
-from dra_driver.plugin.instances.folder_use import FolderUse
+from dra_driver.plugin.instances.folder_use import FolderUse, folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.claim_calls import Answered
+from dra_driver.plugin.kubelet.same_name_drivers import STARTED
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
@@ -91,7 +95,9 @@ class NodeAgent:
         claims = self._claims = NodeClaims(
             node, options.node, api=api, kubelet=self._kubelet, ledger=self._ledger, listed=self._listed(options, node)
         )
-        self._publisher = Publisher(api, node=options.node, driver=options.driver, plain_now=self._plain_now)
+        self._publisher = Publisher(
+            api, node=options.node, driver=options.driver, plain_now=self._plain_now, mark=_mark_of(data)
+        )
         self._owners = PartitionOwners(hardware, self._ledger, locks, node.boot_id)
         self._mig = MigOffer(
             self._owners,
@@ -146,6 +152,16 @@ class NodeAgent:
             changed=self._scanner.look_now,
             tell=self._tell_mig,
         )
+        self._abandoned = AbandonedPartitions(
+            data,
+            driver=options.driver,
+            hardware=hardware,
+            ledger=self._ledger,
+            locks=locks,
+            boot_id=node.boot_id,
+            may_hold=self._may_hold,
+            tell=self._tell_mig,
+        )
         self._reaper = Reaper(self._repair, store, driver=options.driver, tidy=self._tidy, is_here=claims.is_here)
         self._role = NodeRole(data / "role.lock", gained=self._role_gained, lost=self._role_lost)
         self._must_restart = threading.Event()
@@ -159,7 +175,7 @@ class NodeAgent:
             kubelet=self._kubelet,
             claims=claims,
             boot_id=node.boot_id,
-            changed=self._publish,
+            changed=self._others_changed,
             alone=self._take_over,
         )
         self._is_serving = False
@@ -255,7 +271,24 @@ class NodeAgent:
 
     def _tidy(self) -> int:
         self._others.look()
-        return self._server.tidy() + self._apply_geometry()
+        return self._server.tidy() + self._apply_geometry() + self._destroy_abandoned()
+
+    def _destroy_abandoned(self) -> int:
+        """Destroy what another driver's ended claims left, where partitions are made on demand."""
+        if not self._options.is_mig_dynamic or not self._publisher.status().is_counting:
+            return 0
+        count = self._abandoned.destroy()
+        if count:
+            self._scanner.look_now()
+            self._reaper.look_now()  # which then switches MIG mode off
+        return count
+
+    def _may_hold(self, uid: str) -> bool:
+        return self._others.may_hold(uid)
+
+    def _others_changed(self) -> None:
+        self._publish()
+        self._reaper.look_now()
 
     def _apply_geometry(self) -> int:
         """Partition GPUs as declared, unless that happens on demand, which is known once slices are published."""
@@ -354,6 +387,8 @@ class NodeAgent:
             reasons.append(self._ledger.problem)
         if self._scanner.inventory.waiting_for:
             reasons.append(f"waiting for {self._scanner.inventory.waiting_for}")
+        if self._others.rival:
+            reasons.append(self._others.rival)
         status = self._publisher.status()
         if self._role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())
@@ -386,3 +421,8 @@ class NodeAgent:
             scan_seconds=self._scanner.scan_seconds,
             pool_generation=status.generation,
         )
+
+
+def _mark_of(folder: Path) -> AgentMark:
+    """Return the mark of the agent that this process is. Raises: NodeError."""
+    return AgentMark(folder_id(folder), STARTED[1], socket.gethostname(), str(folder))

@@ -20,6 +20,7 @@ from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_w
 from dra_driver.controller.layout import PoolContent, SliceSpec, lay_out
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.probe import Probe
+from dra_driver.controller.rivals import AgentMark, Rivals
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import ServerFacts
 from dra_driver.controller.status import PublisherStatus
@@ -56,7 +57,8 @@ class Publisher:
 
     `settle_s` is how many seconds of quiet to wait after another client's change. `plain_now`, called by the writing
     thread, returns what to offer if the server does not keep counters. It is asked right before the write, because what
-    a scheduler has just allocated must stay. If it raises ApiError, nothing is withdrawn.
+    a scheduler has just allocated must stay. If it raises ApiError, nothing is withdrawn. With `mark`, the mark of this
+    agent, another agent that publishes the same pool is recognized.
     """
 
     def __init__(
@@ -67,12 +69,13 @@ class Publisher:
         driver: str,
         settle_s: float = SETTLE_SECONDS,
         plain_now: Callable[[], Sequence[Device]] | None = None,
+        mark: AgentMark | None = None,
     ) -> None:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
         self._plain_now = plain_now
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
-        self._writer = SliceWriter(api)
+        self._writer = SliceWriter(api, Rivals(mark, driver=driver) if mark else None)
         self._server = ServerFacts(api, node)
         self._changed = threading.Condition()
         # The following are guarded by _changed.
@@ -293,7 +296,8 @@ class Publisher:
 
     def _withdrawal(self) -> WritePlan:
         with self._changed:
-            own = tuple(s for s in self._stored.all() if pool_of(s) == self._pool)
+            stored = self._stored.all()
+        own = tuple(s for s in stored if pool_of(s) == self._pool and not self._writer.is_anothers(s))
         return WritePlan(self._highest_generation, deletes=own)
 
     def _plan(self, content: PoolContent) -> WritePlan:
@@ -327,6 +331,7 @@ class Publisher:
         return plan
 
     def _carry_out(self, plan: WritePlan) -> None:
+        self._writer.admit(plan)
         with self._changed:
             self._is_writing = True
         try:

@@ -12,7 +12,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
-from tests.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, gpu, taint
+from tests.controller.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, gpu, taint
 from tests.support.waiting import until
 
 

@@ -13,7 +13,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from dra_driver.model import limits
-from tests.support.slices import DRIVER, NODE, gpu
+from tests.controller.support.slices import DRIVER, NODE, gpu
 from tests.support.waiting import until
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from dra_driver.controller.layout import PoolContent
 from dra_driver.controller.validity import find_faults, without_dropped
-from tests.support.slices import consumes, counter_set, device_wire, taint
+from tests.controller.support.slices import consumes, counter_set, device_wire, taint
 
 
 def faults(devices=(), counter_sets=(), minor=36):

@@ -1,7 +1,7 @@
 """What calls leave behind is what version 0.1 left, byte for byte: rows, CDI files, errors, and what is logged.
 
 The recorded rows are also read and written again one by one. After a change of bytes that was meant, record them again:
-`python -m tests.plugin.recorded_calls`.
+`python -m tests.plugin.support.recorded_calls`.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dra_driver.plugin.ledger.record import record_of_row, row_of_record
-from tests.plugin.recorded_calls import FILE, SCENES, record
+from tests.plugin.support.recorded_calls import FILE, SCENES, record
 
 RECORDED: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())
 

@@ -7,8 +7,8 @@ import pytest
 
 from dra_driver.model.errors import ClaimError, HardwareError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
-from tests.plugin.mig_parts import OTHER, WHOLE, small
-from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
+from tests.support.plugin.mig_parts import OTHER, WHOLE, small
+from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
 

@@ -15,9 +15,9 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.ledger.step_records import record_of_step
 from dra_driver.plugin.repair.reaper import Reaper
-from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
-from tests.plugin.parts import DRIVER, in_thread
-from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica
+from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
+from tests.support.plugin.parts import DRIVER, in_thread
+from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica
 
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import click
 
-from dra_driver.cli.inputs.documents import STDIN, shown
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.selectors.batch import BatchChecker
+from dra_driver.views.objects.documents import STDIN, shown
 
 _LINE_MAX = 256 << 20  # in bytes
 
@@ -28,6 +28,9 @@ _LINE_MAX = 256 << 20  # in bytes
 @click.option("--batch", "path", required=True, metavar="FILE", help="JSON lines; - for standard input")
 def command(path: str) -> int:
     """Check many expressions; write one JSON object for each, in order.
+
+    \b
+    echo '{"id": 1, "expression": "device.driver == 2"}' | dra-driver cel check --batch -
 
     \b
     A line:    {"id", "expression", "driver", "devices": [resource.k8s.io/v1 Device...],

@@ -6,7 +6,6 @@ and on standard error what changed, why, and what is lost; or all of it as one d
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.cluster import Cluster
-    from dra_driver.cli.inputs.devices import Fleet
-    from dra_driver.cli.migrate.check import Check
     from dra_driver.migrate import Migrated, TemplateNames
     from dra_driver.migrate.resources import Known
+    from dra_driver.views.fleet.cluster import Cluster
+    from dra_driver.views.fleet.devices import Fleet
+    from dra_driver.views.migration.check import Check
 
 
 @click.command(name="migrate")
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     default=None,
     help=f"The Kubernetes version whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
 )
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes.")
+@mig_option
 @output_option
 def command(
     files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
@@ -71,6 +75,7 @@ def command(
     lost goes to standard error. FILE may be a folder, or - for standard input.
 
     \b
+      dra-driver migrate examples/resourceclaims/24-extended-resource.yaml
       dra-driver migrate deployment.yaml > deployment-dra.yaml
       dra-driver migrate --diff manifests/ --fleet dgx-h100
       dra-driver migrate --in-place manifests/ --cluster
@@ -102,7 +107,9 @@ def command(
         _write(done, diff=diff, in_place=in_place)
         _say(done, checks, in_place=in_place)
     else:
-        write_document(_document(done, checks, diff=diff), output)
+        from dra_driver.views.migration.report import migration_document
+
+        write_document(migration_document(done, checks, diff=diff), output)
     codes = {check.exit_code for check in checks}
     return max(codes, default=ExitCode.OK)
 
@@ -138,9 +145,10 @@ def _shared(resources: tuple[str, ...]) -> Known:
 def _cluster(given: dict[str, Any]) -> Cluster | None:
     if not given["kubeconfig"] and not given["cluster"]:
         return None
-    from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
+    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+    from dra_driver.views.fleet.cluster import Cluster
 
-    return Cluster(given["kubeconfig"] or default_kubeconfig())
+    return Cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
@@ -158,11 +166,11 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
     """Try the new requests on the devices at hand."""
     if not any(one.templates for one in done):
         return []
-    from dra_driver.cli.inputs.classes import Classes
-    from dra_driver.cli.migrate.check import checks_of
     from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+    from dra_driver.views.migration.check import checks_of
+    from dra_driver.views.objects.classes import Classes
 
-    documents = read_documents(given["slices"])
+    documents = read_documents(given["slices"], Progress)
     own = [document for document in documents if document.kind == "DeviceClass"]
     own += [document for one in done for document in _classes_in(one)]
     classes = Classes(own, cluster.classes() if cluster else None)
@@ -172,7 +180,7 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
 
 
 def _classes_in(one: Migrated) -> list[Document]:
-    from dra_driver.cli.inputs.documents import parse_documents
+    from dra_driver.views.objects.documents import parse_documents
 
     if "DeviceClass" not in one.old:
         return []
@@ -181,8 +189,9 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
-    from dra_driver.cli.inputs.devices import Fleet, fleet_of_profile, fleet_of_slices
-    from dra_driver.cli.inputs.profile_nodes import read_count
+    from dra_driver.cli.inputs.gates import read_gates
+    from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles, fleet_of_slices
+    from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
     fleet = Fleet()
     slices = [
@@ -192,10 +201,12 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
-    for name, count in map(read_count, given["profiles"]):
-        fleet += fleet_of_profile(name, count=count).unfolded()
+    version = given["kubernetes"] or (cluster.kubernetes() if cluster else "")
+    version = version if version in VERSIONS else DEFAULT_VERSION
+    gates = read_gates(given["gates"], version, known=(PARTITIONS,), asker="simulated node")
+    fleet = fleet_of_profiles(given["profiles"], fleet, offer_under(version, gates, given["mig"])).unfolded()
     if cluster is not None:
-        fleet += cluster.fleet()
+        fleet += cluster.fleet().unfolded()
     return fleet if fleet.sources else None
 
 
@@ -204,6 +215,8 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
     if in_place:
         return
     if diff:
+        from dra_driver.views.migration.report import diff_of
+
         for one in done:
             sys.stdout.write(diff_of(one))
         return
@@ -213,25 +226,7 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
         sys.stdout.write(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n")
 
 
-def diff_of(one: Migrated) -> str:
-    """Return the changes as a unified diff; "" if there are none."""
-    old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
-    name = one.origin.lstrip("/")
-    rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
-    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
-
-
 def _say(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
     from dra_driver.cli.migrate.report import say_migrated
 
     say_migrated(done, checks, in_place=in_place)
-
-
-def _document(done: Sequence[Migrated], checks: Sequence[Check], *, diff: bool) -> dict[str, Any]:
-    from dra_driver.cli.migrate.report import document_of
-
-    made = document_of(done, checks)
-    if diff:
-        for row, one in zip(made["files"], done, strict=True):
-            row["diff"] = diff_of(one)
-    return made

@@ -51,8 +51,8 @@ class LedgerAccess:
         """Open the file, or log why that can't be done yet: every read and write tries again."""
         try:
             self._file.current(self._deadline())
-        except LedgerError:
-            log.exception("ledger can't be opened yet", extra=fields(file=str(self.path)))
+        except LedgerError as error:
+            log.error("ledger can't be opened yet", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
 
     @property
     def is_read_only(self) -> bool:

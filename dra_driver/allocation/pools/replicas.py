@@ -1,0 +1,130 @@
+"""Replicas: the devices of similar nodes, kept once.
+
+In: the devices of one node, and a function that makes those of another node. Out: a `Replica` for each node, which
+takes the place of the list in `spec.devices` and makes its devices when they are read. What the nodes have in common
+(their `Shape`) is determined once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from dra_driver.model.wire import DeviceWire
+from dra_driver.selectors.readset import Read
+
+_JUDGED_APART = frozenset({"name", "attributes"})
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceListFacts:
+    """What the allocator must know about a list of devices before it looks at any of them."""
+
+    has_binding: bool
+    consumes: bool
+    has_groups: bool  # compatibilityGroups
+    has_duplicates: bool
+
+
+def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
+    """Collect the facts about a list of devices; the replicas of one shape share theirs."""
+    if isinstance(wires, Replica):
+        return wires.shape.facts
+    has_binding = consumes = has_groups = False
+    for device in wires:
+        if "bindingConditions" in device or "consumesCounters" in device:
+            has_binding = has_binding or device.get("bindingConditions") is not None
+            taken = device.get("consumesCounters") or ()
+            consumes = consumes or bool(taken)
+            has_groups = has_groups or any(one.get("compatibilityGroups") for one in taken)
+    has_duplicates = len({device["name"] for device in wires}) < len(wires)
+    return DeviceListFacts(has_binding, consumes, has_groups, has_duplicates)
+
+
+class Shape:
+    """The devices of one driver on similar nodes.
+
+    Args:
+        driver: the name of the driver.
+        wires: the devices of one of these nodes.
+        varying: names of the attributes whose values differ between the nodes; nothing else may differ.
+        make: returns the devices of a node, given its name.
+        is_simulated: whether no slice was ever published with these devices.
+    """
+
+    __slots__ = ("_facts", "_made", "driver", "is_simulated", "make", "varying", "wires")
+
+    def __init__(
+        self,
+        driver: str,
+        wires: Sequence[DeviceWire],
+        varying: Iterable[str],
+        make: Callable[[str], Sequence[DeviceWire]],
+        *,
+        is_simulated: bool = True,
+    ) -> None:
+        self.driver = driver
+        self.wires = wires
+        self.varying: frozenset[str] = frozenset()
+        self.add_varying(varying)
+        self.make = make
+        self.is_simulated = is_simulated
+        self._facts: DeviceListFacts | None = None
+        self._made: tuple[str, Sequence[DeviceWire]] = ("", ())
+
+    @property
+    def facts(self) -> DeviceListFacts:
+        """What the allocator must know about the devices of each of the nodes."""
+        if self._facts is None:
+            self._facts = facts_of(self.wires)
+        return self._facts
+
+    def add_varying(self, names: Iterable[str]) -> None:
+        """Add names of attributes whose values differ; whoever reads nodes one by one learns them one by one."""
+        self.varying |= {name if "/" in name else f"{self.driver}/{name}" for name in names}
+
+    def on(self, node: str) -> Sequence[DeviceWire]:
+        """Return the devices of one node; only those of the latest node are kept."""
+        if self._made[0] != node:
+            self._made = (node, self.make(node))
+        return self._made[1]
+
+    def varies_in(self, reads: Iterable[Read]) -> bool:
+        """Return whether anything that is read differs from node to node."""
+        return any(_touches(read, name) for read in reads if read.field == "attributes" for name in self.varying)
+
+
+class Replica(Sequence[DeviceWire]):
+    """The devices of one node that has a given shape."""
+
+    __slots__ = ("node", "shape")
+
+    def __init__(self, shape: Shape, node: str) -> None:
+        self.shape = shape
+        self.node = node
+
+    def __len__(self) -> int:
+        return len(self.shape.wires)
+
+    @overload
+    def __getitem__(self, index: int) -> DeviceWire: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[DeviceWire]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self.shape.on(self.node)[index]
+
+
+def names_of(wires: Sequence[DeviceWire]) -> list[str]:
+    """Return the names of devices; replicas have them in common, so none is made."""
+    return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
+
+
+def but_for_attributes(wire: DeviceWire) -> str:
+    """Return a text of everything in a device but its name and attributes, for comparison with other devices."""
+    return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
+
+
+def _touches(read: Read, name: str) -> bool:
+    domain, _, short = name.partition("/")
+    return read.domain in {None, domain} and read.name in {None, short}
