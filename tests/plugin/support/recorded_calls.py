@@ -26,6 +26,7 @@ from tests.support.plugin.sharing_parts import POD, SharingRig, mps, replica, ti
 FILE = Path(__file__).with_name("recorded_calls.json")
 TABLES = ("claims", "holds", "mig_modes", "device_effects", "effect_holds", "kept_back")
 SHARE = "ab12cd34-0000-4000-8000-00000000000{}"
+_WAITED = re.compile(r"held after \d+ s")
 _UUID = re.compile(r"MIG-[0-9a-f-]{36}")
 
 
@@ -51,8 +52,12 @@ class Recording:
         self._left = left
         self.entries.append(self._masked({"call": name, "answer": answer, "log": logged, "rows": rows, **changed}))
 
-    def prepare(self, uid: str) -> None:
-        self.call(f"prepare {uid}", lambda: self.rig.prepare(uid, 0.4))
+    def prepare(self, uid: str, seconds: float = 60.0) -> None:
+        self.call(f"prepare {uid}", lambda: self.rig.prepare(uid, seconds))
+
+    def prepare_in_vain(self, uid: str) -> None:
+        """Prepare a claim whose device another claim holds."""
+        self.prepare(uid, 0.3)
 
     def unprepare(self, uid: str) -> None:
         self.call(f"unprepare {uid}", lambda: self.rig.unprepare(uid))
@@ -87,7 +92,7 @@ class Recording:
         return {path.name: path.read_text() for path in sorted(folder.iterdir())} if folder.exists() else {}
 
     def _masked(self, entry: dict[str, Any]) -> dict[str, Any]:
-        text = json.dumps(entry).replace(str(self.rig.root), "ROOT")
+        text = _WAITED.sub("held after SECONDS s", json.dumps(entry).replace(str(self.rig.root), "ROOT"))
         return json.loads(_UUID.sub(self._numbered, text))
 
     def _numbered(self, found: re.Match[str]) -> str:
@@ -129,11 +134,13 @@ def whole_devices(root: Path) -> Recording:
     rig.allocate("rival", "gpu-0")
     rig.api.put(claim_wire("stray", {**result("gpu-1"), "pool": "other"}))
     rig.allocate("unknown", "gpu-9")
-    for uid in ("u1", "u1", "admin", "rival", "stray"):
+    for uid in ("u1", "u1", "admin"):
         done.prepare(uid)
+    done.prepare_in_vain("rival")
+    done.prepare("stray")
     rig.allocate("u1", "gpu-2", pods=(pod,))
-    for uid in ("u1", "rival"):
-        done.prepare(uid)
+    done.prepare("u1")
+    done.prepare_in_vain("rival")
     rig.reboot()
     done.prepare("u1")
     for path in rig.data.glob("ledger.db*"):
@@ -154,8 +161,9 @@ def partitions(root: Path) -> Recording:
     rig.by_hand("1g.10gb", 6)
     rig.allocate("by-hand", small(6))
     rig.allocate("rival", large(0))
-    for uid in ("made", "made", "by-hand", "rival"):
+    for uid in ("made", "made", "by-hand"):
         done.prepare(uid)
+    done.prepare_in_vain("rival")
     kind = '"kind":"mig-partition"'
     rig.ledger._execute("UPDATE claims SET steps = replace(steps, ?, ?)", (kind, f'{kind},"later":7'))
     done.call("refresh", rig.repair.refresh_cdi)
@@ -236,7 +244,7 @@ def daemons(root: Path) -> Recording:
 
 
 def _prepare(rig: Rig, namespace: str, uid: str) -> Any:
-    return rig.preparer.prepare(namespace, f"claim-{uid}", uid, rig.soon(0.4))  # type: ignore[attr-defined]
+    return rig.preparer.prepare(namespace, f"claim-{uid}", uid, rig.soon(60.0))  # type: ignore[attr-defined]
 
 
 SCENES = (whole_devices, partitions, time_slices, daemons)
