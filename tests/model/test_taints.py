@@ -16,7 +16,7 @@ def test_a_taints_time_is_kept_in_utc_and_whole_seconds_as_the_server_stores_it(
 
 def test_a_time_without_a_time_zone_is_refused():
     with pytest.raises(ValueError, match="no time zone"):
-        DeviceTaint("k", "v", TaintEffect.NO_SCHEDULE, datetime(2026, 1, 1))
+        DeviceTaint("k", "v", TaintEffect.NO_SCHEDULE, datetime(2026, 1, 1))  # noqa: DTZ001 - what is refused
 
 
 def test_empty_fields_are_left_out_of_the_wire_form():
