@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Report
-from dra_driver.cli.inputs.world import World, add_profiles
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 
 NODES, PROFILE = 10_000, "dgx-h100"
 SECONDS, MEBIBYTES = 3.0, 400.0

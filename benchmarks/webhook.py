@@ -25,9 +25,9 @@ import yaml
 
 from benchmarks import webhook_attack, webhook_fleet
 from benchmarks.figures import Report, percentiles
-from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair

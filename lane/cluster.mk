@@ -1,4 +1,4 @@
-# The lane on a real Kubernetes; docs/development.md tells how to use it. Included by the Makefile, which sets BIN and
+# The lane on a real Kubernetes; docs/development.md describes how to use it. Included by the Makefile, which sets BIN and
 # READY. K8S chooses the Kubernetes version: 1.34 to 1.37. RETRY=1 shows what failed once more, on fresh clusters.
 K8S ?= 1.35
 SECOND_K8S ?= 1.37

@@ -35,6 +35,8 @@ class NodeCondition:
             reasons.append(self._node.ledger.problem)
         if parts.inventory.current.waiting_for:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
+        if parts.neighbours.rival:
+            reasons.append(parts.neighbours.rival)
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())

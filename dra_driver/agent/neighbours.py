@@ -74,6 +74,11 @@ class Neighbours:
         return bool(self._namesakes.reason)
 
     @property
+    def rival(self) -> str:
+        """Return which agent of this driver publishes in our place; empty while there is none."""
+        return self._namesakes.rival
+
+    @property
     def is_serving(self) -> bool:
         """Return whether other software hands out these GPUs; then nothing is offered."""
         return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)
@@ -128,6 +133,10 @@ class Neighbours:
         """Return the devices that no claim holds under another name."""
         taken = frozenset[str]().union(*self._renamed.values())
         return tuple(device for device in self._foreign.offer(devices) if device.name not in taken)
+
+    def may_hold(self, uid: str) -> bool:
+        """Return whether a claim of another driver may still hold devices of this node."""
+        return self.has_namesake or self._foreign.may_hold(uid)
 
     def problems(self) -> tuple[Problem, ...]:
         """Return everything that keeps devices from being offered."""

@@ -37,7 +37,7 @@ POLL_SECONDS = 1.0  # between checks of what ends the agent
 
 
 class NodeAgent:
-    """One node's agent, from its first socket to its last; it hears of changes as a `wiring.Listener`."""
+    """One node's agent, from its first socket to its last; it hears of changes as a `listener.Listener`."""
 
     def __init__(self, options: Options, hardware: Hardware) -> None:
         """Open the node and join the parts. Raises: DriverError."""
@@ -111,16 +111,16 @@ class NodeAgent:
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True  # undo what had to wait for the first look at the hardware
             self._parts.reaper.look_now()
-        self.neighbours_changed()
+        self._publish()
         try:
             self._parts.preparer.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
     def neighbours_changed(self) -> None:
-        """Publish what is offered now, if that is something else than before."""
-        if self._parts.offer.decide():
-            self._parts.publisher.look()
+        """Offer what there is now, and tidy up what other software left."""
+        self._publish()
+        self._parts.reaper.look_now()
 
     def driver_changed(self) -> None:
         """Restart the process, because only a new one can use the new driver's library."""
@@ -158,7 +158,24 @@ class NodeAgent:
     def tidy(self) -> int:
         """Look at other software, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.neighbours.look()
-        return self._parts.server.tidy() + self._apply_geometry()
+        return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
+
+    def _publish(self) -> None:
+        """Publish what is offered now, if that is something else than before."""
+        if self._parts.offer.decide():
+            self._parts.publisher.look()
+
+    def _is_on_demand(self) -> bool:
+        """Return whether partitions are made on demand, as far as the API server has shown."""
+        return self._options.is_mig_dynamic and self._parts.publisher.status().keeps.counters
+
+    def _destroy_abandoned(self) -> int:
+        """Destroy what another driver's ended claims left, where partitions are made on demand."""
+        count = self._parts.abandoned.destroy() if self._is_on_demand() else 0
+        if count:
+            self._parts.scanner.look_now()
+            self._parts.reaper.look_now()  # which then switches MIG mode off
+        return count
 
     def _apply_geometry(self) -> int:
         """Partition GPUs as declared, unless that happens on demand, which is known once slices are published."""
@@ -168,8 +185,7 @@ class NodeAgent:
         if not parts.publisher.wait_published(VERDICT_SECONDS):
             parts.reaper.look_now()
             return 0
-        is_on_demand = self._options.is_mig_dynamic and parts.publisher.status().keeps.counters
-        return parts.declared_mig.stand_aside() if is_on_demand else parts.declared_mig.apply()
+        return parts.declared_mig.stand_aside() if self._is_on_demand() else parts.declared_mig.apply()
 
     def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
         """Return the status page and its counter of calls; without an address neither is made. Raises: DriverError."""

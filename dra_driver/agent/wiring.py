@@ -3,17 +3,18 @@
     hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
                                  └──► preparer ◄── plugin server ◄── kubelet
 
-A part knows what is upstream of it, and asks it. What is downstream hears of a change through a `Listener`, which is
+A part knows what is upstream of it, and asks it. What is downstream hears of a change through a `listener`, which is
 the agent itself: no part holds a reference to anything downstream.
 """
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
+from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_events import NodeEvents
 from dra_driver.agent.node_inventory import NodeInventory
@@ -23,16 +24,20 @@ from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
+from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.port import Hardware
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import AllocatedDevices
+from dra_driver.plugin.folder_use import folder_id
 from dra_driver.plugin.gone_claims import GoneClaims
+from dra_driver.plugin.kubelet.same_name_drivers import STARTED
 from dra_driver.plugin.kubelet.server import Answered, PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
@@ -44,34 +49,6 @@ from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
-
-
-class Listener(Protocol):
-    """What hears of changes, each of which any thread may report."""
-
-    def inventory_changed(self) -> None:
-        """Hear of a new inventory, or of device nodes that may have changed."""
-
-    def driver_changed(self) -> None:
-        """Hear that the loaded driver is not the one whose library this process has open."""
-
-    def neighbours_changed(self) -> None:
-        """Hear that other software came or went, or took or released devices."""
-
-    def became_alone(self) -> None:
-        """Hear that no other driver of our name is left."""
-
-    def answered(self, rpc: str, seconds: float, code: str) -> None:
-        """Hear that a call of the kubelet was answered for one claim."""
-
-    def role_gained(self) -> None:
-        """Hear that this instance publishes and tidies for the node."""
-
-    def role_lost(self) -> None:
-        """Hear that it no longer does."""
-
-    def tidy(self) -> int:
-        """Keep right what the instance with the role has to, once a minute; return the number of things changed."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +80,7 @@ class Parts:
     preparer: Preparer
     server: PluginServer
     declared_mig: DeclaredMig
+    abandoned: AbandonedPartitions
     reaper: Reaper
     role: NodeRole
 
@@ -142,10 +120,11 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         sharing,
         offer,
         scanner,
-        Publisher(node.api, node=options.node, driver=options.driver, offers=offer),
+        Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
         preparer,
         _server(node, preparer, listener.answered),
         _declared_mig(node, offer, scanner),
+        _abandoned_partitions(node, neighbours),
         Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
     )
@@ -228,6 +207,24 @@ def _declared_mig(node: Node, offer: NodeOffer, scanner: Scanner) -> DeclaredMig
         changed=scanner.look_now,
         tell=node.events.send,
     )
+
+
+def _abandoned_partitions(node: Node, neighbours: Neighbours) -> AbandonedPartitions:
+    return AbandonedPartitions(
+        node.options.data_dir,
+        driver=node.options.driver,
+        hardware=node.hardware,
+        ledger=node.ledger,
+        locks=node.locks,
+        boot_id=node.identity.boot_id,
+        may_hold=neighbours.may_hold,
+        tell=node.events.send,
+    )
+
+
+def _mark_of(folder: Path) -> AgentMark:
+    """Return the mark of the agent that this process is. Raises: NodeError."""
+    return AgentMark(folder_id(folder), STARTED[1], socket.gethostname(), str(folder))
 
 
 def _listed_claims(options: Options, identity: NodeIdentity, api: KubeApi) -> ListedClaims | None:

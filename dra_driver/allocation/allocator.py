@@ -13,18 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dra_driver.allocation.attempt import Attempt, Context
-from dra_driver.allocation.candidates import Prepared
-from dra_driver.allocation.counters import Accounts
-from dra_driver.allocation.devices import PoolId
-from dra_driver.allocation.held import Held, held_by
 from dra_driver.allocation.matching import Matchers
 from dra_driver.allocation.outcome import AllocatorError, Category, NodeOutcome
-from dra_driver.allocation.pools import Pool, PoolIndex, invalid_pool
+from dra_driver.allocation.pools.counters import Accounts
+from dra_driver.allocation.pools.devices import PoolId
+from dra_driver.allocation.pools.held import Held, held_by
+from dra_driver.allocation.pools.pools import Pool, PoolIndex, invalid_pool
 from dra_driver.allocation.requests import ClaimReader, Plan
 from dra_driver.allocation.result import allocation_result
 from dra_driver.allocation.rules import Features, choose_rules
-from dra_driver.allocation.search import Search
+from dra_driver.allocation.search.attempt import Attempt
+from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.context import Context
+from dra_driver.allocation.search.search import Search
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 VISIT_SECONDS = 150e-9  # the time in which the Go allocator looks at one device (AMD EPYC, one thread)

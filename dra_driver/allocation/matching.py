@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.pools.devices import DeviceRecord
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device

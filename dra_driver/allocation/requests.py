@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.allocation.constraints import Constraint, make_constraint
-from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.constraints.constraint import Constraint
+from dra_driver.allocation.constraints.make import make_constraint
 from dra_driver.allocation.matching import Matcher, Matchers
 from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.model import limits
 from dra_driver.model.wire import ClaimWire, ClassWire, Wire

@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.allocation.attempt import Context, PlacedDevice
-from dra_driver.allocation.node_selector import merge_selectors, only_node
+from dra_driver.allocation.pools.node_selector import merge_selectors, only_node
 from dra_driver.allocation.requests import Alternative, ClaimPlan
 from dra_driver.allocation.rules import AllocatorRules
+from dra_driver.allocation.search.attempt import PlacedDevice
+from dra_driver.allocation.search.context import Context
 from dra_driver.model.wire import Wire
 
 _SHARES = uuid.UUID("6b1f3b1e-6a35-5c0b-8a52-0a3f4f3a6f0e")

@@ -16,13 +16,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dra_driver.cdi.records import join, split
 from dra_driver.model.errors import PrepareError, Retry
 from dra_driver.model.wire import CdiWire
 
 FILE_MODE = 0o644  # runtimes that run without root read the files too
 FOLDER_MODE = 0o755
 SUFFIX = ".json"
+RECORD_MODE = 0o600
 _UNFINISHED = ".unfinished"
+_RECORD = ".record"  # beside a file: what of its document is for this driver alone
 _HINTS = {
     errno.EROFS: "mount the CDI folder writable, or set --cdi-root",
     errno.ENOSPC: "free space on the file system of the CDI folder",
@@ -49,13 +52,15 @@ class CdiStore:
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
         path = self._path(file_name)
+        content, record = split(content)
+        if _content(path) == content and _content(_record_of(path)) == record:
+            return False
         try:
-            if path.read_bytes() == content:
-                return False
-        except OSError:
-            pass  # the file is missing or unreadable: either way it has to be written
-        try:
-            self._replace(path, content)
+            self._replace(path, content, FILE_MODE)
+            if record:  # after its document, so that no sweep takes it for a lone one
+                self._replace(_record_of(path), record, RECORD_MODE)
+            else:
+                _unlink(str(_record_of(path)))
         except OSError as exc:
             raise self._fault("cdi-write", f"CDI file {file_name} can't be written to {self.root}", exc) from exc
         return True
@@ -68,9 +73,11 @@ class CdiStore:
         self._path(file_name)
         try:
             _unlink(f"{self.root}/.{file_name}{_UNFINISHED}")
-            return _unlink(f"{self.root}/{file_name}")
+            was_there = _unlink(f"{self.root}/{file_name}")
+            _unlink(f"{self.root}/.{file_name}{_RECORD}")
         except OSError as exc:
             raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
+        return was_there
 
     def list(self, prefix: str = "") -> tuple[str, ...]:
         """Return the names of the specification files that begin with `prefix`, sorted; a missing folder holds none."""
@@ -81,20 +88,22 @@ class CdiStore:
         return tuple(sorted(n for n in names if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith(".")))
 
     def read(self, file_name: str) -> CdiWire | None:
-        """Return the document in a file, or None when the file is missing or holds no JSON object."""
-        try:
-            document = json.loads(self._path(file_name).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
+        """Return the document in a file with its records, or None when the file is missing or holds no JSON object."""
+        path = self._path(file_name)
+        document = _json(path)
+        return join(document, _json(_record_of(path))) if isinstance(document, dict) else None
 
     def sweep(self, prefix: str) -> int:
-        """Remove the unfinished files with `prefix` that crashed writers left, and return how many there were.
+        """Remove the unfinished files and lone records with `prefix` that crashed writers left; return their number.
 
         The file of a writer that is still at work is locked and left alone.
         Raises: PrepareError("prepare.cdi-remove", LATER).
         """
-        swept = 0
+        swept = sum(
+            _unlink(str(record))
+            for record in self.root.glob(f".{prefix}*{_RECORD}")
+            if not record.with_name(record.name.removeprefix(".").removesuffix(_RECORD)).exists()
+        )
         for path in sorted(self.root.glob(f".{prefix}*{_UNFINISHED}")):
             try:
                 with _locked(path):
@@ -116,14 +125,14 @@ class CdiStore:
             )
         return self.root / file_name
 
-    def _replace(self, path: Path, content: bytes) -> None:
+    def _replace(self, path: Path, content: bytes, mode: int) -> None:
         unfinished = _unfinished(path)
         fd = self._open_unfinished(unfinished)
         try:
             try:
                 os.ftruncate(fd, 0)
                 _write_all(fd, content)
-                os.fchmod(fd, FILE_MODE)
+                os.fchmod(fd, mode)
                 os.fsync(fd)
                 unfinished.rename(path)
             except OSError:
@@ -167,6 +176,25 @@ class CdiStore:
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}{_UNFINISHED}")
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_RECORD}")
+
+
+def _content(path: Path) -> bytes:
+    """Return a file's content; nothing where it is missing or can't be read, so that it is written."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _unlink(path: str) -> bool:

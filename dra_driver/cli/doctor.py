@@ -15,12 +15,13 @@ import click
 from dra_driver.cli.inputs.hardware import chosen, hardware_options
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.hardware import Chosen
     from dra_driver.doctor.cluster_evidence import ClusterEvidence
     from dra_driver.doctor.finding import DoctorReport, Finding, Unseen
     from dra_driver.doctor.node_evidence import NodeEvidence
+    from dra_driver.views.node.settings import Chosen
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
@@ -65,7 +66,7 @@ def command(
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
     if output == "json":
-        write_document(report.document(), "json")
+        write_document(OutputDocument(DocumentKind.DOCTOR_REPORT, report.document()), "json")
     else:
         _show(report, bundle)
     if not report.is_clean:
@@ -89,7 +90,7 @@ def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_aske
 
 
 def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) -> ClusterEvidence | None:
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
+    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
     from dra_driver.doctor.cluster_evidence import read_cluster
     from dra_driver.doctor.finding import Unseen
     from dra_driver.kube.api import KubeApi

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
+from dra_driver.views.envelope import OutputDocument
+
 PIPE_WIDTH = 500
 
 
@@ -73,20 +75,11 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
     out.print(Padding.indent(Text(text, style=style, overflow="fold"), indent))
 
 
-def folded(names: Sequence[str]) -> str:
-    """Return a short name for several nodes that are alike.
-
-    >>> folded(["a", "b"]), folded(["a", "b", "c", "d"])
-    ('a, b', 'a and 3 nodes like a')
-    """
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1:,} nodes like {names[0]}"
-
-
-def write_document(document: Any, form: str) -> None:
+def write_document(document: OutputDocument, form: str) -> None:
     """Write a document as "json" or "yaml" to standard output."""
     if form == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(document.wire(), indent=2, ensure_ascii=False))
         return
     import yaml
 
-    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    click.echo(yaml.safe_dump(document.wire(), sort_keys=False, allow_unicode=True), nl=False)

@@ -89,6 +89,8 @@ class PoolSync:
             if not self._must_compare:
                 return _NOTHING_TO_WRITE
             stored = self._followed.all()
+        if content is None:  # what another agent published in the meantime is its own
+            stored = tuple(one for one in stored if not self._writer.is_anothers(one))
         return self._planner.plan(content, stored)
 
     def _carry_out(self, plan: WritePlan) -> None:
@@ -96,6 +98,7 @@ class PoolSync:
 
         Raises: ApiError, StoppedError; _LookAgainError if counters, shares or blocking taints were dropped.
         """
+        self._writer.admit(plan)
         with self._changed:
             self._followed.begin_writing()
         try:

@@ -19,6 +19,7 @@ from dra_driver.controller.losses import Losses
 from dra_driver.controller.pool_plan import Offers, PoolPlanner
 from dra_driver.controller.pool_sync import PoolSync, StoppedError
 from dra_driver.controller.probe import Probe
+from dra_driver.controller.rivals import AgentMark, Rivals
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import ServerFacts
 from dra_driver.controller.status import PublisherStatus
@@ -40,17 +41,25 @@ STOP_SECONDS = 5.0
 class Publisher:
     """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
-    `offers` decides what the pool holds; the writing thread asks it. `settle_s` is how many seconds of quiet to wait
-    after another client's change.
+    `offers` decides what the pool holds; the writing thread asks it. With `mark`, the mark of this agent, another agent
+    that publishes the same pool is recognized. `settle_s` is how many seconds of quiet to wait after another client's
+    change.
     """
 
     def __init__(
-        self, api: KubeApi, *, node: str, driver: str, offers: Offers, settle_s: float = SETTLE_SECONDS
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        driver: str,
+        offers: Offers,
+        mark: AgentMark | None = None,
+        settle_s: float = SETTLE_SECONDS,
     ) -> None:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
-        self._writer = SliceWriter(api)
+        self._writer = SliceWriter(api, Rivals(mark, driver=driver) if mark else None)
         self._server = ServerFacts(api, node)
         self._changed = threading.Condition()
         # The following are guarded by _changed.
@@ -239,12 +248,5 @@ class Publisher:
             self._changed.notify_all()
         now = self.status()
         took_ms = round((time.monotonic() - started) * 1000)
-        keys = fields(
-            pool=now.pool,
-            generation=now.generation,
-            slices=now.slices,
-            devices=now.devices,
-            count=len(plan),
-            took_ms=took_ms,
-        )
+        keys = fields(**now.figures(), count=len(plan), took_ms=took_ms)
         log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)

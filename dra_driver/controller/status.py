@@ -29,3 +29,7 @@ class PublisherStatus:
     dropped: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
+
+    def figures(self) -> Mapping[str, str | int]:
+        """Return what a log line says of the pool."""
+        return {"pool": self.pool, "generation": self.generation, "slices": self.slices, "devices": self.devices}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dra_driver.controller.diff import WritePlan
+from dra_driver.controller.rivals import Rivals
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.pages import Listing
@@ -17,11 +19,23 @@ from dra_driver.model.wire import SliceWire, Wire
 
 
 class SliceWriter:
-    """Writes slices. `counts` holds the writes that the server accepted, by verb: create, update, delete."""
+    """Writes slices. `counts` holds the writes that the server accepted, by verb: create, update, delete.
 
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
+    With `rivals` each slice is marked as this agent's.
+    """
+
+    def __init__(self, api: KubeApi, rivals: Rivals | None = None) -> None:
+        self._api, self._rivals = api, rivals
         self.counts: Counter[str] = Counter()
+
+    def admit(self, plan: WritePlan) -> None:
+        """Return if the writes of a plan may be made. Raises: ApiError("api.another-agent")."""
+        if self._rivals:
+            self._rivals.admit(plan)
+
+    def is_anothers(self, stored: SliceWire) -> bool:
+        """Return whether an agent of another folder wrote a slice."""
+        return self._rivals is not None and self._rivals.is_anothers(stored)
 
     def read_all(self, field_selector: str) -> tuple[list[SliceWire], str]:
         """Return all slices of a selection, and the resourceVersion of the list. Raises: ApiError."""
@@ -72,6 +86,7 @@ class SliceWriter:
         self.counts["delete"] += 1
 
     def _checked(self, method: str, path: str, wire: SliceWire) -> SliceWire:
-        answer = self._api.request(method, path, body=wire)
+        body = self._rivals.marked(wire) if self._rivals else wire
+        answer = self._api.request(method, path, body=body)
         check_slice(answer)
         return answer

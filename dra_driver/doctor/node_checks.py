@@ -21,10 +21,15 @@ _UPGRADE = "upgrade the driver to 580.65.06 or newer"
 
 
 def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
-    """Check which kernel driver the GPUs on the PCI bus have, and that it fits the library."""
+    """Check which kernel driver the GPUs on the PCI bus have, and that it fits the library.
+
+    A GPU that the library answers for has its driver, even if sysfs lacks the link.
+    """
     kernel = node.kernel
     if node.vendor == "simulated":
         return
+    answering = {gpu.pci_address for gpu in node.facts.gpus} if node.facts else set()
+    unbound = {address for address, bound in kernel.bound.items() if bound is None} - answering
     for address, bound in kernel.bound.items():
         subject, how = f"GPU {address}", "the driver link of its PCI function in sysfs"
         if bound == "nouveau":
@@ -36,7 +41,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
             yield Finding(
                 "driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed"
             )
-        elif bound is None:
+        elif address in unbound:
             yield Finding(
                 "driver-not-loaded",
                 subject,
@@ -44,7 +49,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
                 how,
                 "install NVIDIA's driver, or load it: modprobe nvidia",
             )
-    if any(bound is None for bound in kernel.bound.values()) and kernel.sources and not kernel.has_headers:
+    if unbound and kernel.sources and not kernel.has_headers:
         yield Finding(
             "driver-no-headers", f"kernel {kernel.kernel}",
             f"has no headers, so {kernel.sources[-1]} can't be built",

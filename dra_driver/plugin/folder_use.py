@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +21,29 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOCK = "tenants"
+FOLDER_ID = "folder-id"
 # What an agent makes again when it starts.
 _OWN = (
     *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
-    *("locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
+    *(FOLDER_ID, "locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
 )
+
+
+def folder_id(folder: Path) -> str:
+    """Return the id of a plugin's folder, which is the same for all its agents and for no other folder.
+
+    Raises: NodeError("node.lock-file").
+    """
+    path, mine = folder / FOLDER_ID, folder / f".{FOLDER_ID}.{os.getpid()}"
+    try:
+        if not path.exists():
+            mine.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+            with suppress(FileExistsError):  # another agent was faster
+                os.link(mine, path)
+            mine.unlink()
+        return path.read_text(encoding="ascii").strip()[:36]
+    except (OSError, ValueError) as exc:
+        raise NodeError("lock-file", f"{path} can't be read: {exc}") from exc
 
 
 class FolderUse:

@@ -20,7 +20,7 @@ from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
 from tests.deploy.test_chart import CASES
-from tests.mps.parts import processes_below
+from tests.support.mps.parts import processes_below
 
 POPULATION = {"whole": 5, "part": 8, "shared": 7}
 

@@ -21,8 +21,8 @@ from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import SHOW, STAY, container, devices, pod, request, template
-from tests.mps.parts import processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import processes_below
 
 RULES = """\
 version: rules/v1

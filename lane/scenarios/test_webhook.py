@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dra_driver.claims.config import validate
-from dra_driver.cli.inputs.devices import fleet_of_profile
+from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import LIFE, make_pair
 from lane import binaries
 from lane.api import Object, Refused

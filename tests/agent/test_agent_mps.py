@@ -12,9 +12,9 @@ from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.test_agent_nvidia import Machine, names, until
-from tests.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below, unmount
 from tests.support.agent_process import stage
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below, unmount
 
 pytestmark = pytest.mark.gcc
 RULES = """\

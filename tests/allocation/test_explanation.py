@@ -4,7 +4,7 @@ from typing import Any
 
 from dra_driver.allocation import Allocator, Features
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
-from tests.support.allocation_worlds import (
+from tests.allocation.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
     WITH_SHARES,

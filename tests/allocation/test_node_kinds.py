@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from dra_driver.allocation import Allocator, Features
 from dra_driver.allocation.explaining.explanation import explain
-from dra_driver.allocation.pod_nodes import why_not_on
-from dra_driver.allocation.replicas import Replica, Shape
+from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.replicas import Replica, Shape
+from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.placing import Placer
-from dra_driver.allocation.usage import usage_of
-from dra_driver.cli.fleet.picture import picture_of_slices
-from tests.support.allocation_worlds import (
+from dra_driver.views.fleet.picture import picture_of_slices
+from tests.allocation.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
     WITH_SHARES,

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.cli.fleet.picture import Branch, picture_of_claims, picture_of_slices
 from dra_driver.cli.fleet.tree import page
-from tests.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
+from dra_driver.views.fleet.branch import Branch
+from dra_driver.views.fleet.picture import picture_of_claims, picture_of_slices
+from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 
 def flags(branches: list[Branch]) -> set[str]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.allocation import Allocator, Features, NodeOutcome
-from dra_driver.allocation import search as search_room
-from tests.support.allocation_worlds import (
+from dra_driver.allocation.search import search as search_room
+from tests.allocation.support.allocation_worlds import (
     ALL_FEATURES,
     DRIVER,
     WITH_SHARES,

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.node_selector import only_node
+from dra_driver.allocation.pools.node_selector import only_node
+from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
-from dra_driver.allocation.usage import usage_of
 from dra_driver.model.errors import InputError
-from tests.support.allocation_worlds import (
+from tests.allocation.support.allocation_worlds import (
     allocated,
     attribute,
     claim,

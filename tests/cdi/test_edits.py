@@ -19,7 +19,7 @@ from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.hardware.nvidia.edits.ldcache import library_paths
 from dra_driver.model.edits import READ_ONLY_BIND
 from dra_driver.model.errors import HardwareError
-from tests.support import cdi_schema
+from tests.cdi.support import cdi_schema
 from tests.support.driver_root import (
     FOLDERS,
     VERSION,
@@ -81,7 +81,7 @@ def test_with_a_hook_program_libraries_stand_at_their_own_paths(tmp_path, no_pro
     for path, host_path in places(found).items():
         assert host_path == prefix + path.replace("/etc/vulkan", "/usr/share/vulkan")
     assert {mount.options for mount in found.mounts} == {READ_ONLY_BIND}
-    assert found.env == ("NVIDIA_VISIBLE_DEVICES=void", f"NVIDIA_CTK_LIBCUDA_DIR={folder}")
+    assert found.env == ("NVIDIA_VISIBLE_DEVICES=void",)
     assert {hook.path for hook in found.hooks} == {f"{prefix}/usr/bin/nvidia-cdi-hook"}
     assert not [remark for remark in remarks if not remark.startswith("/dev/")]
     checked(found)
@@ -98,18 +98,50 @@ def test_hooks_do_links_forward_compatibility_cache_and_parameters(tmp_path, no_
         "update-ldcache",
         "disable-device-node-modification",
     ]
-    assert set(asked["create-symlinks"]) == {
-        "--link",
+    assert {
         f"libcuda.so.1::{DEBIAN}/libcuda.so",
+        f"libnvidia-ml.so.1::{DEBIAN}/libnvidia-ml.so",
         f"libnvidia-opticalflow.so.1::{DEBIAN}/libnvidia-opticalflow.so",
         f"libGLX_nvidia.so.{VERSION}::{DEBIAN}/libGLX_indirect.so.0",
         f"../libnvidia-allocator.so.1::{DEBIAN}/gbm/nvidia-drm_gbm.so",
         f"libnvidia-vulkan-producer.so.{VERSION}::{DEBIAN}/libnvidia-vulkan-producer.so",
-    }
+    } <= set(asked["create-symlinks"])
     assert asked["enable-cuda-compat"] == (f"--host-driver-version={VERSION}",)
     assert asked["update-ldcache"] == ("--folder", DEBIAN, "--folder", f"{DEBIAN}/vdpau")
     assert asked["disable-device-node-modification"] == ()
     assert {hook.env for hook in found.hooks} == {("NVIDIA_CTK_DEBUG=false",)}
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["linked", "without links"])
+def test_with_a_hook_program_every_loader_finds_the_names_that_programs_load(tmp_path, no_proc, is_linked):
+    root = FakeDriverRoot(tmp_path / "root", "debian-current")
+    root.add_hook()
+    if not is_linked:  # nobody ran ldconfig there
+        for link in Path(f"{root.mount}{root.folder}").iterdir():
+            if link.is_symlink():
+                link.unlink()
+    asked = commands(common_edits(root.roots(proc=no_proc), VERSION)[0])["create-symlinks"]
+    pairs = dict(word.split("::")[::-1] for word in asked if word != "--link")
+    for name, stem in (
+        ("libcuda.so.1", "libcuda"),
+        ("libnvidia-ml.so.1", "libnvidia-ml"),
+        ("libnvidia-ml.so", "libnvidia-ml"),
+        ("libnvidia-nvvm.so.4", "libnvidia-nvvm"),
+        (f"libnvidia-gpucomp.so.{VERSION}", "libnvidia-gpucomp"),
+    ):
+        for folder in (DEBIAN, "/usr/lib64"):
+            assert pairs[f"{folder}/{name}"] == f"{root.folder}/{stem}.so.{VERSION}"
+    assert pairs[f"{root.folder}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert f"{root.folder}/libnvidia-gpucomp.so.{VERSION}" not in pairs
+    assert "/usr/lib64/libnvidia-gpucomp.so.1" not in pairs
+
+
+def test_a_program_that_fails_on_what_an_image_has_is_asked_for_the_installers_links_alone(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root")
+    root.add_hook(content=b"\x7fELF create-symlinks update-ldcache")
+    asked = commands(common_edits(root.roots(proc=no_proc), VERSION)[0])["create-symlinks"]
+    assert f"libcuda.so.1::{DEBIAN}/libcuda.so" in asked
+    assert not [word for word in asked if word.endswith("::/usr/lib64/libcuda.so.1")]
 
 
 def test_nvidia_ctk_serves_where_the_hook_program_is_missing(tmp_path, no_proc):
@@ -180,7 +212,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
         for stem, names in {
             "libcuda": ("libcuda.so.1", "libcuda.so", f"libcuda.so.{VERSION}"),
             "libnvidia-ml": ("libnvidia-ml.so.1", "libnvidia-ml.so"),
-            "libnvidia-ptxjitcompiler": ("libnvidia-ptxjitcompiler.so.1", "libnvidia-ptxjitcompiler.so"),
+            "libnvidia-ptxjitcompiler": ("libnvidia-ptxjitcompiler.so.1",),
             "libnvidia-nvvm": ("libnvidia-nvvm.so.4",),
             "libnvidia-gpucomp": (f"libnvidia-gpucomp.so.{VERSION}",),
             "libGLX_nvidia": ("libGLX_nvidia.so.0",),
@@ -189,6 +221,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
                 assert mounted[f"{where}/{name}"] == f"/run/nvidia/driver{folder}/{stem}.so.{VERSION}"
         assert mounted[f"{where}/libGLX_indirect.so.0"].endswith(f"libGLX_nvidia.so.{VERSION}")
         assert mounted[f"{where}/gbm/nvidia-drm_gbm.so"].endswith(f"libnvidia-allocator.so.{VERSION}")
+        assert f"{where}/libnvidia-gpucomp.so.1" not in mounted  # its SONAME has the driver's version
     assert mounted[f"{folder}/libcuda.so.{VERSION}"] == f"/run/nvidia/driver{folder}/libcuda.so.{VERSION}"
     assert len(mounted) == len(found.mounts)  # one mount for each place
     assert found.hooks == ()

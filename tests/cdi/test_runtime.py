@@ -17,7 +17,7 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits
-from tests.support import cdi_schema
+from tests.cdi.support import cdi_schema
 from tests.support.driver_root import VERSION, FakeDriverRoot, add_capability
 from tests.support.podman import Podman
 

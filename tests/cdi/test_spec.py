@@ -13,7 +13,7 @@ from dra_driver.cdi.ids import claim_file, claim_uid_of, device_id, device_name,
 from dra_driver.cdi.spec import render
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.model.errors import PrepareError
-from tests.support import cdi_schema
+from tests.cdi.support import cdi_schema
 
 KIND = kind("gpu.nvidia.com")
 NODE = Edits(device_nodes=(DeviceNode("/dev/nvidia0", 195, 0, file_mode=0o666),))

@@ -244,3 +244,44 @@ def test_a_killed_writer_leaves_whole_files_and_one_sweep_cleans_up(store):
             assert len(store.read(name)["fill"]) == 20000
         store.sweep(PREFIX)
         assert names_in(store.root) == list(names)
+
+
+WITH_RECORD = {
+    "devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b", "DRA_DRIVER_PARTITION_GPU=MIG-1/boot"]}}]
+}
+RECORDED = json.dumps(WITH_RECORD).encode()
+
+
+def test_a_record_of_the_driver_is_kept_for_it_and_shown_to_no_container(tmp_path):
+    store = CdiStore(tmp_path)
+    assert store.write("k8s.x-claim_u.json", RECORDED)
+    assert not store.write("k8s.x-claim_u.json", RECORDED)
+    shown = json.loads((tmp_path / "k8s.x-claim_u.json").read_text())
+    assert shown["devices"][0]["containerEdits"] == {"env": ["A=b"]}
+    assert store.read("k8s.x-claim_u.json") == WITH_RECORD
+    assert store.list() == ("k8s.x-claim_u.json",)
+    assert stat.S_IMODE((tmp_path / ".k8s.x-claim_u.json.record").stat().st_mode) == 0o600
+    assert store.remove("k8s.x-claim_u.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_goes_with_its_document(tmp_path):
+    store = CdiStore(tmp_path)
+    store.write("k8s.x-claim_u.json", RECORDED)
+    without = json.dumps({"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b"]}}]}).encode()
+    assert store.write("k8s.x-claim_u.json", without)
+    assert [path.name for path in tmp_path.iterdir()] == ["k8s.x-claim_u.json"]
+    store.write("k8s.x-claim_u.json", RECORDED)
+    (tmp_path / "k8s.x-claim_u.json").unlink()
+    assert store.sweep("k8s.x") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_is_broken_or_in_the_document_itself_loses_nothing_else(tmp_path):
+    store = CdiStore(tmp_path)
+    store.write("k8s.x-claim_u.json", RECORDED)
+    for text in ("", "[1]", '{"u-gpu": 3}', '{"u-gpu": ["PATH=/"]}'):
+        (tmp_path / ".k8s.x-claim_u.json.record").write_text(text)
+        assert store.read("k8s.x-claim_u.json")["devices"][0]["containerEdits"]["env"] == ["A=b"]
+    (tmp_path / "k8s.x-claim_u.json").write_bytes(RECORDED)  # as earlier versions wrote it
+    assert store.read("k8s.x-claim_u.json") == WITH_RECORD

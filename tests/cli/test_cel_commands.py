@@ -18,11 +18,11 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.cli.cel.rewrite import Exchange, exchanged
 from dra_driver.model.errors import ExitCode
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.views.verdicts.rewrite import Exchange, exchanged
 
 ROOT = Path(__file__).parents[2]
 A = 'device.attributes["gpu.nvidia.com"]'

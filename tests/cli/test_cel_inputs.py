@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.cli.inputs.classes import shipped_classes
-from dra_driver.cli.inputs.devices import fleet_of_slices
-from dra_driver.cli.inputs.documents import NESTING_MAX, parse_documents
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.views.fleet.devices import fleet_of_slices
+from dra_driver.views.objects.classes import shipped_classes
+from dra_driver.views.objects.documents import NESTING_MAX, parse_documents
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "gpu.nvidia.com"

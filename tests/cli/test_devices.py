@@ -207,7 +207,7 @@ def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
 
 
 def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp_path):
-    from tests.plugin.mig_parts import MigRig, small
+    from tests.support.plugin.mig_parts import MigRig, small
 
     rig = MigRig(tmp_path)
     rig.now_prepare("u1", small(3))

@@ -1,4 +1,4 @@
-"""No input ends in a traceback: a short run of `python -m tests.support.hostile`, and what only a process shows."""
+"""No input ends in a traceback: a short run of `python -m tests.cli.support.hostile`, and what only a process shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
-from tests.support.hostile import OBJECTS, ROOT, fuzz, hostile_files
+from tests.cli.support.hostile import OBJECTS, ROOT, fuzz, hostile_files
 
 PROGRAM = [sys.executable, "-m", "dra_driver"]
 

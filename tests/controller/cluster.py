@@ -13,7 +13,7 @@ from dra_driver.inventory.offering import KeptFields, Offering
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
-from tests.support.slices import DRIVER, NODE
+from tests.controller.support.slices import DRIVER, NODE
 
 
 class SetOffers:

@@ -2,7 +2,7 @@ import pytest
 
 from dra_driver.controller.compare import differing_fields, gates_behind
 from dra_driver.controller.layout import SliceSpec
-from tests.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
+from tests.controller.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
 
 
 def spec(*devices, counter_sets=(), generation=1, count=1):

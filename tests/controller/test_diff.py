@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dra_driver.controller.compare import differing_fields
 from dra_driver.controller.diff import generation_of, keys_of, plan_writes
 from dra_driver.controller.layout import SliceSpec, lay_out
-from tests.support.slices import DRIVER, NODE, OWNER, POOL, Shelf, device_wire, taint
+from tests.controller.support.slices import DRIVER, NODE, OWNER, POOL, Shelf, device_wire, taint
 
 
 def specs_of(*groups):

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from tests.controller.cluster import settled
-from tests.support.slices import device, gpu, part
+from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
 
 COUNTERS = {"gpu-0": {"memory": 8}}

@@ -4,7 +4,7 @@ import time
 
 from dra_driver.kube.paths import SLICES
 from tests.controller.cluster import settled
-from tests.support.slices import NODE, gpu
+from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 
 

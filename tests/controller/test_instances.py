@@ -3,7 +3,7 @@
 import time
 
 from tests.controller.cluster import settled
-from tests.support.slices import gpu
+from tests.controller.support.slices import gpu
 
 
 def test_a_restarted_agent_adopts_its_slices_without_a_write(cluster):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from dra_driver.controller.layout import lay_out
 from dra_driver.model.errors import ApiError
-from tests.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
+from tests.controller.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
 
 
 def laid_out(devices, counter_sets=(), minor=36, placement=()):

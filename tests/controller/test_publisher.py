@@ -4,7 +4,7 @@ import threading
 
 from dra_driver.kube.paths import SLICES
 from tests.controller.cluster import settled
-from tests.support.slices import DRIVER, NODE, POOL, device, device_wire, gpu
+from tests.controller.support.slices import DRIVER, NODE, POOL, device, device_wire, gpu
 from tests.support.waiting import until
 
 

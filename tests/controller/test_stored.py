@@ -1,7 +1,7 @@
 import pytest
 
 from dra_driver.controller.stored import StoredSlices
-from tests.support.slices import DRIVER, NODE, POOL
+from tests.controller.support.slices import DRIVER, NODE, POOL
 
 
 def wire(name: str, version: int, *, uid: str = "", mark: str = "", node: str = NODE, driver: str = DRIVER) -> dict:

@@ -8,7 +8,7 @@ from dra_driver.controller import losses
 from dra_driver.controller.content import accepted_taints
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from tests.controller.cluster import settled
-from tests.support.slices import device, gpu, part
+from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
 
 GATE = "DRADeviceTaints"

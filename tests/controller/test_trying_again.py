@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.kube.paths import SLICES
-from tests.support.slices import NODE, gpu
+from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from dra_driver.controller.content import PoolContent
 from dra_driver.controller.validity import find_faults
-from tests.support.slices import consumes, counter_set, device_wire, taint
+from tests.controller.support.slices import consumes, counter_set, device_wire, taint
 
 
 def faults(devices=(), counter_sets=(), minor=36):

@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.inputs import world
 from dra_driver.doctor import cluster_evidence
 from dra_driver.model.flags import FLAGS
 from dra_driver.selectors import compile_selector
+from dra_driver.views.worlds import world
 from lane import binaries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,7 +316,7 @@ def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None
     for rule in role["rules"]:
         assert rule["verbs"] == ["get", "list", "watch"]
         allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}
-    read = {path.removeprefix("/") for path in (*world._PATHS.values(), *cluster_evidence.KINDS.values())}
+    read = {path.removeprefix("/") for path in (*world.PATHS.values(), *cluster_evidence.KINDS.values())}
     needed = {(parts[1] if parts[0] == "apis" else "", parts[-1]) for parts in (path.split("/") for path in read)}
     assert needed <= allowed, needed - allowed
 

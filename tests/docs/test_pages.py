@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.error_codes import SOURCE, error_codes
+from tests.docs.support.error_codes import SOURCE, error_codes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -20,7 +20,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
-from tests.doctor import evidence as e
+from tests.doctor.support import evidence as e
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LONG_AGO, JUST_NOW = "2026-11-21T11:50:00Z", "2026-11-21T11:59:50Z"
@@ -169,7 +169,7 @@ LOST = Facts(
     vendor="nvidia", gpus=e.GPUS, driver_version="580.95.5", problems=(Problem("hardware.gpu-lost", "x", "gone"),)
 )
 NODES = {
-    "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": None}, has_headers=True)},
+    "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:09:00.0": None}, has_headers=True)},
     "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},
     "driver-vfio": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "vfio-pci"})},
     "driver-version-skew": {"kernel": replace(e.node().kernel, library_version="580.65.06")},
@@ -262,8 +262,17 @@ def test_a_rollout_is_no_fault_and_a_new_pod_that_fails_is():
     assert found(e.cluster(pods=[e.wire("a", "dra", **{**meta, "creationTimestamp": LONG_AGO})]))
 
 
+def test_a_gpu_that_the_library_answers_for_has_a_driver_whatever_sysfs_shows():
+    unbound = replace(e.node().kernel, bound={gpu.pci_address: None for gpu in e.GPUS}, sources=("nvidia-580",))
+    assert found(node=e.node(kernel=unbound)) == {}
+    one_answers = replace(e.FACTS, gpus=e.GPUS[:1])
+    report = examine(None, e.node(kernel=unbound, facts=one_answers), NOW).findings
+    silent = f"GPU {e.GPUS[1].pci_address}"
+    assert [one.subject for one in report if one.id == "driver-not-loaded"] == [silent]
+
+
 def test_headers_are_missed_only_where_a_driver_waits_to_be_built():
-    kernel = replace(e.node().kernel, bound={"0000:01:00.0": None})
+    kernel = replace(e.node().kernel, bound={"0000:09:00.0": None})
     assert "driver-no-headers" not in found(None, e.node(kernel=kernel))
     built = replace(kernel, sources=("nvidia-580.95.05",))
     assert "6.12.1" in found(None, e.node(kernel=built))["driver-no-headers"].subject

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from tests.support.api_cases import (
+from tests.embedded.support.api_cases import (
     CLASSES,
     OPAQUE,
     POD,

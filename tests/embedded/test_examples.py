@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.embedded.examples.expectations import unmet
-from dra_driver.embedded.examples.reading import (
+from dra_driver.embedded.examples.reading import load_example, load_examples
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
     ContainerHasEnv,
@@ -15,10 +17,7 @@ from dra_driver.embedded.examples.reading import (
     ContainersSee,
     PodPends,
     PodRuns,
-    load_example,
-    load_examples,
 )
-from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError

@@ -1,4 +1,4 @@
-"""The embedded API against what real API servers said of the same objects (tests/support/record_verdicts.py)."""
+"""The embedded API against what real API servers said of the same objects (recorded by support/record_verdicts.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from tests.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
+from tests.embedded.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
 from tests.support.embedded_client import CLAIMS, claim_wire
 
 VERDICTS = json.loads((Path(__file__).parent / "verdicts.json").read_text())

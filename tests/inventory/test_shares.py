@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.allocation.capacity import consume, read_capacities
-from dra_driver.allocation.ranges import Arithmetic
+from dra_driver.allocation.pools.capacity import consume, read_capacities
+from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.embedded.api_rules.device_rules import check_device
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory

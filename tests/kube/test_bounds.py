@@ -11,7 +11,7 @@ from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.stream import LineStream
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError, Retry
-from tests.support.raw_server import OK, RawServer
+from tests.kube.support.raw_server import OK, RawServer
 
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 A_MIB = b" " * (1 << 20)

@@ -12,7 +12,7 @@ from dra_driver.kube.pages import Listing, objects, pages
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError
-from tests.support.http_script import ScriptedServer
+from tests.kube.support.http_script import ScriptedServer
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.shapes import check_slice
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError, Retry
-from tests.support.http_script import ScriptedServer
+from tests.kube.support.http_script import ScriptedServer
 
 CLAIM = {
     "metadata": {"name": "claim", "namespace": "team", "uid": "1", "labels": None},

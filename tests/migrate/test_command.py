@@ -124,7 +124,7 @@ def test_more_than_any_node_has_exits_1(run, tmp_path):
 
 
 def test_slices_of_a_cluster_are_tried(run, tmp_path):
-    from dra_driver.cli.inputs.devices import fleet_of_profile
+    from dra_driver.views.fleet.devices import fleet_of_profile
 
     devices = [one.wire for one in fleet_of_profile("l40s").devices]
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cli.inputs.devices import fleet_of_profile
 from dra_driver.migrate.labels import LabelRequirement, Unsaid, expressed, refined
 from dra_driver.migrate.node_rules import absorb
 from dra_driver.migrate.report import FileReport, ReportSubject
 from dra_driver.migrate.resources import DeviceKind
 from dra_driver.model.quantity import Quantity
 from dra_driver.selectors import compile_selector
+from dra_driver.views.fleet.devices import fleet_of_profile
 
 PROFILES = ("dgx-h100", "dgx-a100", "hgx-h200", "gb200-tray", "l40s", "t4")
 GPU, PART = DeviceKind(), DeviceKind(is_partition=True)

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from dra_driver.allocation import Allocator
-from dra_driver.cli.inputs.world import World, add_profiles
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.migrate.objects import objects_of
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 from tests.support.migrate_shapes import SHAPES, expected
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"

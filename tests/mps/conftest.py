@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mps.parts import Rig, Supervisor, short_folder
 from tests.support.fake_mps import FakeMps
+from tests.support.mps.parts import Rig, Supervisor, short_folder
 
 
 @pytest.fixture

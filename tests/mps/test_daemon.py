@@ -12,10 +12,11 @@ import pytest
 
 from dra_driver.model.errors import DriverError, Retry
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.mps.keeper import Daemons, bound_logs
+from dra_driver.mps.keeping.keeper import Daemons
+from dra_driver.mps.keeping.log_files import bound_logs
 from dra_driver.mps.launch import find_program
-from tests.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 
 SECONDS = {"hang": 3, "crash": 3}  # until a start gives up on what never comes; else it ends by itself

@@ -22,7 +22,8 @@ from dra_driver.mps.birth import newborn
 from dra_driver.mps.folder import Folder, key_of
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin
-from tests.mps.parts import (
+from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import (
     SETTINGS,
     Supervisor,
     cgroup_of,
@@ -32,7 +33,6 @@ from tests.mps.parts import (
     processes_below,
     stranger,
 )
-from tests.support.fake_mps import FakeClient
 from tests.support.waiting import until
 
 PID_FILE = "nvidia-cuda-mps-control.pid"

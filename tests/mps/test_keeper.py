@@ -13,8 +13,8 @@ import pytest
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.folder import key_of
-from tests.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 
 
@@ -216,7 +216,7 @@ def test_nothing_is_remembered_of_devices_that_are_gone(rig: Rig):
     for number in range(3):
         rig.start(number)
         rig.stop(number)
-    assert rig.keeper._entries == {}
+    assert len(rig.keeper._entries) == 0
 
 
 def test_an_identity_is_of_one_process_only():

@@ -1,6 +1,6 @@
 """A short storm of kills and hostile clients loses nothing.
 
-A long one: `python -m tests.mps.storm 10000`. Here another part of it in each run.
+A long one: `python -m tests.mps.support.storm 10000`. Here another part of it in each run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPERATIONS = 25
 @pytest.mark.skipif(os.geteuid() != 0, reason="file systems and cgroups of daemons, and strangers, need root")
 def test_kills_and_hostile_clients_lose_nothing():
     seed = str(random.randrange(1 << 30))  # replayed by this number
-    command = [sys.executable, "-m", "tests.mps.storm", str(OPERATIONS), seed]
+    command = [sys.executable, "-m", "tests.mps.support.storm", str(OPERATIONS), seed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=True)
     result = json.loads(done.stdout)
     assert result["wrong"] == [], seed

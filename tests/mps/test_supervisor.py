@@ -20,8 +20,8 @@ import pytest
 from dra_driver.model.errors import DriverError, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
-from tests.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.waiting import until
 
 HEAVY = ("grpc", "click", "pydantic", "kubernetes", "yaml", "pynvml", "rich", "hashlib")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.parts import Rig
+from tests.support.plugin.parts import Rig
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import DriverError
-from tests.plugin.parts import Rig, is_root
+from tests.support.plugin.parts import Rig, is_root
 
 
 def mount(*arguments: str) -> bool:

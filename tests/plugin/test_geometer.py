@@ -8,7 +8,7 @@ from dra_driver.model.errors import HardwareError, NodeError
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
 from dra_driver.plugin.node_claims.pod_resources import PodsHere
-from tests.plugin.mig_parts import MigRig, small
+from tests.support.plugin.mig_parts import MigRig, small
 
 
 class Labels:

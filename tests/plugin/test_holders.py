@@ -9,8 +9,8 @@ from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
 from dra_driver.plugin.gone_claims import GONE_SECONDS
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.kubelet import eventually
-from tests.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
+from tests.plugin.support.kubelet import eventually
+from tests.support.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dra_driver.model.errors import ClaimError, PrepareError, Retry
 from dra_driver.plugin.ledger.record import ClaimState
-from tests.plugin.parts import Rig, claim_wire, inventory, result
+from tests.support.plugin.parts import Rig, claim_wire, inventory, result
 
 DEVICES = ["gpu-0", "gpu-1", "gpu-2", "mig-0"]
 UIDS = st.sampled_from(["u1", "u2", "u3"])

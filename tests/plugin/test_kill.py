@@ -1,6 +1,7 @@
 """SIGKILL within prepare and unprepare, restart: nothing leaked, nothing lost.
 
-The fast lane kills at some lines of ours; `python -m tests.plugin.kill_points 1` and its two siblings kill at each.
+The fast lane kills at some lines of ours; `python -m tests.support.plugin.kill_points 1`, and `mig_kill_points` and
+`sharing_kill_points` in tests/plugin/support, kill at each.
 """
 
 import json
@@ -18,7 +19,7 @@ SHARING_STRIDE = 197
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate"])
 def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.kill_points", str(STRIDE), call],
+        [sys.executable, "-m", "tests.support.plugin.kill_points", str(STRIDE), call],
         capture_output=True,
         text=True,
         check=True,
@@ -33,7 +34,7 @@ def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
 @pytest.mark.parametrize("call", ["prepare", "unprepare", "repeat", "reallocate", "whole"])
 def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.mig_kill_points", str(MIG_STRIDE), call],
+        [sys.executable, "-m", "tests.plugin.support.mig_kill_points", str(MIG_STRIDE), call],
         capture_output=True,
         text=True,
         check=True,
@@ -48,7 +49,7 @@ def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str
 @pytest.mark.parametrize("call", ["first", "joining", "leaving", "last", "repeat"])
 def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for_nobody_else(call: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.sharing_kill_points", str(SHARING_STRIDE), call],
+        [sys.executable, "-m", "tests.plugin.support.sharing_kill_points", str(SHARING_STRIDE), call],
         capture_output=True,
         text=True,
         check=True,

@@ -18,7 +18,7 @@ from dra_driver.plugin.ledger.ledger import Ledger, has_claims
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.parts import DRIVER, Rig, claim_wire, result
+from tests.support.plugin.parts import DRIVER, Rig, claim_wire, result
 
 VERSION = MAJOR * 1000 + MINOR
 

@@ -11,8 +11,8 @@ import pytest
 from dra_driver.model.errors import NodeError, PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.locks import NodeLocks
-from tests.plugin.kubelet import eventually
-from tests.plugin.parts import in_thread
+from tests.plugin.support.kubelet import eventually
+from tests.support.plugin.parts import in_thread
 
 HOLD = """
 import sys

@@ -16,9 +16,9 @@ from dra_driver.plugin.effects import late_pods as joiners
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.mig_parts import OTHER, WHOLE
-from tests.plugin.parts import DRIVER
-from tests.plugin.sharing_parts import POD, SharingRig, replica
+from tests.support.plugin.mig_parts import OTHER, WHOLE
+from tests.support.plugin.parts import DRIVER
+from tests.support.plugin.sharing_parts import POD, SharingRig, replica
 from tests.support.waiting import until
 
 SHARE = "ab12cd34-0000-4000-8000-00000000000{}"

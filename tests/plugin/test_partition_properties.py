@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import DriverError
-from tests.plugin.mig_parts import WHOLE, MigRig, small
-from tests.plugin.parts import in_thread
+from tests.support.plugin.mig_parts import WHOLE, MigRig, small
+from tests.support.plugin.parts import in_thread
 
 MEMORY = Path("/dev/shm")
 PLACES = [

@@ -10,8 +10,8 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects.steps import OWNER_ENV
 from dra_driver.plugin.gone_claims import GONE_SECONDS
-from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
-from tests.plugin.parts import claim_wire, in_thread, result
+from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
+from tests.support.plugin.parts import claim_wire, in_thread, result
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     assert device.device == small(3)
     assert rig.cuts() == [(0, "1g.10gb", 3)]
     assert rig.modes() == [True, False]
-    (document,) = (rig.store.read(name) for name in rig.files())
+    (document,) = (rig.store.read(name) for name in rig.store.list())
     edits = document["devices"][0]["containerEdits"]
     assert next(node["path"] for node in edits["deviceNodes"]) == "/dev/nvidia0"
     assert len(edits["deviceNodes"]) == 3
@@ -329,15 +329,17 @@ def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
 
 def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_nothing(rig):
     rig.now_prepare("u1", small(3))
-    text = next(iter(rig.files().values()))
+    path = rig.cdi / rig.file_of("u1")
+    record = rig.cdi / f".{rig.file_of('u1')}.record"
+    text, recorded = path.read_bytes(), record.read_bytes()
     rig.unprepare("u1")
     rig.api.delete("u1")
     rig.by_hand("1g.10gb", 3)
-    path = rig.cdi / rig.file_of("u1")
     uuid = rig.partitions()[0].uuid.encode()
     for boot in (b"another-boot", b"boot-1"):
         other = uuid if boot != b"boot-1" else b"MIG-of-nobody"
-        path.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, text))
+        path.write_bytes(text)
+        record.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, recorded))
         rig.preparer.remove_orphan("u1")
         rig.clock.seconds += GONE_SECONDS
         assert rig.preparer.remove_orphan("u1")

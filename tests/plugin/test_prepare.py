@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, LedgerError, PrepareError, Retry
-from tests.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
+from tests.support.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
 
 def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.plugin.gone_claims import GONE_SECONDS
 from dra_driver.plugin.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
-from tests.plugin.parts import DRIVER, Rig, inventory
+from tests.support.plugin.parts import DRIVER, Rig, inventory
 
 COUNT = 40
 

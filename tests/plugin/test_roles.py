@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from dra_driver.plugin.roles import NodeRole
-from tests.plugin.kubelet import eventually
+from tests.plugin.support.kubelet import eventually
 
 HOLD = """
 import sys, threading

@@ -7,9 +7,9 @@ import pytest
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.sharing import MpsSettings, Tenants
 from dra_driver.plugin.deadline import Deadline
-from tests.plugin.mig_parts import WHOLE
-from tests.plugin.parts import claim_wire, result
-from tests.plugin.sharing_parts import SharingRig, mps, replica
+from tests.support.plugin.mig_parts import WHOLE
+from tests.support.plugin.parts import claim_wire, result
+from tests.support.plugin.sharing_parts import SharingRig, mps, replica
 
 
 @pytest.fixture

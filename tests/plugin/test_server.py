@@ -12,8 +12,8 @@ import pytest
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.plugin.kubelet import registration as registration_module
 from dra_driver.plugin.kubelet.server import PluginServer
-from tests.plugin.kubelet import FakeKubelet, claim, eventually
-from tests.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
+from tests.plugin.support.kubelet import FakeKubelet, claim, eventually
+from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
 
 UID = "0f9f7b1c-1111-2222-3333-444455556666"
 
@@ -290,7 +290,7 @@ def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pyte
 
 
 def test_claims_of_a_call_do_not_wait_for_those_before_them(served: Served) -> None:
-    from tests.plugin.parts import inventory
+    from tests.support.plugin.parts import inventory
 
     served.rig.inventory = inventory(45)
     uids = [served.rig.allocate(f"u{number}", f"gpu-{number}") for number in range(45)]
@@ -306,7 +306,7 @@ def test_claims_of_a_call_do_not_wait_for_those_before_them(served: Served) -> N
 
 
 def test_many_claims_at_once_are_all_prepared(served: Served) -> None:
-    from tests.plugin.parts import inventory
+    from tests.support.plugin.parts import inventory
 
     served.rig.inventory = inventory(64)
     served.start()

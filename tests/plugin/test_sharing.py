@@ -12,9 +12,9 @@ from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, Shar
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.reaper import Reaper
-from tests.plugin.mig_parts import OTHER, WHOLE, MigRig, small
-from tests.plugin.parts import DRIVER, in_thread
-from tests.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
+from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
+from tests.support.plugin.parts import DRIVER, in_thread
+from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
 

@@ -1,4 +1,4 @@
-"""A short storm over one node; `python -m tests.plugin.storm 10000` is the long one."""
+"""A short storm over one node; `python -m tests.plugin.support.storm 10000` is the long one."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ OPERATIONS = 150
 
 def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.storm", str(OPERATIONS)],
+        [sys.executable, "-m", "tests.plugin.support.storm", str(OPERATIONS)],
         capture_output=True,
         text=True,
         check=True,

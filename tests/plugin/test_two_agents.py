@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.model.errors import PrepareError
 from dra_driver.plugin.deadline import Deadline
-from tests.plugin.parts import Rig
+from tests.support.plugin.parts import Rig
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ AGENT = """
 import json, sys
 from pathlib import Path
 from dra_driver.model.errors import DriverError
-from tests.plugin.parts import Rig
+from tests.support.plugin.parts import Rig
 rig, me = Rig(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -4,8 +4,8 @@ import threading
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.waiting import InterruptiblePause, Looks
-from tests.plugin.kubelet import FakeKubelet, claim, eventually
-from tests.plugin.parts import DRIVER, Rig, in_thread, inventory
+from tests.plugin.support.kubelet import FakeKubelet, claim, eventually
+from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 
 
 def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:

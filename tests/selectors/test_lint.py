@@ -11,7 +11,7 @@ from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint, mend
-from tests.support.cel_expressions import DEVICES, expression
+from tests.selectors.support.cel_expressions import DEVICES, expression
 
 ENGINE = KubernetesEngine("1.35")
 DRIVER = "gpu.example.com"

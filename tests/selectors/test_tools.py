@@ -19,7 +19,7 @@ from dra_driver.selectors.explain import explain, nearest_misses
 from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.readset import Read
 from dra_driver.selectors.suggestions import suggest, unknown_names
-from tests.support.cel_expressions import DEVICES, A, C, expression
+from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"
 

@@ -19,7 +19,7 @@ from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.review import judge_configs
 from dra_driver.webhook.server import ReviewServer
-from tests.webhook.reviews import DRIVER, claim, review
+from tests.webhook.support.reviews import DRIVER, claim, review
 
 NAME = "localhost"
 

@@ -15,7 +15,7 @@ from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.patience import CallerGoneError, Patience
 from tests.support.embedded_client import slice_wire
 from tests.support.waiting import until
-from tests.webhook.reviews import DRIVER, claim, device_class, request
+from tests.webhook.support.reviews import DRIVER, claim, device_class, request
 
 CLASS = f'device.driver == "{DRIVER}"'
 AT = "spec.devices.requests[0].exactly.selectors[0]"

@@ -16,7 +16,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.main import Settings, Webhook
 from tests.support.embedded_client import slice_wire
-from tests.webhook.reviews import DRIVER, claim, config, request, review
+from tests.webhook.support.reviews import DRIVER, claim, config, request, review
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.inputs.devices import fleet_of_profile
+from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.linting import SAID, FleetLinter
 from dra_driver.webhook.review import judge_configs, judge_selectors
 from tests.support.webhook_page import FILES, PAGE, shown
-from tests.webhook.reviews import DRIVER, review
+from tests.webhook.support.reviews import DRIVER, review
 
 ROOT = Path(__file__).parents[2]
 

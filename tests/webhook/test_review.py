@@ -10,7 +10,7 @@ from dra_driver.claims.config import validate
 from dra_driver.model.errors import InputError
 from dra_driver.webhook.review import judge_configs, judge_selectors
 from dra_driver.webhook.wording import WARNING_CHARACTERS
-from tests.webhook.reviews import DRIVER, claim, config, device_class, request, review, template
+from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 
 WRONG = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Forever"}, extra=1)
 RIGHT = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})

@@ -20,7 +20,7 @@ from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.review import judge_configs, refuse_unread
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
-from tests.webhook.reviews import DRIVER, claim, config, review
+from tests.webhook.support.reviews import DRIVER, claim, config, review
 
 NAME = "localhost"
 PAIR = make_pair((NAME,), datetime.now(UTC))

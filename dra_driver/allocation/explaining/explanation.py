@@ -14,8 +14,8 @@ from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.funnel import Funnel, Stage, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
-from dra_driver.allocation.pod_nodes import why_not_on
-from dra_driver.allocation.pools import Pool
+from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pools import Pool
 from dra_driver.model.wire import ClaimWire, Wire
 
 

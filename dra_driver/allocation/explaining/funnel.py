@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.attempt import Attempt, Context
-from dra_driver.allocation.candidates import Prepared
-from dra_driver.allocation.devices import DeviceRecord
 from dra_driver.allocation.matching import Step
 from dra_driver.allocation.outcome import AllocatorError
-from dra_driver.allocation.pools import Pool, reaches_device
+from dra_driver.allocation.pools.devices import DeviceRecord
+from dra_driver.allocation.pools.pools import Pool, reaches_device
+from dra_driver.allocation.pools.taints import blocking_taint, taint_text
 from dra_driver.allocation.requests import Alternative
-from dra_driver.allocation.taints import blocking_taint, taint_text
+from dra_driver.allocation.search.attempt import Attempt
+from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.context import Context
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.explain import nearest_misses
@@ -155,10 +156,10 @@ def _fate(
 
 
 def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
-    takes = attempt.facts(device).takes
+    takes = attempt.known.facts(device).takes
     if not takes or device.id in attempt.context.held.capacity:
         return ""
-    account = attempt.account(device)
+    account = attempt.known.account(device)
     for (name, counter), amount in takes:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
@@ -169,7 +170,7 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
 def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternative, device: DeviceRecord) -> str:
     if not context.features.consumable_capacity or attempt.has_room(alternative, device):
         return ""
-    needs = attempt.needs(alternative, device)
+    needs = attempt.known.needs(alternative, device)
     if needs is None:
         known = {capacity.name for capacity in device.capacities}
         missing = sorted(set(alternative.asked) - known)
@@ -194,7 +195,7 @@ def _constraint_losses(
         if names and not names & {alternative.request_name, alternative.full_name}:
             continue
         attribute = wire.get("matchAttribute") or wire.get("distinctAttribute") or ""
-        values = {device: attempt.attribute(device, attribute) for device in left if device not in gone}
+        values = {device: attempt.known.attribute(device, attribute) for device in left if device not in gone}
         for device, value in values.items():
             if value is None:
                 gone.add(device)

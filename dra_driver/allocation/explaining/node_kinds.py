@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from dra_driver.allocation.allocator import PodAllocator
-from dra_driver.allocation.constraints import AttributeValue, look_up
-from dra_driver.allocation.devices import PoolId, SliceRecord
-from dra_driver.allocation.held import Held
+from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
 from dra_driver.allocation.outcome import AllocatorError
-from dra_driver.allocation.pools import Pool, PoolIndex, reaches_device
-from dra_driver.allocation.replicas import Replica, Shape, but_for_attributes
+from dra_driver.allocation.pools.devices import PoolId, SliceRecord
+from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.pools import Pool, PoolIndex, reaches_device
+from dra_driver.allocation.pools.replicas import Replica, Shape, but_for_attributes
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.readset import Read, ReadSet

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.explanation import explain
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of, read_by
-from dra_driver.allocation.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.model.wire import ClaimWire, Wire
 
 _MOST_ORDERS = 16  # kinds of jobs for which the order of nodes is kept

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.held import claim_name
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.usage import Usage, usage_of
 from dra_driver.allocation.simulation.placing import Placer
-from dra_driver.allocation.usage import Usage, usage_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 

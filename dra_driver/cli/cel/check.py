@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import click
 
-from dra_driver.cli.inputs.documents import STDIN, shown
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.selectors.batch import BatchChecker
+from dra_driver.views.objects.documents import STDIN, shown
 
 _LINE_MAX = 256 << 20  # in bytes
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
-from dra_driver.cli.cel.misses import Miss, misses
-from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
-from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
+from dra_driver.cli.cel.report import COLOURS, say_compiled, say_heading
+from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import console, say, write_document
-from dra_driver.model.wire import Wire
-from dra_driver.selectors.explain import Explanation, Part, explain
+from dra_driver.selectors.explain import Part
+from dra_driver.views.verdicts.explanations import explanations_document, explanations_of, narrowed
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
+from dra_driver.views.verdicts.misses import misses
+from dra_driver.views.words import plural
 
 _VERDICTS = {MATCH: "match", NO_MATCH: "no match", ABORT: "abort scheduling"}
 _MOST_NAMED = 3
@@ -61,29 +63,8 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
         for one in judged:
             _show(out, one, given, most)
     else:
-        write_document({**given_document(given), "queries": [_document(one, given) for one in judged]}, output)
+        write_document(explanations_document(judged, given), output)
     return exit_code(judged, given.environment)
-
-
-def narrowed(given: Given, names: tuple[str, ...]) -> Given:
-    """Return a fleet with only the named devices. Raises: UsageError for a name that no device has."""
-    from difflib import get_close_matches
-
-    from dra_driver.cli.inputs.devices import Fleet
-    from dra_driver.model.errors import UsageError
-
-    known = {device.name for device in given.fleet.devices}
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            raise UsageError(
-                "no-device",
-                f"--device {name}: no device has this name",
-                hint=f"did you mean {near[0]}?" if near else "",
-            )
-    kept = tuple(device for device in given.fleet.devices if device.name in names)
-    fleet = Fleet(kept, given.fleet.sources, given.fleet.notes)
-    return Given(fleet, given.queries, given.kubernetes, given.gates, given.environment)
 
 
 def _show(out: Any, judged: Judged, given: Given, most: int) -> None:
@@ -117,7 +98,7 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
     say(out, f"{', '.join(named)}{rest}", indent=4, style="dim")
     if not judged.compiled:
         say(out, "there is no selector: every device matches", indent=4)
-    for number, explanation in _explanations(judged, group):
+    for number, explanation in explanations_of(judged, group):
         if len(judged.compiled) > 1:
             say(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
         if explanation.tree is None:
@@ -131,16 +112,6 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
     )
     if not_asked > 0:
         say(out, f"{plural(not_asked, 'later selector')} not asked", indent=4, style="dim")
-
-
-def _explanations(judged: Judged, group: Group) -> list[tuple[int, Explanation]]:
-    """Explain the selectors in order, up to and including the one that decides."""
-    last = len(judged.compiled) if group.verdict.step is None else group.verdict.step + 1
-    found = []
-    for number, one in enumerate(judged.compiled[:last]):
-        assert one.selector is not None  # noqa: S101  (checked by the caller)
-        found.append((number, explain(one.selector, group.view)))
-    return found
 
 
 def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
@@ -167,56 +138,3 @@ def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
     out.print(line, soft_wrap=True)
     for inner in part.parts:
         _show_part(out, inner, indent + 2, marks=marks)
-
-
-def _document(judged: Judged, given: Given) -> Wire:
-    return {
-        "query": judged.query.title,
-        "usedBy": judged.query.users,
-        "selectors": [compiled_document(one, given) for one in judged.compiled],
-        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
-        "groups": [
-            {
-                "verdict": group.verdict.kind,
-                "selector": group.verdict.step,
-                "error": group.verdict.error,
-                "devices": [
-                    {"node": one.node, "driver": one.driver, "pool": one.pool, "device": one.name}
-                    for one in group.devices
-                ],
-                "explanations": [
-                    {
-                        "selector": number,
-                        "match": explanation.match,
-                        "error": explanation.error,
-                        "deciding": explanation.deciding.text if explanation.deciding else None,
-                        "tree": _tree(explanation.tree) if explanation.tree else None,
-                    }
-                    for number, explanation in _explanations(judged, group)
-                ],
-            }
-            for group in judged.groups
-        ],
-        "nearestMisses": [_miss_document(miss) for miss in misses(judged)],
-    }
-
-
-def _tree(part: Part) -> Wire:
-    return {
-        "text": part.text,
-        "value": part.value,
-        "type": part.type,
-        "error": part.error,
-        "decides": part.decides,
-        "parts": [_tree(inner) for inner in part.parts],
-    }
-
-
-def _miss_document(miss: Miss) -> Wire:
-    return {
-        "sentence": miss.sentence,
-        "selector": miss.label,
-        "clause": miss.clause,
-        "reason": miss.reason,
-        "devices": miss.devices,
-    }

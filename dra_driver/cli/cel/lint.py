@@ -5,42 +5,22 @@ In: selectors, and devices if there are any. Out: findings; with --fix, better e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dra_driver.cli.cel.judge import Compiled, Judged, judge
-from dra_driver.cli.cel.report import compiled_document, given_document, plural, say_compiled, say_heading
-from dra_driver.cli.cel.rewrite import Exchange, exchanged
-from dra_driver.cli.inputs.documents import STDIN, read_text, shown
-from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
+from dra_driver.cli.cel.report import say_compiled, say_heading
+from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import ExitCode, InputError
-from dra_driver.model.wire import Wire
-from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject
-from dra_driver.selectors.lint.lint import lint, mend
-
-Place = tuple[str, int, tuple[str | int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Linted:
-    """One selector with its findings; `better` is its expression after all safe fixes."""
-
-    compiled: Compiled
-    subject: LintSubject
-    findings: tuple[LintFinding, ...]
-    better: str | None
-
-    @property
-    def place(self) -> Place:
-        """Where the selector was found."""
-        document = self.compiled.written.document
-        return (document.origin, document.number, _path(self)) if document else ("", 0, (self.compiled.written.label,))
+from dra_driver.selectors.lint.findings import RULES
+from dra_driver.views.objects.documents import STDIN, read_text, shown
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import Judged, judge
+from dra_driver.views.verdicts.linting import Linted, Place, findings_document, linted, linted_again
+from dra_driver.views.verdicts.rewrite import Exchange, exchanged
+from dra_driver.views.words import plural
 
 
 @click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
@@ -68,55 +48,18 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
     """  # noqa: D301
     given = gather(options, needs_devices=False)
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
-    found = list(_linted(judged, given, frozenset(disabled)))
+    found = list(linted(judged, given, frozenset(disabled)))
     broken = [one for query in judged for one in query.compiled if one.error is not None]
     fixed = _write(found) if fix else frozenset()
     if fix:
-        found = [_after(one, fixed, frozenset(disabled)) for one in found]
+        found = [linted_again(one, fixed, frozenset(disabled)) for one in found]
     if output == "table":
         _show(judged, found, given, fixed, fix=fix)
     else:
-        write_document(_document(judged, found, given, fixed), output)
+        write_document(findings_document(judged, found, given, fixed), output)
     if broken:
         return ExitCode.BAD_INPUT
     return ExitCode.NO_MATCH if any(one.findings for one in found) else ExitCode.OK
-
-
-def _linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:
-    """Lint every selector that the user gave, each once."""
-    seen: set[Any] = set()
-    engine = given.engine()
-    for query in judged:
-        reached = list(query.groups)
-        own = [one for one in query.compiled if one.written.document is not None or not one.written.in_class]
-        for position, one in enumerate(query.compiled):
-            written, selector = one.written, one.selector
-            if selector is None:
-                break
-            where = (written.document.origin, written.document.number) if written.document else None
-            key = where, written.label, written.path, () if written.in_class else query.query.request
-            following = query.compiled[position + 1 :]
-            if one in own and key not in seen:
-                seen.add(key)
-                subject = LintSubject(
-                    selector,
-                    engine,
-                    [group.view for group in reached],
-                    [len(group.devices) for group in reached],
-                    in_class=written.in_class,
-                    is_first=position == 0,
-                    is_last=not following or (written.in_class and not following[0].written.in_class),
-                )
-                yield Linted(one, subject, tuple(lint(subject, disabled)), mend(subject, disabled))
-            reached = [group for group in reached if _holds(one, group.view)]
-
-
-def _holds(one: Compiled, view: Any) -> bool:
-    assert one.selector is not None  # noqa: S101  (checked by the caller)
-    try:
-        return one.selector.matches_view(view)
-    except SelectorRuntimeError:
-        return False
 
 
 def _write(found: list[Linted]) -> frozenset[Place]:
@@ -129,7 +72,7 @@ def _write(found: list[Linted]) -> frozenset[Place]:
             by_file.setdefault(document.origin, []).append(one)
     for origin, rows in by_file.items():
         exchanges = [
-            Exchange(one.compiled.written.document.number, _path(one), one.better)
+            Exchange(one.compiled.written.document.number, one.path, one.better)
             for one in rows
             if one.compiled.written.document is not None and one.better is not None
         ]
@@ -142,20 +85,6 @@ def _write(found: list[Linted]) -> frozenset[Place]:
             raise InputError("unwritable", f"{shown(origin)} can't be written: {fault.strerror}") from fault
         mended |= {one.place for one in rows}
     return frozenset(mended)
-
-
-def _path(one: Linted) -> tuple[str | int, ...]:
-    written = one.compiled.written
-    return (*(written.document.path if written.document else ()), *written.path)
-
-
-def _after(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
-    """Lint a file again after it was written."""
-    if one.better is None or one.place not in fixed:
-        return one
-    selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
-    subject = replace(one.subject, selector=selector)
-    return replace(one, subject=subject, findings=tuple(lint(subject, disabled)))
 
 
 def _show(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place], *, fix: bool) -> None:
@@ -194,32 +123,3 @@ def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -
         say(out, "better:" if fix else "better (--fix writes it):", indent=2, style="green")
     if one.better is not None:
         say(out, one.better, indent=4)
-
-
-def _document(judged: list[Judged], found: list[Linted], given: Given, fixed: frozenset[Place]) -> Wire:
-    return {
-        **given_document(given),
-        "compileErrors": [
-            compiled_document(one, given) for query in judged for one in query.compiled if one.error is not None
-        ],
-        "selectors": [
-            {
-                "source": one.compiled.written.label,
-                "file": one.compiled.written.document.origin if one.compiled.written.document else None,
-                "expression": one.compiled.written.expression,
-                "better": one.better,
-                "mended": one.place in fixed,
-                "findings": [
-                    {
-                        "rule": finding.rule,
-                        "message": finding.message,
-                        "clause": finding.clause,
-                        "fix": finding.fix,
-                        "safe": finding.is_safe,
-                    }
-                    for finding in one.findings
-                ],
-            }
-            for one in found
-        ],
-    }

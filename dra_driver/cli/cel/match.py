@@ -10,14 +10,15 @@ from typing import Any
 
 import click
 
-from dra_driver.allocation.explaining.node_kinds import FEW_NODES
-from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
-from dra_driver.cli.cel.report import COLOURS, compiled_document, given_document, plural, say_compiled, say_heading
-from dra_driver.cli.inputs.devices import FleetDevice
-from dra_driver.cli.inputs.options import Given, gather, input_options, output_option
-from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
-from dra_driver.model.wire import Wire
+from dra_driver.cli.cel.report import COLOURS, say_compiled, say_heading
+from dra_driver.cli.inputs.options import gather, input_options, output_option
+from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.selectors.engine import Engine
+from dra_driver.views.fleet.devices import FleetDevice
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
+from dra_driver.views.verdicts.matches import matches_document, rows_of
+from dra_driver.views.words import folded, plural
 
 _LEAST_NAMES, _MOST_NAMES = 24, 120  # limits, in columns, for the names of matching devices
 _MOST_ERRORS = 5
@@ -67,13 +68,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
         for one in judged:
             _show(out, one, given, by_device=by_device)
     else:
-        document = {
-            **given_document(given),
-            "engine": engine.name,
-            "caveat": engine.caveat,
-            "queries": [_document(one, given) for one in judged],
-        }
-        write_document(document, output)
+        write_document(matches_document(judged, given, engine), output)
     return exit_code(judged, given.environment)
 
 
@@ -120,22 +115,6 @@ def _show_nodes(out: Any, judged: Judged) -> None:
     show_table(out, "", columns, rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
-
-
-def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
-    """Return the nodes with their devices by verdict. If there are too many nodes to read, equal ones are combined."""
-    nodes = judged.by_node()
-    if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
-        return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]
-    found: dict[Any, tuple[list[str], dict[str, list[FleetDevice]]]] = {}
-    errors = judged.errors()
-    for node, held in nodes.items():
-        key = tuple(
-            tuple((one.driver, one.pool == node or one.pool, one.name, errors.get(id(one))) for one in held[kind])
-            for kind in (MATCH, NO_MATCH, ABORT)
-        )
-        found.setdefault(key, ([], held))[0].extend((node, *judged.like.get(node, ())))
-    return list(found.values())
 
 
 def _show_devices(out: Any, judged: Judged) -> None:
@@ -188,29 +167,3 @@ def _show_sum(out: Any, judged: Judged) -> None:
         say(out, f"and {len(errors) - _MOST_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
     if errors:
         say(out, "see them part by part: dra-driver cel explain; guard them: dra-driver cel lint --fix", indent=4)
-
-
-def _document(judged: Judged, given: Given) -> Wire:
-    errors = judged.errors()
-
-    def named(device: FleetDevice, node: str) -> Wire:
-        pool = node if device.pool == device.node else device.pool
-        found: Wire = {"driver": device.driver, "pool": pool, "device": device.name}
-        if id(device) in errors:
-            found["error"], found["selector"] = errors[id(device)]
-        return found
-
-    return {
-        "query": judged.query.title,
-        "usedBy": judged.query.users,
-        "selectors": [compiled_document(one, given) for one in judged.compiled],
-        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
-        "nodes": [
-            {
-                "node": names[0],
-                "like": names[1:],
-                **{kind: [named(device, names[0]) for device in held[kind]] for kind in (MATCH, NO_MATCH, ABORT)},
-            }
-            for names, held in rows_of(judged)
-        ],
-    }

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import error_lines, plural, say_heading, sentence, views_of
-from dra_driver.cli.inputs.options import Given, gather, input_options
+from dra_driver.cli.cel.report import error_lines, say_heading, sentence
+from dra_driver.cli.inputs.options import gather, input_options
 from dra_driver.cli.output import console, say
 from dra_driver.model.errors import ExitCode
 from dra_driver.selectors.checking.declarations import declare
@@ -23,6 +23,9 @@ from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.evaluation.fragments import Fragment, compile_fragment
 from dra_driver.selectors.readset import read_set
 from dra_driver.selectors.suggestions import suggest, unknown_names
+from dra_driver.views.verdicts.documents import views_of
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.words import plural
 
 _HELP = """\
 Type an expression: a condition shows which devices match, anything else its values.

@@ -1,23 +1,19 @@
-"""Output that the `cel` commands share: headings, compile errors with suggestions, verdict documents.
+"""Lines that the `cel` commands share: headings, and compile errors with suggestions.
 
-In: evaluated queries. Out: lines on a console, or plain dicts for --output json and yaml.
+In: evaluated queries. Out: lines on a console.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
-from dra_driver.cli.cel.judge import ABORT, MATCH, NO_MATCH, Compiled, Judged, number
-from dra_driver.cli.inputs.devices import Fleet
-from dra_driver.cli.inputs.options import Given
 from dra_driver.cli.output import say
-from dra_driver.model.wire import Wire
-from dra_driver.selectors.checking.declarations import declare
-from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
+from dra_driver.selectors.suggestions import Unknown
+from dra_driver.views.verdicts.documents import unknowns
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged
+from dra_driver.views.words import plural
 
 _SOURCE = " | "
 _MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide characters are marked with wide signs)
@@ -73,72 +69,9 @@ def error_lines(text: str, width: int) -> list[str]:
     return laid_out
 
 
-def unknowns(one: Compiled, given: Given) -> list[Unknown]:
-    """Return the unknown names: functions if the expression does not compile, else attributes of the devices."""
-    if one.error is not None:
-        return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
-    if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:
-        return unknown_names(one.selector.read_set, _views_by_names(given.fleet))
-    return []
-
-
-def views_of(fleet: Fleet) -> list[DeviceView]:
-    """Convert all devices."""
-    return [prepare_device(device.wire, device.driver) for device in fleet.devices]
-
-
-def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
-    """Convert one device for each distinct set of attribute and capacity names."""
-    known: dict[Any, DeviceView] = {}
-    for device in fleet.devices:
-        key = device.driver, *(tuple(device.wire.get(field) or ()) for field in ("attributes", "capacity"))
-        if key not in known or known[key].problem is not None:
-            known[key] = prepare_device(device.wire, device.driver)
-    return known.values()
-
-
 def sentence(unknown: Unknown) -> str:
     """Return a sentence naming what does not exist and what was probably meant."""
     meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
     if unknown.kind in {"attribute", "capacity", "domain"}:
         return f"no device has the {unknown.kind} {unknown.name}{meant}"
     return f"there is no {unknown.kind} {unknown.name}{meant}"
-
-
-def compiled_document(one: Compiled, given: Given) -> Wire:
-    """Return the JSON document for one expression."""
-    error, selector = one.error, one.selector
-    return {
-        "source": one.written.label,
-        "expression": one.written.expression,
-        "compileError": error.text if error else None,
-        "kind": str(error.kind) if error else None,
-        "type": selector.output_type if selector else None,
-        "maxCost": selector.max_cost if selector else None,
-        "admissible": selector.admissible if selector else False,
-        "refusal": one.refusal,
-        "unknown": [{"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)],
-    }
-
-
-def given_document(given: Given) -> Wire:
-    """Return the JSON document for the inputs: version, gates and devices."""
-    return {
-        "kubernetes": given.kubernetes,
-        "verdicts": given.verdicts,
-        "gates": given.gates,
-        "environment": given.environment,
-        "devices": given.fleet.size,
-        "nodes": given.fleet.node_count,
-        "sources": list(given.fleet.sources),
-        "notes": list(given.fleet.notes),
-    }
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, in the singular or plural.
-
-    >>> plural(1, "device"), plural(2, "match")
-    ('1 device', '2 matches')
-    """
-    return f"{number(count)} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 's')) else 's'}"

@@ -6,16 +6,19 @@ It only reads: nothing is published or changed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from dra_driver.cli.fleet.offer import NodeOffer, offer_of
-from dra_driver.cli.inputs.hardware import Chosen, chosen, hardware_options
+from dra_driver.cli.inputs.hardware import chosen, hardware_options
 from dra_driver.cli.output import Column, console, say, show_table, write_document
-from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.device import Device, ShareMode
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import pool_name
-from dra_driver.model.wire import Wire
+
+if TYPE_CHECKING:
+    from dra_driver.views.node.offer import NodeOffer
+    from dra_driver.views.node.report import NodeReport
 
 
 @click.command(name="devices")
@@ -43,79 +46,20 @@ def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
 
     Exit status 1: nothing to publish; 5: the hardware is there but does not answer.
     """  # noqa: D301
-    selected = chosen(given)
-    rules = selected.rules()
-    try:
-        facts = selected.hardware.discover()
-        offer = offer_of(selected, facts, kubeconfig, rules)
-        left_out = selected.hardware.edit_problems()
-    finally:
-        selected.hardware.close()
+    from dra_driver.views.node.report import report_document, report_of
+
+    report = report_of(chosen(given), kubeconfig)
     if output == "table":
-        _show(selected, facts, offer, left_out)
+        _show(report)
     else:
-        write_document(_document(selected, facts, offer, left_out), output)
-    if offer.inventory.waiting_for:
+        write_document(report_document(report), output)
+    if report.offer.inventory.waiting_for:
         return ExitCode.ENVIRONMENT
-    return ExitCode.OK if offer.devices else ExitCode.NO_MATCH
+    return ExitCode.OK if report.offer.devices else ExitCode.NO_MATCH
 
 
-def _document(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str, ...]) -> Wire:
-    from dra_driver.inventory.wire import counter_set_wire, device_wire
-
-    inventory = offer.inventory
-    with_counters = offer.is_on_demand and offer.is_counting is not False
-
-    return {
-        "node": selected.node,
-        "driver": selected.driver,
-        "pool": pool_name(selected.node, selected.driver),
-        "vendor": facts.vendor,
-        "driverVersion": facts.driver_version,
-        "cudaDriverVersion": facts.cuda_driver_version,
-        "waitingFor": inventory.waiting_for,
-        "withheld": _withheld(selected),
-        "mig": {
-            "onDemand": offer.is_on_demand,
-            "countersKept": offer.is_counting,
-            "server": offer.server,
-            "notOnDemand": dict(offer.exceptions),
-        },
-        "sharedCounters": [counter_set_wire(*item) for item in inventory.offering.counter_sets.items()]
-        if with_counters
-        else [],
-        "devices": [device_wire(device) for device in offer.devices],
-        "devicesWithoutCounters": [device_wire(device) for device in inventory.offering.plain],
-        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.offering.instead.items()},
-        "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
-        "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
-        "leftOut": list(left_out),
-    }
-
-
-def _withheld(selected: Chosen) -> str:
-    """Return why the agent would publish none of this, as far as the sockets on this node show."""
-    from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
-    from dra_driver.plugin.neighbours.device_plugin import live_sockets
-
-    if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
-        return other
-    sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
-    return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
-
-
-def _gpu_document(gpu: GpuFacts) -> Wire:
-    """Return the facts about a GPU that are not published because they may change while claims are prepared."""
-    return {
-        "uuid": gpu.uuid,
-        "pciAddress": gpu.pci_address,
-        "minor": gpu.minor,
-        "migEnabled": gpu.mig_enabled,
-        "partitions": [partition.uuid for partition in gpu.partitions],
-    }
-
-
-def _show(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str, ...]) -> None:
+def _show(report: NodeReport) -> None:
+    selected, facts, offer = report.selected, report.facts, report.offer
     out, inventory = console(), offer.inventory
     if offer.devices:
         title = f"pool {pool_name(selected.node, selected.driver)}"
@@ -127,15 +71,15 @@ def _show(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str,
     gpus = f"{len(facts.gpus)} {facts.vendor} GPUs ({in_mig_mode} in MIG mode)"
     say(out, f"{len(offer.devices)} devices from {gpus}, {driver}")
     _show_counting(out, offer)
-    if withheld := _withheld(selected):
-        say(out, f"the agent publishes none of them: {withheld}", style="yellow")
+    if report.withheld:
+        say(out, f"the agent publishes none of them: {report.withheld}", style="yellow")
     if inventory.waiting_for:
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
         ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
-        ("left out of containers", list(left_out)),
+        ("left out of containers", list(report.left_out)),
     ):
         if lines:
             say(out, f"{title}:", style="bold")

@@ -6,14 +6,12 @@ runs it before an uninstall: without the driver a pod can't be unprepared, and s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import click
 
-from dra_driver.cli.inputs.cluster import Cluster
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
-from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.cluster import Cluster
+from dra_driver.views.fleet.holders import holders
 
 
 @click.command(name="in-use")
@@ -44,15 +42,3 @@ def command(driver_name: str, kubeconfig: str | None) -> int:
         return ExitCode.OK
     click.echo(f"{len(found)} claims hold devices of {driver_name}: end their pods first.")
     return ExitCode.NO_MATCH
-
-
-def holders(claims: Iterable[Wire], driver: str) -> Iterator[str]:
-    """Yield a line for each claim that holds devices of a driver."""
-    for claim in claims:
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        results = (allocation.get("devices") or {}).get("results") or ()
-        devices = [f"{result['pool']}/{result['device']}" for result in results if result.get("driver") == driver]
-        if devices:
-            meta = claim["metadata"]
-            users = ", ".join(f"{u['resource']} {u['name']}" for u in (claim["status"].get("reservedFor") or ()))
-            yield f"claim {meta['namespace']}/{meta['name']}: {', '.join(devices)}; used by {users or 'no pod'}"

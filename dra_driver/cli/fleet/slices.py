@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dra_driver.cli.fleet.tree import draw, tree_options
+from dra_driver.views.envelope import DocumentKind
 
 
 @click.command(name="slices")
@@ -27,10 +28,11 @@ def command(**given: Any) -> int:
 
     Exit status 1: there are flags.
     """  # noqa: D301
-    from dra_driver.cli.fleet.picture import picture_of_slices
+    from dra_driver.views.fleet.picture import picture_of_slices
 
     return draw(
         given,
+        DocumentKind.SLICE_TREE,
         "ResourceSlices",
         lambda world: picture_of_slices(
             world.of("ResourceSlice"),

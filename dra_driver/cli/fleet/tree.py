@@ -8,19 +8,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import console, folded, write_document
+from dra_driver.cli.output import console, write_document
 from dra_driver.model.errors import ExitCode
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.words import folded
 
 if TYPE_CHECKING:
-    from dra_driver.cli.fleet.picture import Branch
-    from dra_driver.cli.inputs.world import World
+    from dra_driver.views.fleet.branch import Branch
+    from dra_driver.views.worlds.world import World
 
 WATCH_SECONDS = 2.0
 _BAR = 10
@@ -49,51 +50,43 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def draw(given: dict[str, Any], title: str, picture: Callable[[World], list[Branch]]) -> int:
+def draw(given: dict[str, Any], kind: DocumentKind, title: str, picture: Callable[[World], list[Branch]]) -> int:
     """Draw the tree once, or repeatedly."""
+    from dra_driver.views.fleet.branch import has_flags
+
     shown = None
     while True:
-        branches = picture(read_world(given))
+        branches = picture(_world(given))
         if branches != shown:
             if shown is not None:
                 console().clear()
-            _write(branches, title, given["output"])
+            _write(branches, kind, title, given["output"])
             shown = branches
         if not given["watch"]:
-            return ExitCode.NO_MATCH if any(_flags(branch) for branch in branches) else ExitCode.OK
+            return ExitCode.NO_MATCH if has_flags(branches) else ExitCode.OK
         time.sleep(WATCH_SECONDS)
 
 
-def read_world(given: dict[str, Any]) -> World:
-    """Read the world that the options name. Raises: InputError, ApiError."""
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
-    from dra_driver.cli.inputs.world import add_profiles, world_of_cluster, world_of_files
+def _world(given: dict[str, Any]) -> World:
+    """Read the world that the options name; only files and profiles need rules. Raises: InputError, ApiError."""
+    from dra_driver.cli.inputs.worlds import read_world, rule
+    from dra_driver.views.worlds.rules import headline
 
+    world = read_world(given["files"], given)
     if given["files"] or given["profiles"]:
-        world = world_of_files(given["files"])
-        rules = settle_rules(
-            world,
-            given["kubernetes"],
-            given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
-            given["mig"],
-        )
-        add_profiles(world, given["profiles"])
+        rules = rule(world, given, given["profiles"])
         if given["profiles"]:
             print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
-        return world
-    return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
+    return world
 
 
-def _flags(branch: Branch) -> bool:
-    return bool(branch.flags) or any(_flags(child) for child in branch.children)
-
-
-def _write(branches: Sequence[Branch], title: str, form: str) -> None:
+def _write(branches: Sequence[Branch], kind: DocumentKind, title: str, form: str) -> None:
     if form == "html":
         click.echo(page(branches, title))
     elif form != "tree":
-        write_document([asdict(branch) for branch in branches], form)
+        from dra_driver.views.fleet.branch import tree_document
+
+        write_document(tree_document(kind, branches), form)
     else:
         from rich.text import Text
         from rich.tree import Tree

@@ -6,10 +6,10 @@ In: the rows, the version whose rules apply, and the gates that the command depe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 
 from dra_driver.model.errors import UsageError
 from dra_driver.model.kubernetes import FEATURE_GATES, minor_of
+from dra_driver.views.words import nearest
 
 
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], asker: str) -> dict[str, bool]:
@@ -28,7 +28,8 @@ def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], 
     return gates
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return a hint for a gate that is not known: the name that was probably meant, else all names."""
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+def given_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
+    """Read the rows of a command that allocates. Raises: UsageError."""
+    from dra_driver.views.worlds.rules import KNOWN_GATES
+
+    return read_gates(rows, kubernetes, known=KNOWN_GATES, asker="allocation")

@@ -1,6 +1,6 @@
 """The flags and environment variables that commands on this node's hardware share with the agent.
 
-In: click's parameters and the environment. Out: the chosen hardware, and how it is shared.
+In: click's parameters and the environment. Out: the chosen settings of the node.
 """
 
 from __future__ import annotations
@@ -8,48 +8,19 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dra_driver.hardware.choose import choose, roots_of
-from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 from dra_driver.model.sharing import Tenants
+from dra_driver.views.node.settings import Chosen
 
 _PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The settings chosen by the flags."""
-
-    node: str
-    driver: str
-    hardware: Hardware
-    device_plugins: Path | None  # the kubelet's folder of device plugins; None to ignore them
-    registrar: Path  # the kubelet's folder of registration sockets
-    data: Path  # the agent's own folder
-    cdi: Path
-    roots: Roots
-    is_mig_dynamic: bool
-    has_all_profiles: bool
-    sharing_config: Path | None = None
-    mps_tenants: Tenants = Tenants.ANY
-
-    def rules(self) -> SharingRules:
-        """Read the sharing rules; the node's labels are not known here. Raises: InputError with every fault."""
-        if self.sharing_config is None:
-            return NOTHING_SHARED
-        from dra_driver.claims.node_settings import read_sharing_config
-
-        rules = read_sharing_config(self.sharing_config, self.mps_tenants)
-        return replace(rules, node=self.node, labels=None if rules.need_labels else {})
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,45 +9,26 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from dra_driver.cli.inputs.classes import Classes
-from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
-from dra_driver.cli.inputs.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
-from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
 from dra_driver.cli.inputs.gates import read_gates
-from dra_driver.cli.inputs.profile_nodes import read_count
-from dra_driver.cli.inputs.selectors import SELECTOR_KINDS, SLICE, Query, queries_of
+from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
-from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
+from dra_driver.selectors.checking.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.views.fleet.cluster import Cluster
+from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
+from dra_driver.views.fleet.profile_nodes import read_count
+from dra_driver.views.objects.classes import Classes
+from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
 
 DEFAULT_VERSION = "1.35"
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The inputs of a command."""
-
-    fleet: Fleet
-    queries: list[Query]
-    kubernetes: str
-    gates: dict[str, bool]
-    environment: Environment
-
-    @property
-    def verdicts(self) -> str:
-        """Return "exact" if recorded verdicts of this version exist, else "derived"."""
-        return declare(self.kubernetes, self.gates, self.environment).verdicts
-
-    def engine(self) -> KubernetesEngine:
-        """Make the engine for this version and these gates."""
-        return KubernetesEngine(self.kubernetes, gates=self.gates)
 
 
 def input_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,17 +1,14 @@
-"""Show the progress of a long command.
+"""The progress of a long command, as a line on standard error.
 
-In: an iterable. Out: the same items; meanwhile a line on standard error is redrawn, if that is a terminal. Nothing is
-written during the first half second, and the line is removed at the end.
+In: how many items are done. Out: a line that is redrawn, if standard error is a terminal. Nothing is written during the
+first half second, and the line is removed at the end.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator
-from typing import TypeVar
 
-_T = TypeVar("_T")
 _FIRST_SECONDS, _SECONDS = 0.5, 0.2
 _CLEAR = "\r\x1b[K"
 
@@ -42,14 +39,3 @@ class Progress:
         if self._is_drawn:
             print(_CLEAR, end="", file=sys.stderr)
             sys.stderr.flush()
-
-
-def progress(things: Collection[_T], noun: str) -> Iterator[_T]:
-    """Yield the items and show how many are done."""
-    line = Progress(noun, len(things))
-    try:
-        for done, one in enumerate(things):
-            line.tell(done)
-            yield one
-    finally:
-        line.close()

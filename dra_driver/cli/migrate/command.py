@@ -6,7 +6,6 @@ and on standard error what changed, why, and what is lost; or all of it as one d
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.inputs.documents import STDIN, Document, read_documents, shown, stdin_has_something
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
 
 if TYPE_CHECKING:
-    from dra_driver.cli.inputs.cluster import Cluster
-    from dra_driver.cli.inputs.devices import Fleet
-    from dra_driver.cli.migrate.check import Check
     from dra_driver.migrate import Migrated, TemplateNames
     from dra_driver.migrate.resources import Known
+    from dra_driver.views.fleet.cluster import Cluster
+    from dra_driver.views.fleet.devices import Fleet
+    from dra_driver.views.migration.check import Check
 
 
 @click.command(name="migrate")
@@ -102,7 +102,9 @@ def command(
         _write(done, diff=diff, in_place=in_place)
         _say(done, checks, in_place=in_place)
     else:
-        write_document(_document(done, checks, diff=diff), output)
+        from dra_driver.views.migration.report import migration_document
+
+        write_document(migration_document(done, checks, diff=diff), output)
     codes = {check.exit_code for check in checks}
     return max(codes, default=ExitCode.OK)
 
@@ -138,7 +140,8 @@ def _shared(resources: tuple[str, ...]) -> Known:
 def _cluster(given: dict[str, Any]) -> Cluster | None:
     if not given["kubeconfig"] and not given["cluster"]:
         return None
-    from dra_driver.cli.inputs.cluster import Cluster, default_kubeconfig
+    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+    from dra_driver.views.fleet.cluster import Cluster
 
     return Cluster(given["kubeconfig"] or default_kubeconfig())
 
@@ -158,9 +161,9 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
     """Try the new requests on the devices at hand."""
     if not any(one.templates for one in done):
         return []
-    from dra_driver.cli.inputs.classes import Classes
-    from dra_driver.cli.migrate.check import checks_of
     from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+    from dra_driver.views.migration.check import checks_of
+    from dra_driver.views.objects.classes import Classes
 
     documents = read_documents(given["slices"])
     own = [document for document in documents if document.kind == "DeviceClass"]
@@ -172,7 +175,7 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
 
 
 def _classes_in(one: Migrated) -> list[Document]:
-    from dra_driver.cli.inputs.documents import parse_documents
+    from dra_driver.views.objects.documents import parse_documents
 
     if "DeviceClass" not in one.old:
         return []
@@ -181,8 +184,8 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
-    from dra_driver.cli.inputs.devices import Fleet, fleet_of_profile, fleet_of_slices
-    from dra_driver.cli.inputs.profile_nodes import read_count
+    from dra_driver.views.fleet.devices import Fleet, fleet_of_profile, fleet_of_slices
+    from dra_driver.views.fleet.profile_nodes import read_count
 
     fleet = Fleet()
     slices = [
@@ -204,6 +207,8 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
     if in_place:
         return
     if diff:
+        from dra_driver.views.migration.report import diff_of
+
         for one in done:
             sys.stdout.write(diff_of(one))
         return
@@ -213,25 +218,7 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
         sys.stdout.write(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n")
 
 
-def diff_of(one: Migrated) -> str:
-    """Return the changes as a unified diff; "" if there are none."""
-    old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
-    name = one.origin.lstrip("/")
-    rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
-    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
-
-
 def _say(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
     from dra_driver.cli.migrate.report import say_migrated
 
     say_migrated(done, checks, in_place=in_place)
-
-
-def _document(done: Sequence[Migrated], checks: Sequence[Check], *, diff: bool) -> dict[str, Any]:
-    from dra_driver.cli.migrate.report import document_of
-
-    made = document_of(done, checks)
-    if diff:
-        for row, one in zip(made["files"], done, strict=True):
-            row["diff"] = diff_of(one)
-    return made

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dra_driver.cli.inputs.documents import STDIN, files_of, read_text, shown
 from dra_driver.migrate import Migrated, SourceText
 from dra_driver.model.errors import InputError, UsageError
+from dra_driver.views.objects.documents import STDIN, files_of, read_text, shown
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -1,21 +1,20 @@
 """The report of `dra-driver migrate`: changes with reasons, losses with remedies, checks.
 
-In: migrated files and checks. Out: lines on standard error, or a plain dict for --output json and yaml.
+In: migrated files and checks. Out: lines on standard error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from dra_driver.cli.cel.report import plural
-from dra_driver.cli.migrate.check import Check
 from dra_driver.cli.output import console, say
 from dra_driver.migrate import Migrated
 from dra_driver.migrate.report import MigrationLoss
 from dra_driver.model.errors import ExitCode
+from dra_driver.views.migration.check import Check
+from dra_driver.views.words import plural
 
 _MOST_SUBJECTS = 3
 
@@ -67,35 +66,3 @@ def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
         shown = ", ".join(names[:_MOST_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
         say(out, f"{shown}: {what} [{code}]", indent=2)
         say(out, remedy, indent=4, style="dim")
-
-
-def document_of(done: Sequence[Migrated], checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the report as a JSON document."""
-    return {
-        "files": [
-            {
-                "file": one.origin,
-                "changed": one.new != one.old,
-                "changes": [asdict(row) for row in one.changes],
-                "losses": [asdict(row) for row in one.losses],
-                "templates": list(one.templates),
-                "text": one.new,
-            }
-            for one in done
-        ],
-        "checks": [
-            {
-                "template": check.template,
-                "request": check.request,
-                "wanted": check.wanted,
-                "selectors": list(check.expressions),
-                "devices": check.devices,
-                "nodes": check.nodes,
-                "nodesWithEnough": check.nodes_with_enough,
-                "aborts": check.aborts,
-                "problem": check.problem,
-                "words": check.words,
-            }
-            for check in checks
-        ],
-    }

@@ -9,23 +9,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.inputs.progress import progress
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
 
 if TYPE_CHECKING:
-    from dra_driver.allocation.simulation.timeline import Moment, Timeline
-    from dra_driver.cli.inputs.rules import AppliedRules
-    from dra_driver.cli.inputs.world import World
-    from dra_driver.cli.simulate.scenario import Scenario
+    from dra_driver.allocation.simulation.timeline import Moment
+    from dra_driver.views.worlds.play import Play
 
 # A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
 _FAULTS_OF_LINES = (
@@ -70,39 +66,32 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     and is answered by
       {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
 
-    Pods that run already are where they are; a drain sends them back to the queue (but for those of DaemonSets), as if
-    their controllers had made them anew. Of Deployments, Jobs, PyTorchJobs and all else with a pod template as many
-    pods arrive as it asks for.
+    Pods that already run stay where they are; a drain sends them back to the queue (except those of DaemonSets), as if
+    their controllers had created them again. Deployments, Jobs, PyTorchJobs and everything else with a pod template
+    bring as many pods as they ask for.
 
-    Exit status 1: somebody waits at the end; 3: a file or a batch line is wrong, or an object is not understood.
+    Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong, or an object is not
+    understood.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
-    from dra_driver.cli.inputs.rules import headline
+    from dra_driver.cli.inputs.progress import Progress
+    from dra_driver.views.worlds.play import moments_document
+    from dra_driver.views.worlds.rules import headline
 
-    played, timeline, rules = _played(scenario, given)
-    moments = list(_play(played, timeline, given))
-    _say_rules(headline(rules, played.world, played.profiles), is_table=output == "table")
+    play = _play(scenario, given)
+    world = play.world
+    moments = list(play.moments(given["drained"], Progress))
+    _say_rules(headline(play.rules, world, play.profiles), is_table=output == "table")
     if output == "table":
         for moment in moments:
             _show(moment)
-        if names := played.world.without_devices:
+        if names := world.without_devices:
             more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
             say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
     else:
-        write_document([asdict(moment) for moment in moments], output)
-    return _exit_code(played, moments)
-
-
-def _exit_code(played: Scenario, moments: list[Moment]) -> int:
-    """Return the exit code; what nobody understood is named here, after what was judged."""
-    strangers = played.world.strangers
-    if strangers:
-        raise InputError(
-            "not-understood",
-            f"not judged, because no pod template is known in it: {', '.join(strangers[:20])}",
-            hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
-        )
+        write_document(moments_document(moments), output)
+    world.refuse_strangers()  # named here, after what was judged
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
@@ -113,55 +102,25 @@ def _say_rules(text: str, *, is_table: bool) -> None:
         print(f"dra-driver: {text}", file=sys.stderr)
 
 
-def _played(path: str | None, given: dict[str, Any]) -> tuple[Scenario, Timeline, AppliedRules]:
-    """Read everything, and the state that it begins with."""
-    from dra_driver.allocation.simulation.timeline import Timeline
-    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, settle_rules
-    from dra_driver.cli.inputs.world import add_profiles
-    from dra_driver.cli.simulate.scenario import Scenario, arrivals, read_scenario, running_jobs
+def _play(path: str | None, given: dict[str, Any]) -> Play:
+    """Read everything that will be played."""
+    from dra_driver.cli.inputs.gates import given_gates
+    from dra_driver.cli.inputs.worlds import read_world, rule
+    from dra_driver.views.worlds.play import Play
+    from dra_driver.views.worlds.scenario import Scenario, arrivals, read_scenario
+    from dra_driver.views.worlds.simulated_nodes import add_profiles
 
+    more = [*given["profiles"], *given["added"]]
     if path is not None:
         gates = given_gates(given["gates"], given["kubernetes"] or VERSIONS[-1])
         scenario, rules = read_scenario(path, given["kubernetes"], gates, given["mig"])
-        add_profiles(scenario.world, [*given["profiles"], *given["added"]])
+        add_profiles(scenario.world, more)
         scenario.world.complete()
-    else:
-        world = _world(given)
-        gates = given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION)
-        rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
-        add_profiles(world, [*given["profiles"], *given["added"]])
-        world.complete()
-        scenario = Scenario(world, (arrivals(world),), (*given["profiles"], *given["added"]))
-    world = scenario.world
-    running = running_jobs(world)
-    held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}
-    timeline = Timeline(
-        nodes=world.of("Node"),
-        slices=world.of("ResourceSlice"),
-        classes=world.of("DeviceClass"),
-        kubernetes=rules.kubernetes,
-        gates=rules.gates,
-        held=[claim for claim in world.allocated() if id(claim) not in held_by_pods],
-        running=running,
-    )
-    return scenario, timeline, rules
-
-
-def _world(given: dict[str, Any]) -> World:
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
-
-    if given["files"] or given["profiles"]:
-        return world_of_files(given["files"])
-    return world_of_cluster(given["kubeconfig"] or default_kubeconfig())
-
-
-def _play(scenario: Scenario, timeline: Timeline, given: dict[str, Any]) -> Iterator[Moment]:
-    from dra_driver.allocation.simulation.timeline import TimelineEvent
-
-    events = [TimelineEvent("drain", node) for node in given["drained"]] + list(scenario.events)
-    for event in progress(events, "events"):
-        yield timeline.happen(event)
+        return Play(scenario, rules)
+    world = read_world(given["files"], given)
+    rules = rule(world, given, more)
+    world.complete()
+    return Play(Scenario(world, (arrivals(world),), tuple(more)), rules)
 
 
 def _show(moment: Moment) -> None:

@@ -6,26 +6,23 @@ In: objects of a live cluster, or of files. Out: one sentence, then a funnel per
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import Column, console, folded, say, show_table, write_document
-from dra_driver.model.errors import ExitCode, InputError
-from dra_driver.model.wire import Wire
+from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.model.errors import UsageError
+from dra_driver.views.words import folded
 
 if TYPE_CHECKING:
     from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
     from dra_driver.allocation.explaining.funnel import Funnel
-    from dra_driver.cli.inputs.rules import AppliedRules
-    from dra_driver.cli.inputs.world import World
-    from dra_driver.cli.simulate.subjects import Subject
+    from dra_driver.views.worlds.explanations import Explained
+    from dra_driver.views.worlds.world import World
 
 MOST_NODES = 8  # shown in full
-MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 
 
 @click.command(name="explain")
@@ -58,38 +55,43 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
     another error ends the pod's scheduling.
     """  # noqa: D301
-    from dra_driver.cli.inputs.rules import DEFAULT_VERSION, given_gates, headline, settle_rules
-    from dra_driver.cli.inputs.world import add_profiles
-    from dra_driver.cli.simulate.judging import Judge
-    from dra_driver.cli.simulate.subjects import subjects_of
+    from dra_driver.cli.inputs.progress import Progress
+    from dra_driver.cli.inputs.worlds import rule
+    from dra_driver.views.worlds.explanations import exit_code, explanations_document
+    from dra_driver.views.worlds.judging import Judge
+    from dra_driver.views.worlds.rules import headline
+    from dra_driver.views.worlds.subjects import subjects_of
 
     asked = _asked_words(words, given)
     world = _world(given, asked, namespace)
-    rules = settle_rules(
-        world,
-        given["kubernetes"],
-        given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION),
-        given["mig"],
-    )
-    add_profiles(world, given["profiles"])
+    rules = rule(world, given, given["profiles"])
     world.complete()
     subjects = subjects_of(world, asked, namespace, _last_event(given))
-    judge = Judge(world, rules, given["only"])
+    judge = Judge(world, rules, given["only"], Progress)
     judged = [(subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
         note = "" if judge.is_exact else ", derived from its source"
         show_all(judged, headline(rules, world, given["profiles"], note))
     else:
-        documents = [_document(subject, explanation, rules) for subject, explanation in judged]
-        write_document(documents[0] if asked and len(documents) == 1 else {"explanations": documents}, output)
-    _refuse_strangers(world, asked)
-    return _exit_code(judged)
+        write_document(explanations_document(judged, rules, is_one=bool(asked)), output)
+    if not asked:
+        world.refuse_strangers()
+    return exit_code(judged)
+
+
+def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> World:
+    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+    from dra_driver.cli.inputs.worlds import read_world
+    from dra_driver.views.worlds.cluster_workloads import add_cluster_workload
+
+    world = read_world([*given["files"], *given["slices"]], given)
+    if world.kubernetes and asked:
+        add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
+    return world
 
 
 def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
     """Return kind and name; nothing where all objects of the files are meant. Raises: UsageError."""
-    from dra_driver.model.errors import UsageError
-
     if len(words) == 1 and words[0].count("/") == 1 and all(words[0].split("/")):
         return tuple(words[0].split("/"))
     if len(words) == 2 or (not words and given["files"]):
@@ -101,66 +103,13 @@ def _last_event(given: dict[str, Any]) -> Callable[[str, str], str]:
     """Return what finds the last event of a pod: in a cluster only."""
     if given["files"] or given["slices"] or given["profiles"]:
         return lambda _namespace, _name: ""
-    from dra_driver.cli.inputs.cluster import default_kubeconfig, last_event
+    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+    from dra_driver.views.worlds.cluster_workloads import last_event
 
     return partial(last_event, given["kubeconfig"] or default_kubeconfig())
 
 
-def _refuse_strangers(world: World, asked: tuple[str, ...]) -> None:
-    if world.strangers and not asked:
-        raise InputError(
-            "not-understood",
-            f"not judged, because no pod template is known in it: {', '.join(world.strangers[:20])}",
-            hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
-        )
-
-
-def _exit_code(judged: Sequence[tuple[Subject, AllocationExplanation | None]]) -> ExitCode:
-    if any(explanation is not None and explanation.aborts for _, explanation in judged):
-        return ExitCode.ABORTS_SCHEDULING
-    is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
-    return ExitCode.OK if is_well else ExitCode.NO_MATCH
-
-
-def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> World:
-    from dra_driver.cli.inputs.cluster import default_kubeconfig
-    from dra_driver.cli.inputs.world import world_of_cluster, world_of_files
-
-    files = [*given["files"], *given["slices"]]
-    if files or given["profiles"]:
-        world = world_of_files(files)
-    else:
-        world = world_of_cluster(given["kubeconfig"] or default_kubeconfig())
-        if asked:
-            from dra_driver.cli.inputs.cluster import add_cluster_workload
-
-            add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
-    return world
-
-
-def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
-    """Write down all kinds of nodes, the first of them with all their devices."""
-    gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
-    head: Wire = {"subject": subject.name, "notes": list(subject.notes), "gates": gates}
-    if explanation is None:
-        ended: Wire = {"ok": subject.ok, "sentence": subject.settled, "nodes": [], "aborts": False}
-        return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
-    nodes = [
-        asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
-        for place, node in enumerate(explanation.nodes)
-    ]
-    return {
-        "ok": explanation.ok,
-        "sentence": explanation.sentence,
-        "nodes": nodes,
-        "aborts": explanation.aborts,
-        "kubernetes": explanation.kubernetes,
-        "exact": explanation.exact,
-        **head,
-    }
-
-
-def show_all(judged: Sequence[tuple[Subject, AllocationExplanation | None]], headline: str) -> None:
+def show_all(judged: Sequence[Explained], headline: str) -> None:
     """Print everything that was explained, one after the other."""
     out = console()
     for place, (subject, explanation) in enumerate(judged):

@@ -15,14 +15,23 @@ from pathlib import Path
 from dra_driver.embedded.api.dispatch import OPEN_PATHS, Dispatcher
 from dra_driver.embedded.api.gates import gates_on, parse_minor
 from dra_driver.embedded.api.httpd import HttpRequest, LoopbackServer, Response, Stream
-from dra_driver.embedded.api.kind_rules import RULES
-from dra_driver.embedded.api.kinds import ApiKind, Target, kind_of
+from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, SLICES, TEMPLATES, ApiKind, Target, kind_of
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.embedded.api.store import Store
 from dra_driver.embedded.api.troubles import RequestLog, Troubles
 from dra_driver.embedded.api.watching import Watchers
+from dra_driver.embedded.api_rules import claim_rules, slice_rules
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, bad_request, unauthorized
+from dra_driver.embedded.api_rules.rules import KindRules
 from dra_driver.model.wire import Wire
+
+# The rules of each kind; objects of a kind that is not listed are stored without checks.
+_RULES: Mapping[ApiKind, KindRules] = {
+    SLICES: slice_rules.RULES,
+    CLAIMS: claim_rules.CLAIM_RULES,
+    TEMPLATES: claim_rules.TEMPLATE_RULES,
+    CLASSES: claim_rules.CLASS_RULES,
+}
 
 
 class EmbeddedApi:
@@ -41,7 +50,7 @@ class EmbeddedApi:
         self.log = RequestLog()
         self.troubles = Troubles()
         self.url = ""
-        self._registry = Registry(self.store, RULES, minor=self.minor, gates=self.gates)
+        self._registry = Registry(self.store, _RULES, minor=self.minor, gates=self.gates)
         self._watchers = Watchers(self.store)
         self._http = LoopbackServer(self._serve)
         self._dispatch = Dispatcher(self.store, self._registry, self._watchers, self.minor)

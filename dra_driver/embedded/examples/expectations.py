@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from dra_driver.allocation.constraints import look_up
-from dra_driver.embedded.examples.reading import (
+from dra_driver.allocation.constraints.constraint import look_up
+from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
     ClaimRefused,
@@ -20,7 +21,6 @@ from dra_driver.embedded.examples.reading import (
     PodPends,
     PodRuns,
 )
-from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import DeviceWire

@@ -16,7 +16,7 @@ from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import GpuInstance, GpuInstanceProfile, Handle, MigAttributes, NvmlFault
 
 _MIB = 2**20
-_SOMEWHERE = (-1, -1)
+SOMEWHERE = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_partitions(
     others = [instance for instance in _instances(nvml, gpu, profiles) if instance.id not in known]
     unusable = [(instance.profile_id, instance.start) for instance in others]
     if problems and not others:
-        unusable = [_SOMEWHERE]
+        unusable = [SOMEWHERE]
     elif not problems:
         problems = [_unfinished(instance, subject) for instance in others]
     ordered = sorted(partitions, key=lambda p: (p.start, p.gi_id, p.ci_id))

@@ -147,8 +147,13 @@ class Nvml(MigCalls):
         return int(self._call("nvmlDeviceGetMinorNumber", gpu))
 
     def memory_bytes(self, gpu: Handle) -> int:
-        """Return the size of the GPU's memory in bytes."""
-        return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
+        """Return the size of the GPU's memory in bytes, by the first version of the call that the library knows."""
+        try:
+            return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
+        except NvmlFault as fault:
+            if fault.name != "FUNCTION_NOT_FOUND":
+                raise
+            return int(self._call("nvmlDeviceGetMemoryInfo", gpu, self._api.nvmlMemory_v2).total)
 
     def name(self, device: Handle) -> str:
         """Return the product name; that of a MIG device ends with its profile."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 from dra_driver.hardware.facts import GpuFacts, MigProfile, Problem
 from dra_driver.hardware.nvidia import names, sysfs
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
-from dra_driver.hardware.nvidia.mig import MigReading, read_partitions
+from dra_driver.hardware.nvidia.mig import SOMEWHERE, MigReading, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 from dra_driver.hardware.nvidia.profiles import KnownProfiles
@@ -110,7 +110,7 @@ class _GpuReader:
         try:
             return self._nvml.memory_bytes(gpu)
         except NvmlFault as fault:
-            if fault.name != "NOT_SUPPORTED":
+            if not fault.is_absent:
                 raise
             return None
 
@@ -217,8 +217,10 @@ class _GpuReader:
                 gpu_memory_bytes=memory_bytes,
             ),
         )
-        self._problems.extend(found.problems if found else ())
-        return found or MigReading()
+        if found is None:  # nothing may be placed where instances may be
+            return MigReading(unusable=(SOMEWHERE,))
+        self._problems.extend(found.problems)
+        return found
 
     def _mig_profiles(
         self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool

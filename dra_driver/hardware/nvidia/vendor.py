@@ -69,6 +69,7 @@ class NvidiaHardware:
         self._is_waiting = False
         self._edges: set[Edge] = set()
         self._lost: frozenset[str] = frozenset()
+        self._not_on_bus: frozenset[str] = frozenset()  # GPUs that the library knew when sysfs did not show them
         self._driver_version: str | None = None
         self._left_out: tuple[str, ...] = ()
         self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
@@ -195,6 +196,8 @@ class NvidiaHardware:
     def _is_gone(self, gpu: GpuFacts) -> bool:
         """Return whether a GPU has left the bus, or there is no GPU here at all."""
         addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
+        if gpu.pci_address in self._not_on_bus:  # sysfs can't show whether it is still here
+            return False
         return gpu.pci_address not in addresses if addresses else not self.is_present()
 
     # -- MIG on demand (port.Partitionable)
@@ -306,6 +309,7 @@ class NvidiaHardware:
         problems += shared_identities(readings)
         problems += self._without_nodes(readings)
         self._lost = frozenset(r.address or str(r.index) for r in readings if r.is_lost)
+        self._not_on_bus = frozenset(filter(None, (r.address for r in readings))) - {f.address for f in functions}
         self._edges.update(edge for reading in readings for edge in reading.links.edges)
         self._driver_version = state.driver_version
         gpus = join_gpus(readings, self._edges)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -32,7 +33,9 @@ LOOK_SECONDS = 60.0
 FOLDER_SECONDS = 2.0  # between checks whether the folder changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
-MARK = ("dra-driver-version", __version__)  # what instances of this driver add to GetInfo's answer
+# What instances of this driver add to GetInfo's answer: their version, and when their process started.
+MARK = ("dra-driver-version", __version__)
+STARTED = ("dra-driver-started", datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
 
 
@@ -44,6 +47,7 @@ class RegisteredPlugin:
     name: str
     endpoint: str
     is_marked: bool  # whether it is an instance of this driver
+    started: str = ""  # when its process started, in UTC and in a form that sorts by time; "" where it does not say so
 
 
 class SameNameDrivers:
@@ -68,6 +72,12 @@ class SameNameDrivers:
             "namesakes", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
         )
         self.reason = ""
+        self._rival = False
+
+    @property
+    def rival(self) -> str:
+        """Return the reason if it is an agent of this driver with a folder of its own; else an empty text."""
+        return self.reason if self._rival else ""
 
     def start(self) -> None:
         """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
@@ -84,14 +94,19 @@ class SameNameDrivers:
 
     def find(self) -> str:
         """Return which other driver is registered under our name now, empty when there is none."""
-        known, self._known = self._known, {}
+        known, self._known, self._rival = self._known, {}, False
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
             if plugin is None:  # no plugin that the kubelet could have registered
                 continue
             self._known[path, made] = plugin
-            if plugin.kind == PLUGIN_TYPE and plugin.name == self._driver and not self._is_ours(plugin):
+            if plugin.kind != PLUGIN_TYPE or plugin.name != self._driver or self._is_ours(plugin):
+                continue
+            if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
+            if plugin.started <= STARTED[1]:  # of two agents of this driver the one that started later stands back
+                self._rival = True
+                return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""
 
     def _look(self) -> bool:
@@ -123,7 +138,11 @@ class SameNameDrivers:
         return pause
 
     def _is_ours(self, plugin: RegisteredPlugin) -> bool:
-        return plugin.is_marked and Path(plugin.endpoint).parent == self._data_dir
+        return plugin.is_marked and _folder_of(plugin) == self._data_dir
+
+
+def _folder_of(plugin: RegisteredPlugin) -> Path:
+    return Path(plugin.endpoint).parent
 
 
 def ask(path: Path) -> RegisteredPlugin | None:
@@ -138,8 +157,8 @@ def ask(path: Path) -> RegisteredPlugin | None:
             info, call = get_info.with_call(messages.InfoRequest(), timeout=ASK_SECONDS)
         except grpc.RpcError:
             return None
-        marks = [key for key, _ in call.trailing_metadata() or ()]
-        return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks)
+        marks = {key: str(value) for key, value in call.trailing_metadata() or ()}
+        return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED[0], ""))
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:

@@ -75,6 +75,7 @@ class ForeignClaims:
         self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
         self._soon: list[float] = []  # pauses before the next checks
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
+        self._uids: frozenset[str] = frozenset()  # of the claims that hold these; "" stands for one without an answer
 
     @property
     def is_known(self) -> bool:
@@ -102,6 +103,10 @@ class ForeignClaims:
         """Return each held name as a problem."""
         return tuple(Problem(CODE, name, f"held by claim {claim}") for name, claim in (self._held or {}).items())
 
+    def may_hold(self, uid: str) -> bool:
+        """Return whether the claim with a UID may hold a device of this node, by the last answer."""
+        return not self.is_known or uid in self._uids or "" in self._uids or self._is_ours(uid)
+
     def start(self) -> None:
         """Start to check in a thread."""
         self._loop.start()
@@ -124,8 +129,10 @@ class ForeignClaims:
     def _look(self) -> None:
         reasons = self._reasons
         unknown = self._claims.unknown(is_fresh=not self._looks)
-        found = _foreign(unknown, self._leftovers(), node=self._node, driver=self._driver)
+        left = self._leftovers()
+        found = _foreign(unknown, left, node=self._node, driver=self._driver)
         if reasons == self._reasons:  # otherwise the answer is older than the latest reason
+            self._uids = frozenset(left).union(uid_of(claim) for claim in unknown if any(results(claim)))
             self._take(found)
 
     def _leftovers(self) -> Mapping[str, tuple[str, ...]]:

@@ -27,6 +27,22 @@ LIBRARY_FOLDERS = (
 )
 # Libraries that come with the driver but have version numbers of their own.
 _OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
+# The number in a library's SONAME where that is not 1; "" where the SONAME has the driver's version.
+# Source: the driver's README, "Installed Components".
+_SONAME_NUMBERS = {
+    "libnvidia-nvvm": "4",
+    "libGLX_nvidia": "0",
+    "libEGL_nvidia": "0",
+    "libGLESv2_nvidia": "2",
+    **dict.fromkeys(
+        (
+            *("libnvidia-gpucomp", "libnvidia-glcore", "libnvidia-eglcore", "libnvidia-glsi", "libnvidia-glvkspirv"),
+            *("libnvidia-tls", "libnvidia-rtcore", "libnvidia-vulkan-producer", "libnvidia-nvvm70"),
+        ),
+        "",
+    ),
+}
+_OPENED_WITHOUT_NUMBER = ("libcuda", "libnvidia-ml")
 _XORG_FOLDERS = tuple(
     f"{base}/modules/{updates}{kind}"
     for base in ("/usr/lib64/xorg", "/usr/lib/xorg", *(f"/usr/lib/{triplet}/xorg" for triplet in TRIPLETS))
@@ -202,15 +218,22 @@ def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFi
 
 
 def _aliases(root: DriverRoot, library: DriverFile) -> tuple[str, ...]:
-    """Return the names by which the loader asks for a library: its links in the same folder, `.so.1` and `.so`."""
-    stem = library.name.partition(".so.")[0] + ".so"
+    """Return the names by which programs ask for a library: its links in the same folder, and those it should have.
+
+    A driver root that nobody ran ldconfig in lacks the links.
+    """
+    stem = library.name.partition(".so.")[0]
     target = root.resolve(library.path)
-    links = (
+    links = {
         name
         for name in root.names(library.folder)
-        if name.startswith(f"{stem}.") and name != library.name and root.resolve(f"{library.folder}/{name}") == target
-    )
-    return tuple(sorted({stem, f"{stem}.1", *links}))
+        if name.partition(".so")[0] == stem
+        and name != library.name
+        and root.resolve(f"{library.folder}/{name}") == target
+    }
+    if number := _SONAME_NUMBERS.get(stem, "1"):
+        links.add(f"{stem}.so.{number}")
+    return tuple(sorted(links | ({f"{stem}.so"} if stem in _OPENED_WITHOUT_NUMBER else set())))
 
 
 def _xorg(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
@@ -227,6 +250,8 @@ def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> I
         match library.name.partition(".so.")[0]:
             case "libcuda":  # programs open it with dlopen by its name without a number
                 yield Link(f"{library.folder}/libcuda.so", "libcuda.so.1", library)
+            case "libnvidia-ml":
+                yield Link(f"{library.folder}/libnvidia-ml.so", "libnvidia-ml.so.1", library)
             case "libnvidia-opticalflow":
                 yield Link(f"{library.folder}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1", library)
             case "libGLX_nvidia":

@@ -118,9 +118,6 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
-    env = [_VOID]
-    if hook and files.folder:
-        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={files.folder}")  # the hook program reads this
     return _Look(
         trees=(root, host),
         is_settled=root.is_settled() and host.is_settled(),
@@ -128,8 +125,8 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
         hook=hook,
         edits=Edits(
             mounts=tuple(_mounts(files, with_hook=hook is not None)),
-            env=tuple(env),
-            hooks=driver_hooks(hook, files) if hook else (),
+            env=(_VOID,),
+            hooks=driver_hooks(hook, files, tuple(_loader_links(files))) if hook else (),
         ),
         remarks=tuple(_remarks(roots, files, hook, loaded)),
     )
@@ -152,6 +149,15 @@ def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
                 places.setdefault(folder + inside, link.library.host_path)
     mounts = [Mount(host_path, path) for path, host_path in places.items()]
     return mounts + [Mount(socket.host_path, socket.path, SOCKET_BIND) for socket in files.sockets]
+
+
+def _loader_links(files: DriverFiles) -> Iterator[tuple[str, str]]:
+    """Yield path and target of the links by which every loader finds the libraries, with a cache or without."""
+    for library, aliases in files.aliases:
+        for folder in dict.fromkeys((library.folder, *_folders_of(library, files))):
+            is_here = folder == library.folder
+            for name in aliases if is_here else (library.name, *aliases):
+                yield f"{folder}/{name}", library.name if is_here else library.path
 
 
 def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:

@@ -69,11 +69,20 @@ def find_hook_program(root: DriverRoot, host: DriverRoot) -> HookProgram | None:
     return None
 
 
-def driver_hooks(program: HookProgram, files: DriverFiles) -> tuple[Hook, ...]:
-    """Return the hooks for what all devices share, in the order in which they have to run."""
+def driver_hooks(
+    program: HookProgram, files: DriverFiles, loader_links: Iterable[tuple[str, str]] = ()
+) -> tuple[Hook, ...]:
+    """Return the hooks for what all devices share, in the order in which they have to run.
+
+    `loader_links`, pairs of path and target, are for images whose loader has no cache or does not search the folder of
+    the libraries: some versions of the program update no cache where there is none, and then make no links either.
+    """
     folders = dict.fromkeys(library.folder for library in files.libraries)
+    # A program from before 1.17 fails if the image has something in a link's place.
+    own = loader_links if ENABLE_CUDA_COMPAT in program.commands else ()
+    links = dict(own) | {link.path: link.target for link in files.links}
     hooks = (
-        program.links((link.path, link.target) for link in files.links),
+        program.links(links.items()),
         program.hook(ENABLE_CUDA_COMPAT, f"--host-driver-version={files.version}") if files.version else None,
         program.hook(UPDATE_LDCACHE, *(word for f in folders for word in ("--folder", f))) if folders else None,
         program.hook(DISABLE_NODE_MODIFICATION),

@@ -1,0 +1,274 @@
+"""Pools: which devices a node can reach, and whether their pools are complete and valid.
+
+In: all slices of the cluster, indexed once; then one node at a time. Out: that node's pools. Most nodes publish a pool
+of their own, which is found by the node's name; nothing is decoded per node.
+
+The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
+complete if as many slices exist, anywhere, as its slices say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord
+from dra_driver.allocation.pools.node_selector import matches_selector
+from dra_driver.allocation.rules import AllocatorRules, Features
+from dra_driver.model.wire import SliceWire, Wire
+
+
+class Pool:
+    """One pool as one node sees it. `others` are current slices that do not reach the node."""
+
+    __slots__ = ("has_binding", "id", "incomplete", "invalid", "others", "seen", "sets", "slices")
+
+    def __init__(self, pool_id: PoolId) -> None:
+        self.id = pool_id
+        self.slices: Sequence[SliceRecord] = ()
+        self.others: Sequence[SliceRecord] = ()
+        self.sets: Mapping[str, Wire] = {}
+        self.incomplete = False
+        self.invalid = ""  # the reason
+        self.has_binding = False
+        self.seen = (0, 0)  # the number of slices that exist, and the number that should
+
+    @property
+    def devices(self) -> list[DeviceRecord]:
+        """The devices that reach the node, in order of preference; empty if the pool can't be used."""
+        return [] if self.invalid else [device for record in self.slices for device in record.devices]
+
+    @property
+    def name(self) -> str:
+        """The pool's name as messages write it."""
+        return f"{self.id[0]}/{self.id[1]}"
+
+
+class PoolIndex:
+    """All slices, indexed by the nodes that they reach."""
+
+    def __init__(self, slices: Sequence[SliceWire], rules: AllocatorRules, features: Features) -> None:
+        self._rules = rules
+        self._features = features
+        self.records = [SliceRecord(wire, order) for order, wire in enumerate(slices)]
+        self.by_pool: dict[PoolId, list[SliceRecord]] = {}
+        self._by_node: dict[str, list[SliceRecord]] = {}
+        self._anywhere: list[SliceRecord] = []
+        self._by_label: dict[str, dict[str, list[SliceRecord]]] = {}
+        self._counting: dict[PoolId, list[SliceRecord]] = {}
+        self._views: dict[tuple[int, ...], Pool | None] = {}
+        self.has_groups = rules.kubernetes == "1.37" and any(record.has_groups for record in self.records)
+        for record in self.records:
+            if self.has_groups and record.has_groups and not features.compatibility_groups:
+                continue  # treated as absent, so that its pool is incomplete
+            self.by_pool.setdefault(record.pool_id, []).append(record)
+            self._file(record)
+        self._foreign = [view for s in self._counting.values() if (view := self._view(s)) and not _is_sound(view)]
+
+    def _file(self, record: SliceRecord) -> None:
+        spec, rules = record.spec, self._rules
+        if not self._features.partitionable and (
+            spec.get("perDeviceNodeSelection") is not None or (rules.hides_counter_slices and record.sets)
+        ):
+            return
+        node = spec.get("nodeName")
+        if record.sets and rules.joins_counter_slices and not rules.counter_slices_stay:
+            self._counting.setdefault(record.pool_id, []).append(record)
+        elif node:
+            self._by_node.setdefault(node, []).append(record)
+        elif key := _label_key(spec):
+            for value in key[1]:
+                self._by_label.setdefault(key[0], {}).setdefault(value, []).append(record)
+        else:
+            self._anywhere.append(record)
+
+    def pools(self, node: Wire) -> list[Pool]:
+        """Return the pools of a node, in the order in which they are searched.
+
+        Raises:
+            AllocatorError: A node selector can't be parsed.
+        """
+        metadata = node.get("metadata") or {}
+        name = metadata.get("name") or ""
+        near = self._by_node.get(name, [])
+        if not (self._anywhere or self._by_label or self._counting):
+            if len(near) == 1:
+                view = self._view(near)
+                return [] if view is None else [view]
+            return self._arrange(near)
+        labels: Wire = metadata.get("labels") or {}
+        found = [
+            record
+            for key, values in self._by_label.items()
+            for record in values.get(name if key == "" else labels.get(key, ""), ())
+            if matches_selector(record.spec["nodeSelector"], node)
+        ]
+        found += [record for record in self._anywhere if _reaches(record, node)]
+        return self._arrange([*near, *found])
+
+    def _arrange(self, slices: Sequence[SliceRecord]) -> list[Pool]:
+        """Group slices into pools, and sort the pools."""
+        groups: dict[PoolId, list[SliceRecord]] = {}
+        for record in slices:
+            groups.setdefault(record.pool_id, []).append(record)
+        pools = []
+        for pool_id, members in groups.items():
+            whole = [*members, *self._counting[pool_id]] if pool_id in self._counting else members
+            view = self._view(whole)
+            if view is not None:
+                pools.append(view)
+        pools += [view for view in self._foreign if view.id not in groups]
+        if len(pools) > 1:
+            last = self._rules.sorted_pools or self._rules.binding_slices_last
+            pools.sort(key=lambda p: (last and p.has_binding, p.id))
+        return pools
+
+    def _view(self, slices: list[SliceRecord]) -> Pool | None:
+        if len(slices) == 1 and (only := slices[0]).count == 1 and not only.sets:
+            return self._whole_in_one(only)
+        key = tuple(sorted([s.order for s in slices]))
+        if key not in self._views:
+            self._views[key] = self._build([self.records[order] for order in key])
+        return self._views[key]
+
+    def _whole_in_one(self, only: SliceRecord) -> Pool:
+        """Return the pool of a node that publishes a single slice, as most nodes do."""
+        pool = Pool(only.pool_id)
+        pool.slices = (only,)
+        pool.seen = (1, 1)
+        pool.has_binding = only.has_binding
+        if only.has_duplicates:
+            pool.invalid = _duplicate_name(pool.slices)
+        elif only.consumes and self._features.partitionable and self._rules.joins_counter_slices:
+            pool.invalid = _missing_counter(only, {})
+        if pool.invalid:
+            pool.has_binding = False
+        return pool
+
+    def _build(self, slices: list[SliceRecord]) -> Pool | None:
+        """Judge one pool by the slices of it that a node sees; return None if newer slices exist elsewhere."""
+        rules = self._rules
+        if rules.binding_slices_last:
+            slices.sort(key=lambda s: s.has_binding and not (s.sets and rules.joins_counter_slices))
+        newest = max([s.generation for s in slices])
+        current = [s for s in slices if s.generation == newest]
+        pool = Pool(slices[0].pool_id)
+        whole = current
+        if len(current) != current[0].count and not rules.looks_elsewhere:
+            pool.incomplete = True
+        elif len(current) != current[0].count:
+            everywhere = self.by_pool[pool.id]
+            if any(s.generation > newest for s in everywhere):
+                return None
+            whole = [s for s in everywhere if s.generation == newest]
+            pool.incomplete = len(whole) != current[0].count
+        pool.seen = (len(whole), current[0].count)
+        if rules.sorted_pools:
+            current.sort(key=lambda s: s.name)
+        if pool.incomplete and rules.joins_counter_slices:
+            return pool
+        self._fill(pool, current, whole)
+        return pool
+
+    def _fill(self, pool: Pool, current: list[SliceRecord], whole: list[SliceRecord]) -> None:
+        counted = self._features.partitionable and self._rules.joins_counter_slices
+        having = [s for s in current if not s.sets] if counted else current
+        pool.slices = having
+        pool.has_binding = any(s.has_binding for s in having)
+        reason = _duplicate_name(having)
+        if counted and not reason:
+            pool.others = [] if whole is current else _without(whole, current)
+            reason = _count(pool, whole if self._rules.counter_slices_stay else current)
+        if reason:
+            pool.invalid = reason
+            pool.has_binding = False
+            return
+
+
+def _is_sound(pool: Pool) -> bool:
+    return not pool.incomplete and not pool.invalid
+
+
+def _count(pool: Pool, current: Sequence[SliceRecord]) -> str:
+    """Collect the counter sets; return what is wrong with them or with devices that refer to them, or ""."""
+    sets: dict[str, Wire] = {}
+    for one in (one for s in current for one in s.sets):
+        if one["name"] in sets:
+            return f"duplicate counter set name {one['name']}"
+        sets[one["name"]] = one
+    pool.sets = sets
+    return next((reason for s in (*current, *pool.others) if (reason := _missing_counter(s, sets))), "")
+
+
+def _without(whole: list[SliceRecord], current: list[SliceRecord]) -> list[SliceRecord]:
+    names = {s.name for s in current}
+    return [s for s in whole if s.name not in names]
+
+
+def _duplicate_name(slices: Sequence[SliceRecord]) -> str:
+    if len(slices) == 1 and not slices[0].has_duplicates:
+        return ""
+    seen: set[str] = set()
+    for wire in (wire for record in slices for wire in record.wires):
+        if wire["name"] in seen:
+            return f"duplicate device name {wire['name']}"
+        seen.add(wire["name"])
+    return ""
+
+
+def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
+    for wire in record.wires:
+        for consumed in wire.get("consumesCounters") or ():
+            held = sets.get(consumed["counterSet"])
+            if held is None:
+                return f"counter set {consumed['counterSet']} not found"
+            counters = held.get("counters") or {}
+            for name in consumed.get("counters") or {}:
+                if name not in counters:
+                    return f"counter {name} not found in counter set {consumed['counterSet']}"
+    return ""
+
+
+def reaches_device(scope: Wire, node: Wire) -> bool:
+    """Return whether the nodeName, allNodes or nodeSelector of a slice or device lets it reach a node.
+
+    Raises:
+        AllocatorError: The node selector can't be parsed.
+    """
+    name = scope.get("nodeName")
+    if name:
+        return bool((node.get("metadata") or {}).get("name") == name)
+    if scope.get("allNodes"):
+        return True
+    selector = scope.get("nodeSelector")
+    return selector is not None and matches_selector(selector, node)
+
+
+def _reaches(record: SliceRecord, node: Wire) -> bool:
+    spec = record.spec
+    if spec.get("allNodes") or spec.get("nodeSelector") is not None:
+        return reaches_device(spec, node)
+    return record.is_per_device and any(reaches_device(wire, node) for wire in record.wires)
+
+
+def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
+    """Return (label, values) that a node must have for the slice's selector to match; the label "" means its name."""
+    if spec.get("allNodes") or spec.get("nodeSelector") is None:
+        return None
+    terms = spec["nodeSelector"].get("nodeSelectorTerms") or []
+    if len(terms) != 1:
+        return None
+    for requirement in terms[0].get("matchFields") or []:
+        if requirement.get("operator") == "In" and requirement.get("key") == "metadata.name":
+            return ("", requirement["values"]) if len(requirement.get("values") or ()) == 1 else None
+    for requirement in terms[0].get("matchExpressions") or []:
+        if requirement.get("operator") == "In" and requirement.get("values"):
+            return requirement["key"], requirement["values"]
+    return None
+
+
+def invalid_pool(pools: Sequence[Pool]) -> AllocatorError | None:
+    """Return the error of an attempt that found nothing while some pool is invalid."""
+    if any(pool.invalid for pool in pools):
+        return AllocatorError(Category.INVALID_POOL, "invalid resource pools were encountered")
+    return None

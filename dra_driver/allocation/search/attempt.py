@@ -1,0 +1,225 @@
+"""An attempt: the state of one search on one node, and how a device is placed and taken back.
+
+In: candidates, one at a time. Out: whether a candidate could be placed. Every placement can be undone, in reverse
+order. Where a version forgets to give something back (a "leak"), this module forgets it too and counts it in `leaks`.
+
+The rule: Kubernetes structured allocator, allocateDevice and its roll-back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.constraints.constraint import Constraint
+from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.counters import Counter
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord
+from dra_driver.allocation.pools.pools import Pool
+from dra_driver.allocation.requests import Alternative, Plan
+from dra_driver.allocation.search.context import Context
+from dra_driver.allocation.search.device_facts import KnownDevices, Needs
+
+
+@dataclass(slots=True)
+class PlacedDevice:
+    """One device that was given to a request, and what must be undone when it is taken back."""
+
+    alternative: Alternative
+    device: DeviceRecord
+    needs: Needs
+    is_share: bool
+    has_counters: bool
+    was_shared: bool
+    constraints: list[Constraint]
+
+
+class Attempt:
+    """The devices placed so far for a pod's claims on one node."""
+
+    def __init__(
+        self, plan: Plan, constraints: Sequence[list[Constraint]], context: Context, pools: Sequence[Pool]
+    ) -> None:
+        self.context = context
+        self.constraints = constraints
+        self.results: list[list[PlacedDevice]] = [[] for _ in plan.claims]
+        self.marks: dict[DeviceId, set[int]] = {}
+        self.shared: dict[DeviceId, dict[str, Amount]] = {}
+        self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
+        self.leaks = 0
+        self.leaked: set[DeviceRecord] = set()
+        self.known = KnownDevices(context, pools)
+
+    def is_busy(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Return whether the device is already taken, by this attempt or by an allocated claim."""
+        marks = self.marks.get(device.id)
+        if alternative.is_admin:
+            return bool(marks) and alternative.claim in marks  # type: ignore[operator]
+        return bool(marks) or device.id in self.context.held.devices
+
+    def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
+        """Return whether a device has the capacity that a request wants left over."""
+        if not self.context.features.consumable_capacity:
+            return True
+        needs = self.known.needs(alternative, device)
+        if needs is None:
+            return False
+        before: dict[str, Amount] = {} if ignoring_use else self.context.held.capacity.get(device.id, {})
+        now: dict[str, Amount] = {} if ignoring_use else self.shared.get(device.id, {})
+        return all(
+            before.get(capacity.name, 0) + needs[capacity.name].amount + now.get(capacity.name, 0) <= capacity.total
+            for capacity in device.capacities
+        )
+
+    def place(self, alternative: Alternative, device: DeviceRecord, *, must: bool) -> PlacedDevice | None:
+        """Place a device that the selectors accept for a request; return None if the device is not available.
+
+        Raises:
+            AllocatorError: A constraint refuses the device, and `must` says that the request can't do without it.
+        """
+        context = self.context
+        features, rules = context.features, context.rules
+        share = features.consumable_capacity and device.is_shared
+        if self.is_busy(alternative, device) and not (share and alternative.is_admin):
+            return None
+        counts = bool(device.wire.get("consumesCounters"))
+        if counts and not features.partitionable:
+            return None
+        took = False
+        if counts and not (share and self._is_shared_already(device)):
+            if not self._take(device):
+                return None
+            took = True
+        if features.taints and device.wire.get("taints") and self.known.is_tainted(alternative, device):
+            self._refuse(device, took=took)
+            return None
+        joined = self._join(alternative, device, took=took, must=must)
+        if joined is None:
+            return None
+        placed = PlacedDevice(alternative, device, {}, share, took, False, joined)
+        if not share:
+            self.marks.setdefault(device.id, set()).add(alternative.claim)
+        if features.consumable_capacity:
+            if not self.has_room(alternative, device):
+                if rules.leaks:
+                    self._leak(device)
+                else:
+                    self._give_back(placed)
+                return None
+            if share:
+                self._share(placed)
+        self.results[alternative.claim].append(placed)
+        return placed
+
+    def take_back(self, placed: PlacedDevice) -> None:
+        """Undo the latest placement."""
+        self.results[placed.alternative.claim].pop()
+        if placed.is_share:
+            self._unshare(placed)
+        self._give_back(placed)
+
+    def _join(
+        self, alternative: Alternative, device: DeviceRecord, *, took: bool, must: bool
+    ) -> list[Constraint] | None:
+        """Let the device join all constraints of the claim; return None if one of them refuses it."""
+        joined: list[Constraint] = []
+        if not self.constraints:
+            return joined
+        for constraint in self.constraints[alternative.claim]:
+            if not constraint.covers(alternative.request_name, alternative.full_name):
+                continue
+            if constraint.add(alternative.request_name, self.known.attribute(device, constraint.attribute)):
+                joined.append(constraint)
+                continue
+            for earlier in joined:
+                earlier.remove(alternative.request_name)
+            if must:
+                claim = self.context.plan.claims[alternative.claim].name
+                text = (
+                    f"claim {claim}, request {alternative.name}: cannot add device {'/'.join(device.id)}"
+                    " because a claim constraint would not be satisfied"
+                )
+                raise AllocatorError(Category.ALL_CONSTRAINT_UNSATISFIED, text)
+            self._refuse(device, took=took)
+            return None
+        return joined
+
+    def _refuse(self, device: DeviceRecord, *, took: bool) -> None:
+        """Release the counters that a refused device took, or leak them where the version does."""
+        if took:
+            if self.context.rules.leaks:
+                self._leak(device)
+            else:
+                self._untake(device)
+
+    def _leak(self, device: DeviceRecord) -> None:
+        self.leaks += 1
+        self.leaked.add(device)
+
+    def _give_back(self, placed: PlacedDevice) -> None:
+        device, alternative = placed.device, placed.alternative
+        for constraint in placed.constraints:
+            constraint.remove(alternative.request_name)
+        if not placed.is_share:
+            self.marks[device.id].discard(alternative.claim)
+        if placed.has_counters:
+            if placed.is_share and self.context.rules.leaks:
+                self._leak(device)
+            else:
+                self._untake(device)
+
+    def _is_shared_already(self, device: DeviceRecord) -> bool:
+        held = self.context.held
+        is_held = device.id in held.capacity or (self.context.rules.any_share_is_shared and device.id in held.shares)
+        return is_held or device.id in self.shared
+
+    def _share(self, placed: PlacedDevice) -> None:
+        device = placed.device
+        needs = self.known.needs(placed.alternative, device) or {}
+        placed.needs = needs
+        placed.was_shared = device.id in self.shared
+        held = self.shared.setdefault(device.id, {})
+        for name, one in needs.items():
+            held[name] = held.get(name, 0) + one.amount
+
+    def _unshare(self, placed: PlacedDevice) -> None:
+        device, leaks = placed.device, self.context.rules.leaks
+        held = self.shared.get(device.id)
+        if held is None:
+            return
+        if leaks and not placed.needs:
+            self._leak(device)  # the share of a device without capacity is never removed
+            return
+        for name, one in placed.needs.items():
+            if name in held:
+                held[name] -= one.amount
+        if not any(held.values()):
+            if placed.was_shared and not leaks:
+                self.shared[device.id] = {}
+            else:
+                if placed.was_shared:
+                    self._leak(device)
+                del self.shared[device.id]
+
+    def _take(self, device: DeviceRecord) -> bool:
+        """Take the counters of a device if enough is left of all of them."""
+        facts = self.known.facts(device)
+        account = facts.account or self.known.account(device)
+        if account.is_overdrawn:
+            return False
+        consumed = self.consumed.setdefault(facts.key, {})
+        available = account.available
+        for counter, amount in facts.takes:
+            limit = available.get(counter)
+            if limit is not None and consumed.get(counter, 0) + amount > limit:
+                return False
+        for counter, amount in facts.takes:
+            consumed[counter] = consumed.get(counter, 0) + amount
+        return True
+
+    def _untake(self, device: DeviceRecord) -> None:
+        facts = self.known.facts(device)
+        consumed = self.consumed[facts.key]
+        for counter, amount in facts.takes:
+            consumed[counter] -= amount

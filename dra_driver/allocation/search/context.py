@@ -1,0 +1,32 @@
+"""The context of a search: what all attempts for one pod share, whichever node they are on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.allocation.pools.counters import Accounts
+from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.ranges import Arithmetic
+from dra_driver.allocation.requests import Plan
+from dra_driver.allocation.rules import AllocatorRules, Features
+
+
+@dataclass(slots=True)
+class Context:
+    """What all attempts for one pod share."""
+
+    plan: Plan
+    rules: AllocatorRules
+    features: Features
+    held: Held
+    accounts: Accounts
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The arithmetic by which capacity is counted."""
+        return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
+
+    @property
+    def compares_lists(self) -> bool:
+        """Whether constraints compare attributes as lists."""
+        return self.rules.kubernetes in {"1.36", "1.37"} and self.features.list_attributes

@@ -1,0 +1,101 @@
+"""What a search knows about the devices of a node, whatever is placed; each fact is worked out once.
+
+In: devices and requests. Out: the account that a device takes counters from, its attribute values, what a request would
+consume of it, and whether a taint keeps a request away. Nothing in here changes when a device is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
+from dra_driver.allocation.outcome import AllocatorError, Category
+from dra_driver.allocation.pools.capacity import Amount, Consumption, consume
+from dra_driver.allocation.pools.counters import Account, Counter, flat_takes
+from dra_driver.allocation.pools.devices import DeviceRecord
+from dra_driver.allocation.pools.pools import Pool
+from dra_driver.allocation.pools.ranges import CapacityError
+from dra_driver.allocation.pools.taints import blocking_taint
+from dra_driver.allocation.requests import Alternative
+from dra_driver.allocation.search.context import Context
+
+Needs = dict[str, Consumption]
+_UNKNOWN = object()
+
+
+class DeviceFacts:
+    """What an attempt knows about a device, whatever is placed: its account, takes, attribute values and needs."""
+
+    __slots__ = ("account", "attributes", "key", "needs", "taints", "takes")
+
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.account: Account | None = None
+        self.takes: Sequence[tuple[Counter, Amount]] = ()
+        self.attributes: dict[str, AttributeValue | None] = {}
+        self.needs: dict[int, Needs | None] = {}
+        self.taints: dict[int, bool] = {}
+
+
+class KnownDevices:
+    """The facts about the devices of one node's pools."""
+
+    def __init__(self, context: Context, pools: Sequence[Pool]) -> None:
+        self._context = context
+        self._pools = pools
+        self._facts: dict[DeviceRecord, DeviceFacts] = {}
+
+    def facts(self, device: DeviceRecord) -> DeviceFacts:
+        """Return the facts about a device, which are collected only once."""
+        facts = self._facts.get(device)
+        if facts is None:
+            facts = self._facts[device] = DeviceFacts()
+            if device.wire.get("consumesCounters"):
+                pool = self._pool(device)
+                facts.takes = flat_takes(device)
+                facts.key = self._context.accounts.key(pool, device)
+        return facts
+
+    def _pool(self, device: DeviceRecord) -> Pool:
+        return next(pool for pool in self._pools if pool.id == device.slice.pool_id)
+
+    def needs(self, alternative: Alternative, device: DeviceRecord) -> Needs | None:
+        """Return what a request would consume of a device, or None if the device could never provide it.
+
+        Raises:
+            AllocatorError: The request asks for an amount that ends the allocation.
+        """
+        known = self.facts(device).needs
+        if id(alternative) not in known:
+            try:
+                known[id(alternative)] = consume(device.capacities, alternative.asked, self._context.arithmetic)
+            except CapacityError as error:
+                claim = self._context.plan.claims[alternative.claim].name
+                where = f"claim {claim}, request {alternative.name}: checking capacity for device"
+                raise AllocatorError(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
+        return known[id(alternative)]
+
+    def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Return whether a taint of the device keeps the request away."""
+        known = self.facts(device).taints
+        tainted = known.get(id(alternative))
+        if tainted is None:
+            harmful = self._context.rules.only_harmful_taints
+            taint = blocking_taint(device.wire["taints"], alternative.tolerations, only_harmful=harmful)
+            tainted = known[id(alternative)] = taint is not None
+        return tainted
+
+    def attribute(self, device: DeviceRecord, name: str) -> AttributeValue | None:
+        """Return the value that constraints on an attribute see."""
+        known = self.facts(device).attributes
+        value = known.get(name, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = known[name] = look_up(device.wire, device.driver, name, lists=self._context.compares_lists)
+        return value  # type: ignore[return-value]
+
+    def account(self, device: DeviceRecord) -> Account:
+        """Return the account from which a device takes counters."""
+        facts = self.facts(device)
+        if facts.account is None:
+            facts.account = self._context.accounts.account(self._pool(device), device)
+        return facts.account

@@ -1,0 +1,248 @@
+"""Symmetry: which states of a search differ only in the names of equal devices.
+
+In: a search that has become long. Out: a key per state. If a state failed without leaving anything behind ("leaked")
+and without meeting a limit, every state with the same key fails too, so the search can skip it without changing its
+outcome.
+
+Devices are equal if selectors, taints, needs, constrained attributes and counters see no difference. Devices that share
+counters form a component; components are equal if their devices are equal one by one. A state is then the multiset of
+the states of its components, as far as the rest of the search can see them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter as Multiset
+from collections.abc import Hashable, Sequence
+
+from dra_driver.allocation.constraints.lists import DistinctLists, MatchLists
+from dra_driver.allocation.constraints.single_values import DistinctAttribute
+from dra_driver.allocation.outcome import AllocatorError
+from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.devices import DeviceRecord
+from dra_driver.allocation.requests import Alternative, Plan
+from dra_driver.allocation.search.attempt import Attempt
+from dra_driver.allocation.search.candidates import Prepared
+
+
+class Component:
+    """Devices that share counter sets, or one device without counters. `signs` tells its devices apart."""
+
+    __slots__ = ("account", "counters", "members", "signs", "takes", "template")
+
+    def __init__(self, members: list[int]) -> None:
+        self.members = members
+        self.signs: dict[int, Hashable] = {}
+        self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
+        self.account: Hashable = None
+        self.counters: list[tuple[str, str]] = []
+        self.template: Hashable = None
+
+
+class Symmetry:
+    """What is known about a search before any state is examined; `is_usable` says whether states have keys."""
+
+    def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
+        self._plan = plan
+        self.attempt = attempt
+        self.devices = prepared.devices
+        self._prepared = prepared
+        self._combinations = attempt.context.rules.combinations
+        self._index = {device: number for number, device in enumerate(self.devices)}
+        self.candidates: dict[Alternative, list[int]] = {}
+        self.failed: dict[Hashable, int] = {}
+        names = [pool.id[1] for pool in prepared.pools]
+        self.is_usable = len(set(names)) == len(names) and self._find_candidates()
+        if self.is_usable:
+            self._is_exact = self._does_order_count()
+            self._later = self._see_later()
+            self._component_of = self._find_components()
+
+    def _does_order_count(self) -> bool:
+        """Return whether the order of equal devices can change how a state ends.
+
+        `distinctAttribute` remembers only the latest device; `All` fails quietly or with an error, depending on which
+        of its devices comes first.
+        """
+        constraints = self.attempt.constraints
+        kinds = (DistinctAttribute, DistinctLists, MatchLists)
+        distinct = any(isinstance(c, kinds) for claim in constraints for c in claim)
+        return (distinct and self._combinations) or any(
+            alternative.is_all and constraints[alternative.claim] for alternative in self._plan.alternatives
+        )
+
+    def _find_candidates(self) -> bool:
+        """List what each alternative could ever take; return False if a selector fails, which must stay visible."""
+        attempt = self.attempt
+        for alternative in self._plan.alternatives:
+            found = []
+            for number, device in enumerate(self.devices):
+                if not alternative.is_admin and device.id in attempt.context.held.devices:
+                    continue
+                try:
+                    if self._prepared.accepts(alternative, device) and self._is_possible(alternative, device):
+                        found.append(number)
+                except AllocatorError:
+                    return False
+            self.candidates[alternative] = found
+        return True
+
+    def _is_possible(self, alternative: Alternative, device: DeviceRecord) -> bool:
+        """Return whether a device could be placed, or could at least leave a trace when it is refused."""
+        attempt, features = self.attempt, self.attempt.context.features
+        counts = bool(device.wire.get("consumesCounters"))
+        if counts and not features.partitionable:
+            return False
+        if features.consumable_capacity and attempt.known.needs(alternative, device) is None:
+            return False
+        if features.taints and device.wire.get("taints") and attempt.known.is_tainted(alternative, device):
+            return counts and attempt.context.rules.leaks
+        return True
+
+    def _see_later(self) -> dict[tuple[int, int], frozenset[int]]:
+        """Return, for each request, the devices that later requests could take."""
+        later: dict[tuple[int, int], frozenset[int]] = {}
+        seen: frozenset[int] = frozenset()
+        for claim in reversed(range(len(self._plan.claims))):
+            requests = self._plan.claims[claim].requests
+            for number in reversed(range(len(requests))):
+                later[claim, number] = seen
+                for alternative in requests[number].alternatives:
+                    seen |= frozenset(self.candidates[alternative])
+        return later
+
+    def _find_components(self) -> list[Component]:
+        """Group devices by the counter sets that they name."""
+        by_set: dict[Hashable, list[int]] = {}
+        groups: list[list[int]] = []
+        group_of: dict[int, list[int]] = {}
+        for number, device in enumerate(self.devices):
+            group = group_of[number] = [number]
+            groups.append(group)
+            if not device.wire.get("consumesCounters"):
+                continue
+            key = self.attempt.known.facts(device).key
+            for name in {counter[0] for counter, _ in self.attempt.known.facts(device).takes}:
+                other = by_set.get((key, name))
+                if other is not None:
+                    root = group_of[other[0]]
+                    if root is not group:
+                        root += group
+                        for member in group:
+                            group_of[member] = root
+                        group = root
+                by_set[key, name] = [number]
+        made: dict[int, Component] = {}
+        for group in group_of.values():
+            if id(group) not in made:
+                made[id(group)] = self._describe(Component(sorted(group)))
+        return [made[id(group_of[number])] for number in range(len(self.devices))]
+
+    def _describe(self, component: Component) -> Component:
+        local: dict[tuple[str, str], int] = {}
+        for number in component.members:
+            device = self.devices[number]
+            facts = self.attempt.known.facts(device)
+            takes = tuple((local.setdefault(counter, len(local)), amount) for counter, amount in facts.takes)
+            component.account = facts.key
+            component.takes[number] = takes
+            component.signs[number] = (self._class(number, device), takes)
+        component.counters = list(local)
+        limits: Hashable = ()
+        if local:
+            device = self.devices[component.members[0]]
+            account = self.attempt.known.account(device)
+            limits = (account.is_overdrawn, tuple(account.available.get(counter) for counter in local))
+        component.template = (tuple(component.signs.values()), limits)
+        return component
+
+    def _class(self, number: int, device: DeviceRecord) -> Hashable:
+        """Return everything that the search can see of a device by itself."""
+        attempt, context = self.attempt, self.attempt.context
+        seen: list[Hashable] = [device.is_shared, device.id in context.held.devices]
+        for alternative, candidates in self.candidates.items():
+            place = bisect_left(candidates, number)
+            if place == len(candidates) or candidates[place] != number:
+                seen.append(None)
+                continue
+            needs = attempt.known.needs(alternative, device) if context.features.consumable_capacity else None
+            tainted = bool(device.wire.get("taints")) and attempt.known.is_tainted(alternative, device)
+            seen.append((tainted, tuple((name, one.amount) for name, one in sorted((needs or {}).items()))))
+        if context.features.consumable_capacity:
+            held = context.held.capacity.get(device.id)
+            seen.append(None if held is None else tuple(sorted(held.items())))
+            seen.append(tuple(sorted((one.name, one.total) for one in device.capacities)))
+        for claim in attempt.constraints:
+            seen += [attempt.known.attribute(device, constraint.attribute) for constraint in claim]
+        return tuple(seen)
+
+    def component(self, number: int) -> Component:
+        """Return the component of a device."""
+        return self._component_of[number]
+
+    def may_leave_traces(self, alternative: Alternative) -> bool:
+        """Return whether placing and refusing this alternative's candidates can leave something behind."""
+        attempt = self.attempt
+        if not attempt.context.rules.leaks:
+            return False
+        if any(
+            one.covers(alternative.request_name, alternative.full_name)
+            for claim in attempt.constraints[alternative.claim : alternative.claim + 1]
+            for one in claim
+        ):
+            return True
+        devices = [self.devices[number] for number in self.candidates[alternative]]
+        return any(device.wire.get("taints") or device.is_shared for device in devices)
+
+    def key(self, alternative: Alternative, number: int, start: int) -> Hashable:
+        """Return the key of the state in which a request looks for its next device."""
+        attempt = self.attempt
+        start = start if self._combinations and not alternative.is_all else 0
+        relevant = self._relevant(alternative, number, start)
+        memory = tuple(c.state() for claim in attempt.constraints[alternative.claim :] for c in claim)
+        marked: dict[int, list[Hashable]] = {}
+        components: dict[int, Component] = {}
+        for device in self._touched():
+            index = self._index[device]
+            component = self._component_of[index]
+            place = component.members[0]
+            components[place] = component
+            entries = marked.setdefault(place, [])
+            if index in relevant:
+                shared = attempt.shared.get(device.id)
+                amounts = None if shared is None else tuple(sorted(shared.items()))
+                who = index if self._is_exact else component.signs[index]
+                entries.append((who, index < start, tuple(sorted(attempt.marks.get(device.id, ()))), amounts))
+        states: list[Hashable] = []
+        for place, component in components.items():
+            if relevant.isdisjoint(component.members):
+                continue
+            consumed = attempt.consumed.get(component.account, {})
+            states.append(
+                (
+                    place if self._is_exact else component.template,
+                    bisect_left(component.members, start),
+                    frozenset(Multiset(marked[place]).items()),
+                    tuple(consumed.get(counter, 0) for counter in component.counters),
+                )
+            )
+        held = len(attempt.results[alternative.claim])
+        head = (alternative.claim, alternative.request, alternative.number, number, start, held)
+        return head, memory, frozenset(Multiset(states).items())
+
+    def _touched(self) -> set[DeviceRecord]:
+        touched = {placed.device for results in self.attempt.results for placed in results}
+        touched.update(self.attempt.leaked)
+        return touched
+
+    def _relevant(self, alternative: Alternative, number: int, start: int) -> frozenset[int] | set[int]:
+        """Return the devices that the rest of the search could take."""
+        later = self._later[alternative.claim, alternative.request]
+        now: Sequence[int] = self.candidates[alternative]
+        if alternative.is_all:
+            now = [self._index[device] for device in self._prepared.everything(alternative)[number:]]
+            first = self._plan.claims[alternative.claim].requests[alternative.request].alternatives[0]
+            now = [*now, *self.candidates[first]]
+        elif start:
+            now = now[bisect_left(now, start) :]
+        return later.union(now)

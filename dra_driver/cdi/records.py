@@ -1,0 +1,53 @@
+"""Records: what a claim's CDI document holds for this driver alone, kept beside it so that no container gets it.
+
+Pure. A claim's steps are recorded as environment entries with a prefix of this driver's, because they have to be found
+again with the document if the ledger is lost. In: a document's bytes. Out: those that the container runtime reads, and
+those of the records; and both joined again. CDI's annotations would do too, but need version 0.6.0 of it,
+which containerd 1.7 refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dra_driver.model.wire import CdiWire
+
+PREFIX = "DRA_DRIVER_"
+
+
+def split(content: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of a document without records, and those of its devices' records, empty where it has none."""
+    if PREFIX.encode() not in content:
+        return content, b""
+    document, records = json.loads(content), {}
+    for device in document.get("devices") or ():
+        edits = device.get("containerEdits") or {}
+        env = list(edits.get("env") or ())
+        if found := [entry for entry in env if entry.startswith(PREFIX)]:
+            records[device["name"]] = found
+            edits["env"] = [entry for entry in env if not entry.startswith(PREFIX)]
+            if not edits["env"]:
+                del edits["env"]
+    return (_bytes(document), _bytes(records)) if records else (content, b"")
+
+
+def _bytes(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def join(document: CdiWire, records: object) -> CdiWire:
+    """Return a document with its devices' records; what is no record is left out."""
+    known: Mapping[Any, Any] = records if isinstance(records, Mapping) else {}
+    devices = []
+    for device in document.get("devices") or ():
+        own = known.get(device.get("name")) if isinstance(device, Mapping) else None
+        entries = (
+            [one for one in own if isinstance(one, str) and one.startswith(PREFIX)] if isinstance(own, list) else []
+        )
+        if entries:
+            edits = device.get("containerEdits") or {}
+            device = {**device, "containerEdits": {**edits, "env": [*(edits.get("env") or ()), *entries]}}  # noqa: PLW2901
+        devices.append(device)
+    return {**document, "devices": devices} if known else document

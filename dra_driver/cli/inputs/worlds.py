@@ -1,0 +1,33 @@
+"""The world that the options of a command name, and whose rules apply there.
+
+In: click's parameters `files`, `profiles`, `kubeconfig`, `kubernetes`, `gates`, `mig`. Out: a `World`, read with a
+progress line, and its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dra_driver.cli.inputs.gates import given_gates
+from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+from dra_driver.cli.inputs.progress import Progress
+from dra_driver.views.worlds.reading import world_of_cluster, world_of_files
+from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
+
+
+def read_world(files: Sequence[str], given: Mapping[str, Any]) -> World:
+    """Read files, or the cluster where neither files nor profiles are given. Raises: InputError, ApiError."""
+    if files or given["profiles"]:
+        return world_of_files(files)
+    return world_of_cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
+
+
+def rule(world: World, given: Mapping[str, Any], profiles: Sequence[str]) -> AppliedRules:
+    """Settle whose rules apply in a world, then add simulated nodes. Raises: UsageError, InputError."""
+    gates = given_gates(given["gates"], given["kubernetes"] or world.kubernetes or DEFAULT_VERSION)
+    rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
+    add_profiles(world, profiles)
+    return rules

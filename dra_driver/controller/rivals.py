@@ -1,0 +1,137 @@
+"""Rivals: agents of other nodes or folders that publish this node's pool too, because they were given its name.
+
+Each agent marks the slices that it writes with an annotation: the folder that it works from, since when, and where it
+runs. In: planned writes. Out: those writes, marked; or an error, where an agent that has run for longer keeps changing
+the same slices. "Keeps changing" means twice within ten seconds, between writes of ours. The agent that started later
+then stops publishing until no slice of the other is left; the other goes on. Instances that share a folder are no
+rivals: they take turns by a lock. An agent without a mark (an older version) can't be told from a user's change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+
+from dra_driver.controller.diff import WritePlan
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import SliceWire
+from dra_driver.telemetry.logs import fields as log_fields
+
+log = logging.getLogger(__name__)
+
+WITHIN_SECONDS = 10.0
+TIMES = 2
+_MARK_CHARS = 1024
+_STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMark:
+    """Which agent wrote a slice. `folder_id` is the same for all instances that share a folder, and for no other.
+
+    `started` is in UTC, in a form that sorts by time.
+    """
+
+    folder_id: str
+    started: str
+    host: str
+    folder: str
+
+    def started_before(self, other: AgentMark) -> bool:
+        """Return whether this agent has run for longer; of two that started together the same one for both."""
+        return (self.started, self.folder_id) < (other.started, other.folder_id)
+
+    def __str__(self) -> str:
+        return f"an agent on {self.host} (folder {self.folder}, running since {self.started})"
+
+
+def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
+    """Return the mark of the agent that wrote a slice last, None where there is none that can be understood."""
+    annotations = (wire.get("metadata") or {}).get("annotations")
+    text = annotations.get(key) if isinstance(annotations, Mapping) else None
+    if not isinstance(text, str) or len(text) > _MARK_CHARS:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    names = [one.name for one in fields(AgentMark)]
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):
+        return None
+    mark = AgentMark(**{name: found[name] for name in names})
+    return mark if _STARTED.fullmatch(mark.started) and str(mark).isprintable() else None
+
+
+class Rivals:
+    """The other agents that publish the pool of `me`. For use by the writing thread."""
+
+    def __init__(self, me: AgentMark, *, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._me, self._key, self._clock = me, f"{driver}/agent", clock
+        self._text = json.dumps(asdict(me), separators=(",", ":"))
+        self._has_written = False
+        self._yields_to = ""  # the folder id of the agent that publishes instead
+        self._answered: set[tuple[str, str]] = set()  # changes of another agent that were counted: name and version
+        self._changed_at: dict[str, list[float]] = {}  # by the other's folder id
+
+    def is_anothers(self, wire: SliceWire) -> bool:
+        """Return whether an agent of another folder wrote a slice last."""
+        mark = mark_of(wire, self._key)
+        return mark is not None and mark.folder_id != self._me.folder_id
+
+    def marked(self, wire: SliceWire) -> SliceWire:
+        """Return a slice with the mark of this agent."""
+        self._has_written = True
+        metadata = wire.get("metadata") or {}
+        annotations = {**(metadata.get("annotations") or {}), self._key: self._text}
+        return {**wire, "metadata": {**metadata, "annotations": annotations}}
+
+    def admit(self, plan: WritePlan) -> None:
+        """Return if the writes may be made.
+
+        Raises: ApiError("api.another-agent") where an agent that started earlier keeps changing the same slices.
+        """
+        others = [mark for wire in (*plan.updates, *plan.deletes) if (mark := self._others(wire))]
+        publishing = next((mark for mark in others if mark.folder_id == self._yields_to), None)
+        if publishing is not None:
+            raise self._refusal(publishing)
+        if len(plan):
+            self._yields_to = ""
+        for rival in self._count((*plan.updates, *plan.deletes)):
+            if rival.started_before(self._me):
+                self._yields_to = rival.folder_id
+                raise self._refusal(rival)
+            log.warning("another agent publishes this pool, and should stop", extra=log_fields(reason=str(rival)))
+
+    def _others(self, wire: SliceWire) -> AgentMark | None:
+        return mark_of(wire, self._key) if self.is_anothers(wire) else None
+
+    def _count(self, wires: Iterable[SliceWire]) -> list[AgentMark]:
+        """Count the changes that others made after our writes, and return those who made too many."""
+        now, changed, seen = self._clock(), {}, set()
+        for wire in wires if self._has_written else ():
+            mark, metadata = self._others(wire), wire["metadata"]
+            change = str(metadata.get("name")), str(metadata.get("resourceVersion"))
+            if mark:
+                seen.add(change)
+                if change not in self._answered:
+                    changed[mark.folder_id] = mark
+        self._answered = seen
+        found = []
+        for folder_id, mark in changed.items():
+            recent = [at for at in self._changed_at.get(folder_id, ()) if now - at <= WITHIN_SECONDS]
+            self._changed_at[folder_id] = [*recent, now][-TIMES:]
+            if len(self._changed_at[folder_id]) >= TIMES:
+                found.append(mark)
+        self._changed_at = {key: times for key, times in self._changed_at.items() if now - times[-1] <= WITHIN_SECONDS}
+        return found
+
+    def _refusal(self, rival: AgentMark) -> ApiError:
+        return ApiError(
+            "another-agent",
+            f"{rival} publishes this node's devices and started earlier, so this agent publishes none",
+            hint="give each node its own name (--node-name), or remove one of the two agents",
+        )

@@ -1,0 +1,206 @@
+"""Abandoned partitions: MIG partitions that NVIDIA's DRA driver made for claims that have ended since it was removed.
+
+That driver would destroy such a partition when its claim ends, and switch MIG mode off with the last one. Here the same
+happens in its place, on nodes where partitions are made on demand: otherwise the partition would count as an
+administrator's, and its GPU would never be offered whole or divided again.
+
+A partition is destroyed only if that driver's checkpoint of this boot names it, neither the kubelet nor a CDI file
+shows its claim any more, no claim of ours holds its place, and no process runs on it. A GPU with a partition that the
+checkpoint does not name is left alone: that driver destroys such partitions at its start, so there it did not make
+partitions, and the layout is an administrator's.
+
+Each step may be repeated after a crash. That MIG mode is ours to switch off is recorded before the first partition of a
+GPU is destroyed. When every claim in the checkpoint has ended and nothing of it is left, the file is set aside, because
+a partition that is made later in the same place may get the same UUID.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import gpu_name, partition_name
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.mig.partitioner import gpu_lock
+from dra_driver.plugin.neighbours.nvidia_checkpoint import (
+    FILE,
+    CheckpointedClaim,
+    CheckpointedPartition,
+    read_checkpoint,
+)
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+GPU_SECONDS = 10.0
+SET_ASIDE = ".ended"
+DESTROYED = "AbandonedMigPartitionDestroyed"
+
+
+class AbandonedPartitions:
+    """The partitions that another driver left in `folder`'s checkpoint.
+
+    `may_hold` returns whether a claim, by UID, may still hold its devices; `tell` sends an event (reason, message) to
+    the node.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        driver: str,
+        hardware: Hardware,
+        ledger: Ledger,
+        locks: NodeLocks,
+        boot_id: str,
+        may_hold: Callable[[str], bool],
+        tell: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        self._file, self._driver, self._boot_id = folder / FILE, driver, boot_id
+        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+        self._may_hold, self._tell = may_hold, tell
+        self._owners = PartitionOwners(hardware, ledger, locks, boot_id)
+        self._told: set[str] = set()  # what was logged already
+
+    def destroy(self) -> int:
+        """Destroy the abandoned partitions and return their number. Idempotent.
+
+        Raises: DriverError when neither hardware nor ledger can be read; a partition that can't be destroyed now is
+        logged and tried again by the next call.
+        """
+        claims = read_checkpoint(self._file, driver=self._driver, boot_id=self._boot_id)
+        ended = [claim for claim in claims if not self._may_hold(claim.uid)]
+        if not any(claim.partitions for claim in ended):
+            return 0
+        port, facts = self._hardware, self._hardware.discover()
+        if not isinstance(port, Partitionable) or facts.waiting_for:
+            return 0
+        named = [partition for claim in claims for partition in claim.partitions]
+        living = {one for claim in claims if claim not in ended for one in claim.partitions}
+        count = 0
+        for claim in ended:
+            for one in claim.partitions:
+                gpu = _gpu_of(one, facts)
+                if gpu is not None and one not in living:
+                    count += self._try(port, gpu, one, named, claim)
+        if not count and len(ended) == len(claims) and all(_is_gone(one, facts) for one in named):
+            self._set_aside()
+        return count
+
+    def _try(
+        self,
+        port: Partitionable,
+        gpu: GpuFacts,
+        one: CheckpointedPartition,
+        named: Sequence[CheckpointedPartition],
+        claim: CheckpointedClaim,
+    ) -> bool:
+        deadline = Deadline.after(GPU_SECONDS)
+        try:
+            with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
+                what = self._destroy(port, gpu, one, named, deadline)
+        except DriverError as error:
+            self._log(f"{claim.uid} {error.code}", gpu, claim, str(error))
+            return False
+        if what:
+            log.warning(
+                "partition of another driver's ended claim destroyed",
+                extra=fields(device=what, claim=claim.name, claim_uid=claim.uid),
+            )
+            self._tell(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
+        return bool(what)
+
+    # The methods below run under the GPU's lock
+
+    def _destroy(
+        self,
+        port: Partitionable,
+        gpu: GpuFacts,
+        one: CheckpointedPartition,
+        named: Sequence[CheckpointedPartition],
+        deadline: Deadline,
+    ) -> str:
+        """Destroy a partition and return its name; return "" if it is gone or has to stay."""
+        now = replace(gpu, partitions=port.partitions_now(gpu), unusable=port.unusable_now(gpu))
+        found = next((p for p in now.partitions if _is(one, p)), None)
+        if found is None and one.place not in now.unusable:
+            return ""
+        name = _name(gpu, one, found)
+        if reason := self._reason_to_stay(now, name, found, named):
+            self._log(f"{name} {reason}", gpu, None, reason)
+            return ""
+        if gpu.mig_toggles_without_reset and gpu.pci_address not in self._ledger.modes(self._boot_id):
+            self._ledger.set_mode(gpu.pci_address, self._boot_id)
+        port.destroy_partition(gpu, found.uuid if found else "", deadline.remaining(), placement=one.place)
+        return name
+
+    def _reason_to_stay(
+        self, gpu: GpuFacts, name: str, found: PartitionFacts | None, named: Iterable[CheckpointedPartition]
+    ) -> str:
+        held, ours = self._ledger.held(), self._owners.of_ledger()
+        if held & {name, gpu_name(gpu.pci_address)} or (found and ours.owns(gpu, found)):
+            return "a claim of this driver holds it"
+        here = [one for one in named if _is_parent(one, gpu)]
+        places = {one.place for one in here}
+        is_strange = any(not any(_is(one, p) for one in here) for p in ours.foreign(gpu))
+        if is_strange or not places.issuperset(set(ours.foreign_places(gpu)).intersection(gpu.unusable)):
+            return "the GPU has partitions that the other driver's checkpoint does not name"
+        if found is None:
+            return ""
+        if not isinstance(self._hardware, ProcessLister):
+            return "it is not known whether a process runs on it"
+        pids = self._hardware.processes(gpu, found)
+        return f"process {', '.join(map(str, pids[:5]))} runs on it" if pids else ""
+
+    def _log(self, key: str, gpu: GpuFacts, claim: CheckpointedClaim | None, reason: str) -> None:
+        """Log once why a partition stays."""
+        if key not in self._told:
+            self._told.add(key)
+            name = claim.name if claim else ""
+            keys = fields(device=gpu.pci_address, claim=name, reason=reason)
+            log.warning("partition of another driver's ended claim stays", extra=keys)
+
+    def _set_aside(self) -> None:
+        try:
+            self._file.rename(self._file.with_name(f"{FILE}{SET_ASIDE}"))
+        except OSError as fault:
+            log.warning("checkpoint of another driver not set aside", extra=fields(err=str(fault)))
+        else:
+            log.info("checkpoint of another driver set aside", extra=fields(file=str(self._file)))
+
+
+def _is(one: CheckpointedPartition, partition: PartitionFacts) -> bool:
+    at_place = (partition.gi_profile_id, partition.start) == one.place
+    return partition.uuid == one.uuid if one.uuid else at_place
+
+
+def _is_parent(one: CheckpointedPartition, gpu: GpuFacts) -> bool:
+    return gpu.uuid == one.parent_uuid if one.parent_uuid else gpu.minor == one.minor
+
+
+def _gpu_of(one: CheckpointedPartition, facts: Facts) -> GpuFacts | None:
+    return next((gpu for gpu in facts.gpus if _is_parent(one, gpu)), None)
+
+
+def _is_gone(one: CheckpointedPartition, facts: Facts) -> bool:
+    """Return whether a partition is seen to be gone; one of a GPU that does not answer is not."""
+    gpu = _gpu_of(one, facts)
+    return gpu is not None and one.place not in gpu.unusable and not any(_is(one, p) for p in gpu.partitions)
+
+
+def _name(gpu: GpuFacts, one: CheckpointedPartition, found: PartitionFacts | None) -> str:
+    """Return the name under which this driver offers the partition's place."""
+    profile = found.profile if found else _profile(gpu, one.profile_id)
+    return partition_name(gpu.pci_address, profile, one.profile_id, one.start)
+
+
+def _profile(gpu: GpuFacts, profile_id: int) -> str:
+    return next((p.name for p in gpu.mig_profiles if p.gi_profile_id == profile_id), "")

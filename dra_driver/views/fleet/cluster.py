@@ -1,0 +1,67 @@
+"""The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
+
+In: the path of a kubeconfig. Out: wire objects. It only reads.
+"""
+
+from __future__ import annotations
+
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+
+_SECONDS = 30.0
+
+
+class Cluster:
+    """A connection to one API server."""
+
+    def __init__(self, kubeconfig: str | None) -> None:
+        from dra_driver.kube.credentials import load
+
+        self.name = kubeconfig or "in-cluster"
+        self._api = KubeApi(load(kubeconfig))
+
+    def fleet(self) -> Fleet:
+        """Read all ResourceSlices. Raises: ApiError, InputError."""
+        slices = [(f"ResourceSlice {wire['metadata']['name']}", wire) for wire in self._list(SLICES)]
+        return fleet_of_slices(slices, f"cluster ({self.name})")
+
+    def classes(self) -> list[Wire]:
+        """Read all DeviceClasses. Raises: ApiError."""
+        return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]
+
+    def claims(self) -> list[Wire]:
+        """Read all ResourceClaims of all namespaces. Raises: ApiError."""
+        return self._list(CLAIMS)
+
+    def templates(self) -> list[Wire]:
+        """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
+        return self._list(TEMPLATES)
+
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Return one object of the kind whose objects are listed at a path; None if there is none. Raises: ApiError."""
+        path = named(within(kind, namespace), name)
+        try:
+            return self._api.request("GET", path, timeout_s=_SECONDS)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+
+    def kubernetes(self) -> str:
+        """Return the server's Kubernetes version, such as "1.35". Raises: ApiError."""
+        version = self._api.server_version()
+        return f"{version.major}.{version.minor}"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    def _list(self, path: str) -> list[Wire]:
+        """List all objects, page by page."""
+        from dra_driver.kube.pages import objects
+
+        return list(objects(self._api, path))

@@ -1,0 +1,206 @@
+"""The devices at hand: from ResourceSlices (files, a cluster), simulated profiles, or this node's hardware.
+
+In: slices as wire objects, profile names, a hardware port. Out: a `Fleet` of devices, each with its driver and its
+node. Slices that the scheduler would ignore (older generations of a pool) are left out and counted.
+
+Source: Kubernetes API resource/v1 ResourceSliceSpec, Device; v1beta1 devices keep their content under `basic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.allocation.pools.replicas import Shape
+from dra_driver.hardware.port import Hardware
+from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import DeviceWire, SliceWire
+
+ALL_NODES = "(all nodes)"
+SOME_NODES = "(by node selector)"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """One device: what selectors see of it, and its node and pool."""
+
+    node: str
+    driver: str
+    pool: str
+    wire: DeviceWire
+
+    @property
+    def name(self) -> str:
+        """The name of the device in its pool."""
+        return str(self.wire.get("name") or "?")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Further nodes with the same devices as a node of the fleet (`node`)."""
+
+    node: str
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All devices at hand and their origin. `notes` are facts about the fleet for the user to read.
+
+    The devices of the nodes in `repeats` are not included.
+    """
+
+    devices: tuple[FleetDevice, ...] = ()
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+
+    def __add__(self, other: Fleet) -> Fleet:
+        return Fleet(
+            self.devices + other.devices,
+            self.sources + other.sources,
+            self.notes + other.notes,
+            self.repeats + other.repeats,
+        )
+
+    @property
+    def like(self) -> dict[str, tuple[str, ...]]:
+        """The names of further nodes, by the node that they repeat."""
+        return {repeat.node: repeat.names for repeat in self.repeats}
+
+    @property
+    def size(self) -> int:
+        """The number of devices, including those of repeated nodes."""
+        return len(self.devices) + sum(
+            len(repeat.names) * len(shape.wires) for repeat in self.repeats for shape in repeat.shapes
+        )
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes, including repeated ones."""
+        return len(self.nodes) + sum(len(repeat.names) for repeat in self.repeats)
+
+    def unfolded(self) -> Fleet:
+        """Return the same fleet with the devices of all nodes written out."""
+        if not self.repeats:
+            return self
+        rows: dict[str, list[FleetDevice]] = {}
+        for device in self.devices:
+            rows.setdefault(device.node, []).append(device)
+        for repeat in self.repeats:
+            rows[repeat.node] += [one for name in repeat.names for one in _replicas(repeat.shapes, name)]
+        devices = tuple(device for row in rows.values() for device in row)
+        return Fleet(devices, self.sources, self.notes)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that have devices here, in the order of their devices."""
+        return tuple(dict.fromkeys(device.node for device in self.devices))
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """All drivers, in the order of their devices."""
+        return tuple(dict.fromkeys(device.driver for device in self.devices))
+
+    def pairs(self) -> list[tuple[DeviceWire, str]]:
+        """Return the devices with their drivers, in the form that engines expect."""
+        return [(device.wire, device.driver) for device in self.devices]
+
+
+def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fleet:
+    """Return the devices of slices, each given with its origin. Raises: InputError for an invalid slice."""
+    specs = [(origin, _mapping(wire.get("spec"), origin, "spec")) for origin, wire in slices]
+    newest: dict[tuple[str, str], int] = {}
+    for origin, spec in specs:
+        key, generation = _pool(spec, origin)
+        newest[key] = max(generation, newest.get(key, generation))
+    devices: list[FleetDevice] = []
+    outdated = 0
+    for origin, spec in specs:
+        key, generation = _pool(spec, origin)
+        if generation < newest[key]:
+            outdated += 1
+            continue
+        devices.extend(_slice_devices(spec, key, origin))
+    notes = (f"{outdated} ResourceSlices of an older pool generation were left out",) if outdated else ()
+    return Fleet(tuple(devices), (source,), notes)
+
+
+def _slice_devices(spec: dict[str, Any], key: tuple[str, str], origin: str) -> Iterable[FleetDevice]:
+    driver, pool = key
+    node = spec.get("nodeName")
+    if not isinstance(node, str) or not node:
+        node = ALL_NODES if spec.get("allNodes") else SOME_NODES if spec.get("nodeSelector") else pool
+    listed = spec.get("devices") or []
+    if not isinstance(listed, list):
+        raise InputError("slice", f"{origin}: spec.devices is not a list")
+    for number, entry in enumerate(listed):
+        at = f"{origin}: spec.devices[{number}]"
+        device = _mapping(entry, at, "")
+        basic = device.get("basic")
+        if isinstance(basic, dict):  # the form of resource.k8s.io/v1beta1
+            device = {**{name: value for name, value in device.items() if name != "basic"}, **basic}
+        for field in ("attributes", "capacity"):
+            _mapping(device.get(field) or {}, at, field)
+        own = device.get("nodeName")
+        yield FleetDevice(own if isinstance(own, str) and own else node, driver, pool, device)
+
+
+def _pool(spec: dict[str, Any], origin: str) -> tuple[tuple[str, str], int]:
+    driver = spec.get("driver")
+    if not isinstance(driver, str) or not driver:
+        raise InputError("slice", f"{origin}: spec.driver is missing")
+    pool = spec.get("pool")
+    held = pool if isinstance(pool, dict) else {}
+    generation = held.get("generation")
+    name = held.get("name")
+    named = name if isinstance(name, str) else str(spec.get("nodeName") or "?")
+    return (driver, named), generation if isinstance(generation, int) else 0
+
+
+def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError("slice", f"{origin}: {field + ' ' if field else ''}is not a mapping")
+    return value
+
+
+def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
+    """Return what nodes of a profile would publish, including other drivers' devices; only the first node in full.
+
+    Raises: InputError.
+    """
+    from dra_driver.views.fleet.profile_nodes import ProfileNodes
+
+    simulated = ProfileNodes(name_or_path)
+    first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))
+    devices = tuple(_replicas(simulated.shapes, first)) if count else ()
+    repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()
+    times = f"{count:,} of " if count > 1 else ""
+    return Fleet(devices, (f"{times}profile {name_or_path}",), simulated.notes, repeats)
+
+
+def _replicas(shapes: Iterable[Shape], node: str) -> Iterator[FleetDevice]:
+    for shape in shapes:
+        for wire in shape.on(node):
+            yield FleetDevice(node, shape.driver, node, wire)
+
+
+def fleet_of_hardware(
+    hardware: Hardware, node: str, driver: str, source: str, sharing: SharingRules = NOTHING_SHARED
+) -> Fleet:
+    """Return what a node with this hardware would publish. Raises: HardwareError, NodeError."""
+    from dra_driver.inventory.build import build_inventory
+    from dra_driver.inventory.wire import device_wire
+
+    try:
+        inventory = build_inventory(hardware.discover(), sharing=sharing)
+    finally:
+        hardware.close()
+    devices = tuple(FleetDevice(node, driver, node, device_wire(device)) for device in inventory.devices)
+    notes = tuple(f"{node}: {problem.subject}: {problem.message}" for problem in inventory.problems)
+    if inventory.waiting_for:
+        notes = (*notes, f"{node}: nothing is published: waiting for {inventory.waiting_for}")
+    return Fleet(devices, (source,), notes)

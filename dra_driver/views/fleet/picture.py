@@ -1,0 +1,266 @@
+"""The picture of a cluster as a tree: node, pool, GPU, device, claim, pod.
+
+In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 for something
+shared, and flags for what deserves a reader's attention. Pure; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+from dra_driver.allocation.pools.capacity import Amount, parse
+from dra_driver.allocation.pools.counters import flat_takes
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.replicas import Replica, but_for_attributes, names_of
+from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+from dra_driver.selectors.readset import Read
+from dra_driver.views.fleet.branch import Branch
+
+_PART = "-mig-"
+_SEVERAL = "(several nodes)"
+_PRODUCT = ("productName", "model", "profile", "type")
+_DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
+
+
+Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One result of an allocated claim."""
+
+    claim: ClaimWire
+    result: Wire
+
+
+def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
+    """Return which claims hold each device, including those with admin access."""
+    held: dict[DeviceId, list[Holding]] = {}
+    for claim in claims:
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            held.setdefault(key, []).append(Holding(claim, result))
+    return held
+
+
+def picture_of_slices(
+    slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
+) -> list[Branch]:
+    """Draw the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""
+    held = holdings(claims)
+    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    pools: dict[PoolId, list[SliceRecord]] = {}
+    for order, wire in enumerate(slices):
+        record = SliceRecord(wire, order)
+        pools.setdefault(record.pool_id, []).append(record)
+    nodes: dict[str, list[list[SliceRecord]]] = {}
+    for _, records in sorted(pools.items()):
+        nodes.setdefault(records[0].spec.get("nodeName") or _SEVERAL, []).append(records)
+    busy = {key[:2] for key in held}
+    branches = []
+    for names in _alike({name: nodes[name] for name in sorted(nodes)}, busy):
+        branch = Branch("node", names[0], like=tuple(names[1:]))
+        branch.children = [_pool(records, held, known) for records in nodes[names[0]]]
+        branches.append(branch)
+    return [*branches, *_silent_nodes(pools.keys(), held, known)]
+
+
+def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> list[Branch]:
+    """Draw the pools that nobody publishes any more, of which claims hold devices."""
+    branches = []
+    for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
+        child = Branch("pool", "/".join(pool), flags=("gone as a whole: its agent publishes nothing",))
+        child.children = list(_ghosts(pool, set(), held, pods))
+        branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
+    return branches
+
+
+def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:
+    """Return the node of a pool that nobody publishes: that of a pod there, else what the pool is named after."""
+    for claim in (one.claim for key, holders in held.items() if key[:2] == pool for one in holders):
+        for user in (claim.get("status") or {}).get("reservedFor") or ():
+            pod = (pods or {}).get((claim["metadata"].get("namespace"), user["name"])) or {}
+            if node := (pod.get("spec") or {}).get("nodeName"):
+                return str(node)
+    return pool[1].partition("/")[0]
+
+
+def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
+    """Combine nodes that look the same and of which nothing is held."""
+    found: dict[Hashable, list[str]] = {}
+    for name, pools in nodes.items():
+        is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
+        key: Hashable = name if is_apart else tuple(_look(records, name) for records in pools)
+        found.setdefault(key, []).append(name)
+    return found.values()
+
+
+def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
+    """Return everything that is drawn of a pool except its name."""
+    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
+    return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
+
+
+def _looks(record: SliceRecord) -> Hashable:
+    wires = record.wires
+    if isinstance(wires, Replica) and not wires.shape.varies_in(_DRAWN):
+        return id(wires.shape)
+    return tuple([(wire["name"], _product(wire), but_for_attributes(wire)) for wire in wires])
+
+
+def picture_of_claims(
+    claims: Sequence[ClaimWire], slices: Sequence[SliceWire], pods: Sequence[Wire] | None = None
+) -> list[Branch]:
+    """Draw the claims with their devices and pods."""
+    published = {
+        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
+        for s in slices
+        for name in names_of(s["spec"].get("devices") or ())
+    }
+    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    branches = []
+    for claim in sorted(claims, key=claim_name):
+        branch = _claim(claim, known)
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            flags = () if key in published else ("not published any more",)
+            text = f"for {result['request']}{_consumed(result)}"
+            branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags))
+        branches.append(branch)
+    return branches
+
+
+def _results(claim: ClaimWire) -> Sequence[Wire]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
+    return results
+
+
+def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
+    newest = max(record.generation for record in records)
+    current = [record for record in records if record.generation == newest]
+    flags = []
+    if len(current) != current[0].count:
+        flags.append(f"incomplete: {len(current)} of {current[0].count} slices")
+    if len(current) < len(records):
+        flags.append(f"{len(records) - len(current)} slices of older generations")
+    branch = Branch("pool", "/".join(current[0].pool_id), f"generation {newest}", flags=tuple(flags))
+    sets = {one["name"]: one for record in current for one in record.sets}
+    used: dict[tuple[str, str], Amount] = {}
+    members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
+    alone: list[DeviceRecord] = []
+    names: set[str] = set()
+    for device in (device for record in current for device in record.devices):
+        names.add(device.id[2])
+        first = device.takes[0][0] if device.takes else ""
+        members.get(first, alone).append(device)
+        if any(not one.result.get("adminAccess") for one in held.get(device.id, ())):
+            for counter, amount in flat_takes(device):
+                used[counter] = used.get(counter, 0) + amount
+    for name, one in sets.items():
+        group = Branch("set", name, *_counters(one, used))
+        group.children = [_device(device, held, pods) for device in members[name]]
+        branch.children.append(group)
+    branch.children += _by_gpu([_device(device, held, pods) for device in alone])
+    branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
+    return branch
+
+
+def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
+    """Group the static partitions of one GPU; a GPU's partitions are named after it."""
+    found: list[Branch] = []
+    gpus: dict[str, Branch] = {}
+    for device in devices:
+        gpu, is_part, _ = device.name.partition(_PART)
+        if not is_part:
+            found.append(device)
+            continue
+        if gpu not in gpus:
+            gpus[gpu] = Branch("set", gpu, "partitions")
+            found.append(gpus[gpu])
+        gpus[gpu].children.append(device)
+    for one in gpus.values():
+        one.fill = sum(bool(part.children) for part in one.children) / len(one.children)
+    return found
+
+
+def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, float]:
+    shares, words = [], []
+    for name, counter in (one.get("counters") or {}).items():
+        limit, taken = counter_value(counter), used.get((one["name"], name), 0)
+        if limit:
+            shares.append(float(taken / limit))
+        if name in {"memory", "multiprocessors"}:
+            words.append(f"{name} {float(taken / limit) if limit else 0:.0%} of {counter['value']}")
+    return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
+
+
+def _device(device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
+    flags = tuple(f"taint {taint_text(taint)}" for taint in device.wire.get("taints") or ())
+    branch = Branch("device", device.id[2], _product(device.wire), flags=flags)
+    holders = held.get(device.id, [])
+    if device.is_shared and device.capacities:
+        branch.fill = _shared(device, holders)
+    branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+    return branch
+
+
+def _product(wire: Wire) -> str:
+    attributes = wire.get("attributes") or {}
+    return " ".join(str(next(iter(attributes[key].values()))) for key in _PRODUCT if key in attributes)
+
+
+def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
+    shares = []
+    for capacity in device.capacities:
+        taken = [parse((one.result.get("consumedCapacity") or {}).get(capacity.name, "0")).value for one in holders]
+        if capacity.total:
+            shares.append(float(sum(taken) / capacity.total))
+    return max(shares, default=0.0)
+
+
+def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
+    """Yield devices that claims hold although they are not published."""
+    for key, holders in held.items():
+        if key[:2] == pool and key[2] not in names:
+            branch = Branch("device", key[2], flags=("held, but not published",))
+            branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+            yield branch
+
+
+def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
+    status = claim.get("status") or {}
+    reserved: Sequence[Wire] = status.get("reservedFor") or ()
+    flags = []
+    if status.get("allocation") and not reserved:
+        flags.append("allocated, but no pod uses it")
+    text = "" if status.get("allocation") else "waits for an allocation"
+    if result is not None:
+        text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
+    branch = Branch("claim", claim_name(claim), text, flags=tuple(flags))
+    namespace = claim["metadata"].get("namespace")
+    for one in reserved:
+        pod = None if pods is None else pods.get((namespace, one["name"]))
+        branch.children.append(Branch("pod", one["name"], *_pod(one, pod, is_known=pods is not None)))
+    return branch
+
+
+def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, None, tuple[str, ...]]:
+    if pod is None or (reserved.get("uid") and pod["metadata"].get("uid") not in {None, reserved["uid"]}):
+        return "", None, ("leaked reservation: there is no such pod",) if is_known else ()
+    phase = (pod.get("status") or {}).get("phase") or ""
+    if phase in {"Succeeded", "Failed"}:
+        return phase, None, ("leaked reservation: the pod has ended",)
+    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
+        return phase, None, ("its devices are not prepared yet",)
+    return phase, None, ()
+
+
+def _consumed(result: Wire) -> str:
+    amounts = result.get("consumedCapacity") or {}
+    return "".join(f", {name} {amount}" for name, amount in sorted(amounts.items()))

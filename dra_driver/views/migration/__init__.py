@@ -1,0 +1,1 @@
+"""Migrated manifests: whether their requests find devices, and the report."""

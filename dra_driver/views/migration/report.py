@@ -1,0 +1,56 @@
+"""What a migration changed, why, and what is lost, as a document; and the changes of a file as a unified diff.
+
+In: migrated files and checks. Out: text and plain dicts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dra_driver.migrate import Migrated
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.migration.check import Check
+
+
+def diff_of(one: Migrated) -> str:
+    """Return the changes as a unified diff; "" if there are none."""
+    old, new = one.old.splitlines(keepends=True), one.new.splitlines(keepends=True)
+    name = one.origin.lstrip("/")
+    rows = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+
+
+def migration_document(done: Sequence[Migrated], checks: Sequence[Check], *, diff: bool) -> OutputDocument:
+    """Return the document of the report; with `diff`, each file has its changes as a unified diff."""
+    content = {
+        "files": [
+            {
+                "file": one.origin,
+                "changed": one.new != one.old,
+                "changes": [asdict(row) for row in one.changes],
+                "losses": [asdict(row) for row in one.losses],
+                "templates": list(one.templates),
+                "text": one.new,
+                **({"diff": diff_of(one)} if diff else {}),
+            }
+            for one in done
+        ],
+        "checks": [
+            {
+                "template": check.template,
+                "request": check.request,
+                "wanted": check.wanted,
+                "selectors": list(check.expressions),
+                "devices": check.devices,
+                "nodes": check.nodes,
+                "nodesWithEnough": check.nodes_with_enough,
+                "aborts": check.aborts,
+                "problem": check.problem,
+                "words": check.words,
+            }
+            for check in checks
+        ],
+    }
+    return OutputDocument(DocumentKind.MIGRATION, content)

@@ -1,0 +1,1 @@
+"""What this node would publish, and the settings on which that depends."""

@@ -1,0 +1,99 @@
+"""What this node would publish, with problems and what containers would lack.
+
+In: the settings of a node. Out: a `NodeReport`, and its document with the devices as they appear in ResourceSlices. It
+only reads: nothing is published or changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.inventory.wire import counter_set_wire, device_wire
+from dra_driver.model.names import pool_name
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
+from dra_driver.plugin.neighbours.device_plugin import live_sockets
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.node.offer import NodeOffer, offer_of
+from dra_driver.views.node.settings import Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node would publish and what is wrong with it.
+
+    `left_out` is what containers will not get on this node; `withheld` is why the agent would publish none of it, as
+    far as the sockets on the node show, or "".
+    """
+
+    selected: Chosen
+    facts: Facts
+    offer: NodeOffer
+    left_out: tuple[str, ...]
+    withheld: str
+
+
+def report_of(selected: Chosen, kubeconfig: str | None) -> NodeReport:
+    """Read the hardware, and ask the API server what it would keep; the hardware is closed afterwards.
+
+    Raises: InputError for a wrong file of sharing rules, HardwareError.
+    """
+    rules = selected.rules()
+    try:
+        facts = selected.hardware.discover()
+        offer = offer_of(selected, facts, kubeconfig, rules)
+        left_out = selected.hardware.edit_problems()
+    finally:
+        selected.hardware.close()
+    return NodeReport(selected, facts, offer, left_out, _withheld(selected))
+
+
+def report_document(report: NodeReport) -> OutputDocument:
+    """Return the document of a report."""
+    selected, facts, offer = report.selected, report.facts, report.offer
+    inventory = offer.inventory
+    with_counters = offer.is_on_demand and offer.is_counting is not False
+    counter_sets = inventory.offering.counter_sets if with_counters else {}
+    content = {
+        "node": selected.node,
+        "driver": selected.driver,
+        "pool": pool_name(selected.node, selected.driver),
+        "vendor": facts.vendor,
+        "driverVersion": facts.driver_version,
+        "cudaDriverVersion": facts.cuda_driver_version,
+        "waitingFor": inventory.waiting_for,
+        "withheld": report.withheld,
+        "mig": {
+            "onDemand": offer.is_on_demand,
+            "countersKept": offer.is_counting,
+            "server": offer.server,
+            "notOnDemand": dict(offer.exceptions),
+        },
+        "sharedCounters": [counter_set_wire(*item) for item in counter_sets.items()],
+        "devices": [device_wire(device) for device in offer.devices],
+        "devicesWithoutCounters": [device_wire(device) for device in inventory.offering.plain],
+        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.offering.instead.items()},
+        "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
+        "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
+        "leftOut": list(report.left_out),
+    }
+    return OutputDocument(DocumentKind.NODE_OFFER, content)
+
+
+def _withheld(selected: Chosen) -> str:
+    if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
+        return other
+    sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
+    return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
+
+
+def _gpu_document(gpu: GpuFacts) -> Wire:
+    """Return the facts about a GPU that are not published because they may change while claims are prepared."""
+    return {
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "minor": gpu.minor,
+        "migEnabled": gpu.mig_enabled,
+        "partitions": [partition.uuid for partition in gpu.partitions],
+    }

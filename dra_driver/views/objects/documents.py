@@ -1,0 +1,211 @@
+"""Kubernetes objects from files and standard input, as people and kubectl write them.
+
+In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. Values
+that the devices of many ResourceSlices share are kept in memory once. Never: executes YAML tags.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.shared_values import SharedValues
+from dra_driver.documents.yaml_values import NESTING_MAX, Each, TooDeepError, load_yaml
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+
+STDIN = "-"
+SIZE_MAX = 256 << 20  # in bytes, for text
+STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
+_SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
+_LISTS_MAX = 4  # nesting levels of Lists in Lists
+
+Step = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object. `path` leads to it inside document number `number` of the file (for the entries of a List)."""
+
+    origin: str
+    number: int
+    path: tuple[Step, ...]
+    wire: Wire
+
+    @property
+    def kind(self) -> str:
+        """The object's own `kind`."""
+        return str(self.wire.get("kind") or "")
+
+    @property
+    def name(self) -> str:
+        """The name in the object's metadata."""
+        metadata = self.wire.get("metadata")
+        found = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, dict) else None
+        return found if isinstance(found, str) else "?"
+
+
+def read_documents(paths: Sequence[str]) -> list[Document]:
+    """Read all objects of some files. A folder stands for the YAML and JSON files in it.
+
+    Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml", "input.not-an-object").
+    """
+    found: list[Document] = []
+    values = SharedValues()
+    for path in paths:
+        for origin in files_of(path):
+            with _without_collection():
+                for number, loaded in enumerate(_load_file(origin, values.share)):
+                    if loaded is not None:  # None is an empty document, as in a file that begins or ends with ---
+                        found.extend(_objects(loaded, origin, number, ()))
+    return found
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would scan millions of new values again and again; they hold no cycles."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _load_file(origin: str, each: Each) -> list[Any]:
+    """Read the documents of a file: a JSON object is read piece by piece, anything else as one text."""
+    if origin != STDIN:
+        try:
+            with Path(origin).open("rb") as file:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
+                    return [load_json(file, each)]
+        except RecursionError as fault:
+            raise _nested(origin) from fault
+        except (OSError, ValueError):
+            pass  # no such file, or not a single JSON object: reading it as text below reports what is wrong
+    return load_text(read_text(origin), origin, each)
+
+
+def read_text(path: str) -> str:
+    """Read a file, or standard input. Raises: InputError."""
+    try:
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(SIZE_MAX + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(SIZE_MAX + 1)
+    except (OSError, ValueError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else str(fault)
+        raise InputError("unreadable", f"{shown(path)} can't be read: {reason}") from fault
+    if len(raw) > SIZE_MAX:
+        raise InputError("too-large", f"{shown(path)} is larger than {SIZE_MAX >> 20} MiB")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise InputError("unreadable", f"{shown(path)} is not UTF-8 text: byte {fault.start}") from fault
+
+
+def parse_documents(text: str, origin: str) -> Iterator[Document]:
+    """Read the objects in a text. Raises: InputError."""
+    for number, loaded in enumerate(load_text(text, origin)):
+        if loaded is None:
+            continue  # an empty document, as in a file that begins or ends with ---
+        yield from _objects(loaded, origin, number, ())
+
+
+def shown(path: str) -> str:
+    """Return the name of a file as shown to people."""
+    if path == STDIN:
+        return "standard input"
+    return path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]}… ({len(path):,} characters)"
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files that a path stands for. Raises: InputError."""
+    folder = Path(path)
+    try:
+        if path == STDIN or not folder.is_dir():
+            return [path]
+        found = sorted(str(file) for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+    except OSError as fault:
+        raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
+    if not found:
+        raise InputError("unreadable", f"there is no YAML or JSON file in {path}")
+    return found
+
+
+def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> Iterator[Document]:
+    if len(path) > 2 * _LISTS_MAX:
+        raise InputError("not-an-object", f"{shown(origin)}: document {number + 1} holds lists in lists")
+    if isinstance(loaded, list):
+        entries: list[Any] = loaded
+    elif isinstance(loaded, dict) and isinstance(loaded.get("items"), list):
+        entries, path = loaded["items"], (*path, "items")
+        kind = str(loaded.get("kind") or "")
+        if kind.endswith("List") and kind != "List":  # the API server omits `kind` from the items of typed lists
+            entries = [{"kind": kind.removesuffix("List"), **e} if isinstance(e, dict) else e for e in entries]
+    elif isinstance(loaded, dict):
+        if not isinstance(loaded.get("kind"), str):
+            raise InputError(
+                "not-an-object", f"{shown(origin)}: document {number + 1} has no kind: it is not a Kubernetes object"
+            )
+        yield Document(origin, number, path, loaded)
+        return
+    else:
+        what = type(loaded).__name__
+        raise InputError(
+            "not-an-object", f"{shown(origin)}: document {number + 1} is not a Kubernetes object but {what}"
+        )
+    for position, entry in enumerate(entries):
+        yield from _objects(entry, origin, number, (*path, position))
+
+
+def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
+    """Read the documents of a text as plain values. Raises: InputError."""
+    stripped = text.lstrip()
+    if stripped[:1] in {"{", "["}:
+        try:
+            return [_shallow(json.loads(text), origin)]
+        except RecursionError as fault:
+            raise _nested(origin) from fault
+        except ValueError:
+            pass  # YAML's flow style, or several JSON documents in a row: the YAML reader below reports what is wrong
+    try:
+        return list(load_yaml(text, each))
+    except TooDeepError as fault:
+        raise _nested(origin) from fault
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        reason = str(getattr(fault, "problem", None) or " ".join(str(fault).split()))
+        raise InputError("not-yaml", f"{shown(origin)}{where} is neither YAML nor JSON: {reason}") from fault
+
+
+def _shallow(value: Any, origin: str) -> Any:
+    """Check that JSON is not nested too deeply, since the code that reads it afterwards may recurse."""
+    level = [value]
+    for _ in range(NESTING_MAX):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if type(one) is dict else one if type(one) is list else ())
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return value
+    raise _nested(origin)
+
+
+def _nested(origin: str) -> InputError:
+    return InputError("not-yaml", f"{shown(origin)} is nested more than {NESTING_MAX} levels deep")

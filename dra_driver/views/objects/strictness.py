@@ -1,0 +1,108 @@
+"""Strictness: fields that the API does not have, and where in the file a fault stands.
+
+In: an object that people write (claim, template, class), or a fault with a path. Out: an error with line and column. A
+misspelt field would be dropped by the API server, so that the object asks for something else than its author meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+import yaml
+
+from dra_driver.embedded.api_rules.shape import Map
+from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, TEMPLATE
+from dra_driver.model.errors import InputError
+from dra_driver.views.objects.documents import STDIN, Document, read_text, shown
+
+_SHAPES: dict[str, Any] = {"ResourceClaim": CLAIM, "ResourceClaimTemplate": TEMPLATE, "DeviceClass": CLASS}
+_META = frozenset({"apiVersion", "kind", "metadata", "status"})
+_STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
+_MOST_BYTES = 4 << 20  # of a file that is read once more to find a line
+Step = str | int
+
+
+def refuse_unknown(document: Document, wire: Any) -> None:
+    """Refuse a field that is not in the API. Raises: InputError("input.object")."""
+    shape = _SHAPES.get(document.kind)
+    if shape is None:
+        return
+    for path, known in _unknown({key: one for key, one in wire.items() if key not in _META}, shape, ()):
+        near = get_close_matches(str(path[-1]), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known)) or 'nothing'}"
+        text = f"{_at(document, path)}: {document.kind} {document.name}: {_written(path)} is not a field of the API"
+        raise InputError("object", text, hint=hint)
+
+
+def with_place(document: Document, fault: InputError) -> InputError:
+    """Return a fault about a document with the line and column of the field that it names."""
+    head = f"{shown(document.origin)}: {document.kind} {document.name}: "
+    if fault.code != "input.object" or not fault.message.startswith(head):
+        return fault
+    rest = fault.message.removeprefix(head)
+    path = tuple(
+        int(match[1]) if match[1] else match[2] for match in _STEP.finditer(re.split(r"[: ]", rest, maxsplit=1)[0])
+    )
+    text = f"{_at(document, path)}: {document.kind} {document.name}: {rest}"
+    return InputError("object", text, hint=fault.hint)
+
+
+def _unknown(value: Any, shape: Any, path: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], list[str]]]:
+    """Yield the path of each field that the shape does not have, and the fields that it has there."""
+    if isinstance(shape, dict) and isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in shape:
+                yield (*path, str(key)), list(shape)
+            else:
+                yield from _unknown(inner, shape[key], (*path, key))
+    elif isinstance(shape, list) and isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _unknown(inner, shape[0], (*path, number))
+    elif isinstance(shape, Map) and isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _unknown(inner, shape.value, (*path, str(key)))
+
+
+def _written(path: tuple[Step, ...]) -> str:
+    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).lstrip(".")
+
+
+def _at(document: Document, path: tuple[Step, ...]) -> str:
+    """Return file, line and column of a field, or of what is nearest around it."""
+    mark = _mark(document, (*document.path, *path))
+    where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+    return f"{shown(document.origin)}{where}"
+
+
+def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
+    if document.origin == STDIN:
+        return None
+    try:
+        text = read_text(document.origin)
+        if len(text) > _MOST_BYTES:
+            return None
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        node = list(yaml.compose_all(text, Loader=loader))[document.number]
+    except (InputError, yaml.YAMLError, IndexError, RecursionError):
+        return None
+    mark = node.start_mark
+    for step in path:
+        found = _child(node, step)
+        if found is None:
+            break
+        mark, node = found
+    return mark
+
+
+def _child(node: Any, step: Step) -> tuple[yaml.Mark, Any] | None:
+    """Return where a field or entry begins, and its value."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if getattr(key, "value", None) == step:
+                return key.start_mark, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step].start_mark, node.value[step]
+    return None

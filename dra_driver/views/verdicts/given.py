@@ -1,0 +1,34 @@
+"""What selectors are judged by: devices, selectors, a version of Kubernetes and its gates.
+
+In: a fleet and queries. Out: `Given`, with the engine for its version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.selectors.checking.declarations import declare
+from dra_driver.selectors.engine import Environment
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.views.fleet.devices import Fleet
+from dra_driver.views.verdicts.queries import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The inputs of a question about selectors."""
+
+    fleet: Fleet
+    queries: list[Query]
+    kubernetes: str
+    gates: dict[str, bool]
+    environment: Environment
+
+    @property
+    def verdicts(self) -> str:
+        """Return "exact" if recorded verdicts of this version exist, else "derived"."""
+        return declare(self.kubernetes, self.gates, self.environment).verdicts
+
+    def engine(self) -> KubernetesEngine:
+        """Make the engine for this version and these gates."""
+        return KubernetesEngine(self.kubernetes, gates=self.gates)

@@ -1,0 +1,121 @@
+"""Findings of selectors: each selector that was given, with what is found in it and how to write it better.
+
+In: evaluated queries. Out: `Linted` selectors, and the document. It changes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.lint.findings import LintFinding, LintSubject
+from dra_driver.selectors.lint.lint import lint, mend
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.verdicts.documents import compiled_document, given_document
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import Compiled, Judged
+
+Place = tuple[str, int, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """One selector with its findings; `better` is its expression after all safe fixes."""
+
+    compiled: Compiled
+    subject: LintSubject
+    findings: tuple[LintFinding, ...]
+    better: str | None
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """The path of the expression in its document."""
+        written = self.compiled.written
+        return (*(written.document.path if written.document else ()), *written.path)
+
+    @property
+    def place(self) -> Place:
+        """Where the selector was found."""
+        document = self.compiled.written.document
+        return (document.origin, document.number, self.path) if document else ("", 0, (self.compiled.written.label,))
+
+
+def linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:
+    """Lint every selector that the user gave, each once."""
+    seen: set[Any] = set()
+    engine = given.engine()
+    for query in judged:
+        reached = list(query.groups)
+        own = [one for one in query.compiled if one.written.document is not None or not one.written.in_class]
+        for position, one in enumerate(query.compiled):
+            written, selector = one.written, one.selector
+            if selector is None:
+                break
+            where = (written.document.origin, written.document.number) if written.document else None
+            key = where, written.label, written.path, () if written.in_class else query.query.request
+            following = query.compiled[position + 1 :]
+            if one in own and key not in seen:
+                seen.add(key)
+                subject = LintSubject(
+                    selector,
+                    engine,
+                    [group.view for group in reached],
+                    [len(group.devices) for group in reached],
+                    in_class=written.in_class,
+                    is_first=position == 0,
+                    is_last=not following or (written.in_class and not following[0].written.in_class),
+                )
+                yield Linted(one, subject, tuple(lint(subject, disabled)), mend(subject, disabled))
+            reached = [group for group in reached if _holds(one, group.view)]
+
+
+def _holds(one: Compiled, view: Any) -> bool:
+    assert one.selector is not None  # noqa: S101  (checked by the caller)
+    try:
+        return one.selector.matches_view(view)
+    except SelectorRuntimeError:
+        return False
+
+
+def linted_again(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
+    """Lint a file again after it was written."""
+    if one.better is None or one.place not in fixed:
+        return one
+    selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
+    subject = replace(one.subject, selector=selector)
+    return replace(one, subject=subject, findings=tuple(lint(subject, disabled)))
+
+
+def findings_document(
+    judged: Sequence[Judged], found: Sequence[Linted], given: Given, fixed: frozenset[Place]
+) -> OutputDocument:
+    """Return the document of all selectors; `fixed` are the places that were written."""
+    content = {
+        **given_document(given),
+        "compileErrors": [
+            compiled_document(one, given) for query in judged for one in query.compiled if one.error is not None
+        ],
+        "selectors": [
+            {
+                "source": one.compiled.written.label,
+                "file": one.compiled.written.document.origin if one.compiled.written.document else None,
+                "expression": one.compiled.written.expression,
+                "better": one.better,
+                "mended": one.place in fixed,
+                "findings": [
+                    {
+                        "rule": finding.rule,
+                        "message": finding.message,
+                        "clause": finding.clause,
+                        "fix": finding.fix,
+                        "safe": finding.is_safe,
+                    }
+                    for finding in one.findings
+                ],
+            }
+            for one in found
+        ],
+    }
+    return OutputDocument(DocumentKind.SELECTOR_FINDINGS, content)

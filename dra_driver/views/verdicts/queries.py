@@ -1,0 +1,236 @@
+"""The selectors at hand: from -e, classes, claims, templates, and the claims and classes that pods refer to.
+
+In: expressions and documents. Out: `Query`s: the selectors of one request in the scheduler's order: those of the class,
+then those of the request. It compiles nothing.
+
+Source: Kubernetes API resource/v1 DeviceClassSpec, DeviceRequest (exactly, firstAvailable); v1beta1 requests hold the
+fields of `exactly` themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.kube import paths
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.cluster import Cluster
+from dra_driver.views.objects.classes import Classes
+from dra_driver.views.objects.documents import Document, Step, shown
+
+CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
+# The path of the pod in each kind that creates pods.
+_POD_SPECS: dict[str, tuple[str, ...]] = {
+    "Pod": ("spec",),
+    "PodTemplate": ("template", "spec"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+} | dict.fromkeys(
+    ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"),
+    ("spec", "template", "spec"),
+)
+
+SELECTOR_KINDS = (CLASS, CLAIM, TEMPLATE, *_POD_SPECS)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One expression and its location. `document` and `path` lead to it; they are None for -e and the cluster."""
+
+    label: str  # in the scheduler's words: "class NAME: selector #0"
+    expression: str
+    document: Document | None = None
+    path: tuple[Step, ...] = ()
+    in_class: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The selectors that one request applies to a device.
+
+    Queries with the same `request` are alternatives (firstAvailable).
+    """
+
+    title: str
+    request: str
+    selectors: list[Written]
+    users: list[str] = field(default_factory=list)
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether this is a class by itself, without a request."""
+        return all(written.in_class for written in self.selectors) and self.title.startswith("class ")
+
+
+def queries_of(
+    expressions: Sequence[str], documents: Sequence[Document], classes: Classes, cluster: Cluster | None
+) -> list[Query]:
+    """Return the queries in the documents. Raises: InputError for invalid objects; ApiError."""
+    found: list[Query] = []
+    if expressions:
+        written = [Written(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)]
+        found.append(Query("-e", "-e", written))
+    builder = _Builder(classes, cluster, documents)
+    found.extend(builder.build())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The claim or template that holds a request. `at` names it in errors."""
+
+    document: Document | None
+    namespace: str
+    name: str
+    at: str
+
+
+class _Builder:
+    def __init__(self, classes: Classes, cluster: Cluster | None, documents: Sequence[Document]) -> None:
+        self._classes = classes
+        self._cluster = cluster
+        self._documents = documents
+        self._holders: dict[tuple[str, str, str], list[Query]] = {}
+        self._class_files = {one.name: one for one in documents if one.kind == CLASS}
+        self._used: set[str] = set()
+
+    def build(self) -> list[Query]:
+        for document in self._documents:
+            if document.kind in {CLAIM, TEMPLATE}:
+                self._hold(document.kind, document.wire, document)
+        extended: list[Query] = []
+        for document in self._documents:
+            if document.kind in _POD_SPECS:
+                extended += self._pod(document)
+        found = [query for queries in self._holders.values() for query in queries] + extended
+        for name, document in self._class_files.items():
+            if name not in self._used:
+                found.append(Query(f"class {name}", f"class {name}", self._class_selectors(document.wire, name)))
+        return found
+
+    def _hold(self, kind: str, wire: Wire, document: Document | None) -> list[Query]:
+        """Read the requests of a claim or template."""
+        where = document.origin if document else "cluster"
+        name = _text(_sub(wire, "metadata", where).get("name")) or document_name(document)
+        namespace = _text(_sub(wire, "metadata", where).get("namespace"))
+        at = f"{shown(where)}: {kind} {name}"
+        owner = _Owner(document, namespace, name, at)
+        path: tuple[Step, ...] = ("spec", "spec") if kind == TEMPLATE else ("spec",)
+        spec = _walk(wire, path, at)
+        devices = _sub(spec, "devices", at)
+        queries: list[Query] = []
+        for number, request in enumerate(_rows(devices, "requests", at)):
+            title = f"{'template' if kind == TEMPLATE else 'claim'} {name}, request {_text(request.get('name'))}"
+            for inner, sub, label in _alternatives(request, at):
+                steps = (*path, "devices", "requests", number, *inner)
+                query = Query(f"{title}{label}", f"{at}/{number}", [])
+                self._fill(query, sub, steps, owner)
+                queries.append(query)
+        self._holders[kind, namespace, name] = queries
+        return queries
+
+    def _fill(self, query: Query, request: Wire, path: tuple[Step, ...], owner: _Owner) -> None:
+        wanted = request.get("deviceClassName")
+        if not isinstance(wanted, str) or not wanted:
+            raise InputError("request", f"{owner.at}: a request has no deviceClassName")
+        query.selectors.extend(self._class_selectors(self._classes.find(wanted, owner.at), wanted))
+        self._used.add(wanted)
+        for number, (text, steps) in enumerate(_expressions(request, owner.at)):
+            label = f"claim {owner.namespace or 'default'}/{owner.name}: selector #{number}"
+            query.selectors.append(Written(label, text, owner.document, (*path, *steps)))
+
+    def _class_selectors(self, wire: Wire, name: str) -> list[Written]:
+        at = f"DeviceClass {name}"
+        spec = _sub(wire, "spec", at)
+        return [
+            Written(f"class {name}: selector #{n}", text, self._class_files.get(name), ("spec", *steps), in_class=True)
+            for n, (text, steps) in enumerate(_expressions(spec, at))
+        ]
+
+    def _pod(self, document: Document) -> list[Query]:
+        """Record what a pod refers to, and return queries for its extended resources."""
+        at = f"{shown(document.origin)}: {document.kind} {document.name}"
+        spec = _walk(document.wire, _POD_SPECS[document.kind], at)
+        user = f"{document.kind} {document.name}"
+        namespace = _text(_sub(document.wire, "metadata", at).get("namespace"))
+        for entry in _rows(spec, "resourceClaims", at):
+            for key, kind in (("resourceClaimTemplateName", TEMPLATE), ("resourceClaimName", CLAIM)):
+                name = entry.get(key)
+                if isinstance(name, str) and name:
+                    for query in self._named(kind, namespace, name, at):
+                        query.users.append(user)
+        return list(self._extended(spec, user, at))
+
+    def _named(self, kind: str, namespace: str, name: str, at: str) -> list[Query]:
+        for (held_kind, held_namespace, held_name), queries in self._holders.items():
+            if (held_kind, held_name) == (kind, name) and (not namespace or held_namespace in {"", namespace}):
+                return queries
+        if self._cluster is not None:
+            path = paths.TEMPLATES if kind == TEMPLATE else paths.CLAIMS
+            wire = self._cluster.find(path, namespace or "default", name)
+            if wire is not None:
+                return self._hold(kind, wire, None)
+        raise InputError(
+            "no-claim", f"{at} names {kind} {name!r}, which is not in the files", hint=f"add the file with the {kind}"
+        )
+
+    def _extended(self, spec: Wire, user: str, at: str) -> Iterator[Query]:
+        containers = [*_rows(spec, "containers", at), *_rows(spec, "initContainers", at)]
+        names = {name for one in containers for name in _sub(_sub(one, "resources", at), "limits", at)}
+        for resource in sorted(map(str, names)):
+            wanted = self._classes.of_extended_resource(resource)
+            if wanted is not None:
+                selectors = self._class_selectors(self._classes.find(wanted, at), wanted)
+                self._used.add(wanted)
+                yield Query(f"{resource} (class {wanted})", f"{at}/{resource}", selectors, [user])
+
+
+def document_name(document: Document | None) -> str:
+    """Return the name of a document that may lack metadata."""
+    return document.name if document else "?"
+
+
+def _alternatives(request: Wire, at: str) -> Iterator[tuple[tuple[Step, ...], Wire, str]]:
+    """Yield the parts of a request that name a class, each with its path and a suffix for the title."""
+    if "exactly" in request:
+        yield ("exactly",), _sub(request, "exactly", at), ""
+    elif "firstAvailable" in request:
+        for number, sub in enumerate(_rows(request, "firstAvailable", at)):
+            yield ("firstAvailable", number), sub, f"/{_text(sub.get('name'))}"
+    else:
+        yield (), request, ""
+
+
+def _expressions(holder: Wire, at: str) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    for number, selector in enumerate(_rows(holder, "selectors", at)):
+        text = _sub(selector, "cel", at).get("expression")
+        if not isinstance(text, str):
+            raise InputError("selector", f"{at}: selectors[{number}].cel.expression is not a text")
+        yield text, ("selectors", number, "cel", "expression")
+
+
+def _walk(wire: Wire, path: Sequence[Step], at: str) -> Wire:
+    for step in path:
+        wire = _sub(wire, str(step), at)
+    return wire
+
+
+def _sub(wire: Wire, name: str, at: str) -> Wire:
+    value = wire.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError("object", f"{at}: {name} is not a mapping")
+    return value
+
+
+def _rows(wire: Wire, name: str, at: str) -> list[dict[str, Any]]:
+    value = wire.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise InputError("object", f"{at}: {name} is not a list of mappings")
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,43 @@
+"""Counts and names in words, as tables, sentences and documents of every view have them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, in the singular or plural.
+
+    >>> plural(1, "device"), plural(2, "match")
+    ('1 device', '2 matches')
+    """
+    return f"{number(count)} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
+def number(value: int) -> str:
+    """Return a number with thousands separators, or a very large one as a power of ten.
+
+    >>> number(12345), number(10**12)
+    ('12,345', '1.0e+12')
+    """
+    return f"{value:,}" if abs(value) < 10**9 else f"{float(value):.1e}"
+
+
+def folded(names: Sequence[str]) -> str:
+    """Return a short name for several nodes that are alike.
+
+    >>> folded(["a", "b"]), folded(["a", "b", "c", "d"])
+    ('a, b', 'a and 3 nodes like a')
+    """
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1:,} nodes like {names[0]}"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return a hint for a name that is not known: the name that was probably meant, else all names.
+
+    >>> nearest("trian", ["train", "serve"]), nearest("x", ["train", "serve"])
+    ('did you mean train?', 'known: train, serve')
+    """
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"

@@ -1,0 +1,77 @@
+"""Judging: the allocator's explanation of each subject, with the devices of those before it taken.
+
+In: a world, whose rules apply, subjects one after the other. Out: an explanation each. A subject that fits takes its
+devices on the first node that it fits on, so that of several pods each is judged beside the others; a claim that
+several of them share is allocated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
+from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.model.wire import Wire
+from dra_driver.views.progress import NoProgress, ProgressLines, counted
+from dra_driver.views.worlds.rules import AppliedRules
+from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.world import World
+
+_COMPARED, _NEWER = "1.35", "1.36"  # the versions between which verdicts changed most
+
+
+class Judge:
+    """The state of a cluster. It changes with every subject that fits."""
+
+    def __init__(
+        self, world: World, rules: AppliedRules, only: Sequence[str] = (), lines: ProgressLines = NoProgress
+    ) -> None:
+        state: Any = {
+            "slices": world.of("ResourceSlice"),
+            "classes": world.of("DeviceClass"),
+            "allocated": world.allocated(),
+        }
+        self._allocator = Allocator(**state, kubernetes=rules.kubernetes, gates=rules.gates)
+        self._newer = None
+        if self._allocator.rules.kubernetes == _COMPARED:
+            self._newer = Allocator(**state, kubernetes=_NEWER, features=self._allocator.features)
+        self._nodes = [node for node in world.of("Node") if not only or node["metadata"]["name"] in only]
+        self._lines = lines
+        self._made: dict[str, Wire] = {}
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether recorded verdicts of this version exist."""
+        return self._allocator.rules.exact
+
+    def explain(self, subject: Subject) -> AllocationExplanation | None:
+        """Explain one subject; None for one that is settled."""
+        if subject.settled:
+            return None
+        known = [self._made.get(claim_name(claim)) for claim in subject.claims]
+        claims = [claim for claim, made in zip(subject.claims, known, strict=True) if made is None]
+        allocated = [*subject.allocated, *(made for made in known if made is not None)]
+        explanation = explain(
+            self._allocator,
+            claims,
+            counted(self._nodes, "nodes", self._lines),
+            pod=subject.pod,
+            allocated=allocated,
+            newer=self._newer,
+            folds=len(self._nodes) > FEW_NODES,
+        )
+        if explanation.ok:
+            self._take(claims, explanation)
+        return explanation
+
+    def _take(self, claims: Sequence[Wire], explanation: AllocationExplanation) -> None:
+        outcome = next(node.outcome for node in explanation.nodes if node.ok)
+        for claim, result in zip(claims, (outcome.results if outcome else None) or (), strict=True):
+            made = {**claim, "status": {"allocation": result}}
+            self._made[claim_name(claim)] = made
+            for one in (self._allocator, self._newer):
+                if one is not None:
+                    one.hold(made)

@@ -1,0 +1,60 @@
+"""A play: a scenario, the state that it begins with, and what happens in it.
+
+In: a scenario and whose rules apply. Out: a `Moment` for each event, and the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from dra_driver.allocation.simulation.timeline import Moment, Timeline, TimelineEvent
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.progress import NoProgress, ProgressLines, counted
+from dra_driver.views.worlds.rules import AppliedRules
+from dra_driver.views.worlds.scenario import Scenario, running_jobs
+from dra_driver.views.worlds.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A scenario with the rules that it is played by."""
+
+    scenario: Scenario
+    rules: AppliedRules
+
+    @property
+    def world(self) -> World:
+        """The world of the scenario."""
+        return self.scenario.world
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The profiles of simulated nodes, as they were given."""
+        return self.scenario.profiles
+
+    def moments(self, drained: Sequence[str] = (), lines: ProgressLines = NoProgress) -> Iterator[Moment]:
+        """Play the events, and yield the moment after each; the nodes in `drained` are drained first."""
+        timeline = self._beginning()
+        events = [TimelineEvent("drain", node) for node in drained] + list(self.scenario.events)
+        for event in counted(events, "events", lines):
+            yield timeline.happen(event)
+
+    def _beginning(self) -> Timeline:
+        """Return the state of the world before the first event."""
+        running = running_jobs(self.world)
+        held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}
+        return Timeline(
+            nodes=self.world.of("Node"),
+            slices=self.world.of("ResourceSlice"),
+            classes=self.world.of("DeviceClass"),
+            kubernetes=self.rules.kubernetes,
+            gates=self.rules.gates,
+            held=[claim for claim in self.world.allocated() if id(claim) not in held_by_pods],
+            running=running,
+        )
+
+
+def moments_document(moments: Sequence[Moment]) -> OutputDocument:
+    """Return the document of all moments."""
+    return OutputDocument(DocumentKind.SIMULATION, [asdict(moment) for moment in moments])

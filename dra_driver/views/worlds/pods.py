@@ -1,0 +1,149 @@
+"""Pods of a world: which claims each has, and how far it has come.
+
+In: a `World` and a pod of it. Out: the pod's claims, made up from templates where the cluster would make them; a name
+for people; whether it runs. What a pod refers to and is not there is an error that names the nearest thing that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dra_driver.embedded.scheduling.workloads import with_claim
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.world import World
+
+_OVER = frozenset({"Succeeded", "Failed"})
+_COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """A pod's claims. `resources` are extended resources that it asks for and no class serves."""
+
+    claims: tuple[Wire, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+def pod_claims(world: World, pod: Wire) -> PodClaims:
+    """Return a pod's claims; those that would be made from a template, or for extended resources, are made up here.
+
+    Raises:
+        InputError: A claim or template is missing.
+    """
+    entry = _made_for_resources(world, pod)
+    if entry is not None:
+        return PodClaims((*_named_claims(world, pod), entry), ())
+    *made, changed = with_claim(pod, world.classes_by_resource)
+    asked = extended_resources(pod)
+    unserved = tuple(name for name in asked if name not in world.classes_by_resource)
+    return PodClaims((*_named_claims(world, {**changed, "spec": pod["spec"]}), *made), unserved)
+
+
+def _made_for_resources(world: World, pod: Wire) -> Wire | None:
+    """Return the claim that the scheduler has made for a pod's extended resources, where it has."""
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    name = status.get("resourceClaimName")
+    return world.find("ResourceClaim", _namespace(pod), name) if isinstance(name, str) else None
+
+
+def _named_claims(world: World, pod: Wire) -> Iterable[Wire]:
+    """Yield the claims behind spec.resourceClaims."""
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for wanted in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name = made.get(wanted["name"]) or wanted.get("resourceClaimName")
+        if name:
+            yield _found(world, "ResourceClaim", name, wanted, pod)
+            continue
+        if wanted["name"] in made:
+            continue  # the controller found that this pod needs no claim here
+        name = wanted.get("resourceClaimTemplateName", "")
+        template = _found(world, "ResourceClaimTemplate", name, wanted, pod)
+        metadata = {"name": f"{pod['metadata']['name']}-{wanted['name']}", "namespace": _namespace(pod)}
+        yield {"kind": "ResourceClaim", "metadata": metadata, "spec": template["spec"]["spec"]}
+
+
+def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
+    namespace = _namespace(pod)
+    found = world.find(kind, namespace, name)
+    if found is not None:
+        return found
+    text = f"pod {pod_name(pod)} can't be scheduled: its claim {wanted['name']} needs {kind} {namespace}/{name}"
+    maker = world.makers.get((namespace, name))
+    if maker:
+        raise InputError("missing", f"{text}, which {maker} makes: that is another driver's work and not known here")
+    here = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
+    near = get_close_matches(name, here, n=1, cutoff=0.5) or ([name] if name in here else [])
+    hint = f"did you mean {here[near[0]]}/{near[0]}?" if near else f"there is no {kind} in namespace {namespace}"
+    raise InputError("missing", f"{text}, which is missing", hint=hint)
+
+
+def extended_resources(pod: Wire) -> tuple[str, ...]:
+    """Return the extended resources that a pod's containers ask for.
+
+    Source: Kubernetes resource names: what has a domain and is neither kubernetes.io's nor a huge page.
+    """
+    spec = pod.get("spec") or {}
+    names: dict[str, None] = {}
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        for key in ("limits", "requests"):
+            for name in ((container.get("resources") or {}).get(key) or {}) if isinstance(container, dict) else ():
+                if "/" in name and name not in _COMMON and not name.startswith("kubernetes.io/"):
+                    names[name] = None
+    return tuple(names)
+
+
+def unserved(world: World, resources: Sequence[str]) -> str:
+    """Return what becomes of extended resources that no class serves."""
+    names = ", ".join(resources)
+    if is_offered(world, resources):
+        return f"asks for {names}, which a device plugin offers: that is not judged here"
+    classes = sorted(
+        f"{one['metadata']['name']} ({resource})"
+        for one in world.of("DeviceClass")
+        if (resource := (one.get("spec") or {}).get("extendedResourceName"))
+    )
+    if not world.classes_by_resource and classes:
+        return (
+            f"waits for {names}: classes serve extended resources only where the gate DRAExtendedResource is on; "
+            f"there are {', '.join(classes)}"
+        )
+    there = f"there are {', '.join(classes)}" if classes else "no class has an extendedResourceName"
+    return f"waits for {names}: no DeviceClass serves it and no node offers it; {there}"
+
+
+def is_offered(world: World, resources: Sequence[str]) -> bool:
+    """Return whether nodes offer these resources, as device plugins do."""
+    offered = [(one.get("status") or {}).get("allocatable") or {} for one in world.of("Node")]
+    return all(any(str(one.get(name, "0")) != "0" for one in offered) for name in resources)
+
+
+def pod_name(pod: Wire) -> str:
+    """Return a name of a pod for people: in the default namespace by its name alone."""
+    namespace = _namespace(pod)
+    name = pod["metadata"]["name"]
+    return str(name) if namespace == "default" else f"{namespace}/{name}"
+
+
+def has_ended(pod: Wire) -> bool:
+    """Whether a pod is over: nothing of it runs, and its devices are let go of."""
+    return (pod.get("status") or {}).get("phase") in _OVER
+
+
+def is_bound(pod: Wire) -> bool:
+    """Whether a pod has a node and has not ended."""
+    return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
+
+
+def allocation_of(claim: Wire) -> Wire | None:
+    """Return what a claim holds; None where it holds nothing."""
+    return (claim.get("status") or {}).get("allocation") or None
+
+
+def _namespace(pod: Wire) -> str:
+    return pod["metadata"].get("namespace") or "default"

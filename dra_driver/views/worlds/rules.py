@@ -1,0 +1,122 @@
+"""Whose rules apply: the version of Kubernetes and its feature gates, as far as the cluster shows them.
+
+In: a world, and what the user chose. Out: `AppliedRules`. A gate is on if the cluster keeps fields behind it: in the
+objects that are there, or in an object that is created as a dry run. The user's choice goes before what was seen.
+Only the API server's gates show; a scheduler may have others, so each gate is reported with how it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.pools.replicas import Replica
+from dra_driver.allocation.rules import GATES, gates_on
+from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.kube.api import KubeApi
+from dra_driver.model.errors import ApiError
+from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.model.wire import SliceWire, Wire
+from dra_driver.views.fleet.profile_nodes import FleetOffer
+from dra_driver.views.worlds.world import World
+
+DEFAULT_VERSION = "1.35"
+DYNAMIC = "dynamic"
+PARTITIONS, RESOURCES = "DRAPartitionableDevices", "DRAExtendedResource"
+KNOWN_GATES = (*GATES, RESOURCES)
+_FIELDS = {
+    "consumesCounters": PARTITIONS,
+    "taints": "DRADeviceTaints",
+    "allowMultipleAllocations": "DRAConsumableCapacity",
+    "bindingConditions": "DRADeviceBindingConditions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRules:
+    """A version, gates that differ from its defaults, and one sentence on where they come from."""
+
+    kubernetes: str
+    gates: Mapping[str, bool]
+    how: Mapping[str, str]
+
+    @property
+    def words(self) -> str:
+        """Return which gates are not at the version's defaults, and how that was found."""
+        said = [f"{name} {'on' if on else 'off'} ({self.how[name]})" for name, on in sorted(self.gates.items())]
+        return "; ".join(said)
+
+    def is_on(self, gate: str) -> bool:
+        """Whether a gate is on."""
+        return gate in gates_on(self.kubernetes, self.gates)
+
+
+def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
+    """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by them.
+
+    To be called before simulated nodes are added: what they offer shows nothing of the cluster.
+
+    Raises: UnknownVersionError.
+    """
+    kubernetes = version or world.kubernetes or DEFAULT_VERSION
+    defaults = gates_on(kubernetes, {})
+    seen = dict.fromkeys(_kept_by(world.of("ResourceSlice")), (True, "its fields are in the ResourceSlices"))
+    if not version or kubernetes.startswith(world.kubernetes or " "):
+        for gate, on in world.kept.items():
+            seen.setdefault(gate, (on, "the API server keeps its fields" if on else "the API server drops its fields"))
+    known = seen | {gate: (on, "--gate") for gate, on in given.items()}
+    differs = {gate: row for gate, row in known.items() if row[0] != (gate in defaults) or gate in given}
+    how = {gate: row[1] for gate, row in differs.items()}
+    rules = AppliedRules(kubernetes, {gate: row[0] for gate, row in differs.items()}, how)
+    world.serves_resources = rules.is_on(RESOURCES)
+    world.offer = _offer(rules, mig)
+    return rules
+
+
+def _offer(rules: AppliedRules, mig: str) -> FleetOffer:
+    """Return what the agent does with `--mig` under these rules."""
+    minor = int(rules.kubernetes.removeprefix("v").split(".")[1])
+    if mig != DYNAMIC:
+        return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
+    if rules.is_on(PARTITIONS):
+        return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
+    return FleetOffer(False, minor, f"partitions as they stand: {PARTITIONS} is off")
+
+
+def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
+    """Return the gates whose fields stand in slices. Slices of simulated nodes show nothing."""
+    found: set[str] = set()
+    for one in slices:
+        spec = one["spec"]
+        if spec.get("sharedCounters"):
+            found.add(PARTITIONS)
+        devices = spec.get("devices") or ()
+        if isinstance(devices, Replica):
+            continue
+        for device in devices:
+            for name in _FIELDS.keys() & device.keys():
+                if device[name]:
+                    found.add(_FIELDS[name])
+    return found
+
+
+def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: str = "") -> str:
+    """Return whose rules apply, and what simulated nodes offer."""
+    parts = [f"rules of Kubernetes {rules.kubernetes}{note}", rules.words]
+    if profiles:
+        parts.append(f"simulated nodes: {world.offer.words}")
+        parts += world.profile_notes
+    return "; ".join(part for part in parts if part)
+
+
+def ask_gates(api: KubeApi, minor: int, nodes: Sequence[Wire]) -> dict[str, bool]:
+    """Ask an API server which fields it keeps, by creates as dry runs; what it does not answer is left out."""
+    kept = {}
+    node = nodes[0]["metadata"]["name"] if nodes else "node"
+    for gate, question in QUESTIONS.items():
+        path, body = question.request(NVIDIA_DRIVER, node, minor)
+        try:
+            kept[gate] = answer(question, api.request("POST", path, body=body, query={"dryRun": "All"}, timeout_s=10.0))
+        except ApiError:
+            continue
+    return kept

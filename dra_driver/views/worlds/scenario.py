@@ -1,0 +1,210 @@
+"""Scenarios: the file that `simulate` plays.
+
+In: a YAML file. Out: its fleet, files and events. The language:
+
+    kubernetes: "1.36"                     # optional, as are gates: {NAME: true}
+    fleet: {dgx-h100: 2}                   # simulated nodes by profile
+    files: [slices.yaml, classes.yaml]     # or objects as kubectl writes them
+    timeline:
+    - arrive: {name: train, count: 2, requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}
+    - arrive: {file: pod.yaml}             # the pods of a file, or its claims where it has no pod
+    - leave: train-1
+    - drain: dgx-h100-1                    # and undrain
+    - lose: dgx-h100-1/gpu-0000-1b-00-0    # a device, and restore
+    - replace: {node: dgx-h100-2, fleet: mig-h100}   # other devices on a node: MIG geometry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.words import nearest
+from dra_driver.views.worlds.pods import (
+    allocation_of,
+    has_ended,
+    is_bound,
+    is_offered,
+    pod_claims,
+    pod_name,
+    unserved,
+)
+from dra_driver.views.worlds.reading import default_requests, world_of_files
+from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, settle_rules
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
+
+MOST_JOBS = 100_000
+_Kind = TypeVar("_Kind", list[Any], dict[Any, Any])
+_KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario file."""
+
+    world: World
+    events: tuple[TimelineEvent, ...]
+    profiles: tuple[str, ...] = ()
+
+
+def read_scenario(
+    path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
+) -> tuple[Scenario, AppliedRules]:
+    """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
+    from dra_driver.views.objects.documents import load_text, read_text
+
+    wire = (load_text(read_text(path), path) or [None])[0]
+    if not isinstance(wire, dict):
+        raise InputError("scenario", f"{path} is not a mapping", hint=f"its keys are {', '.join(sorted(_KEYS))}")
+    unknown = sorted(map(str, set(wire) - _KEYS))
+    if unknown:
+        raise InputError("scenario", f"{path}: {unknown[0]} is not a key of scenarios", hint=", ".join(sorted(_KEYS)))
+    files, fleet = _of(wire, "files", list, path), _of(wire, "fleet", dict, path)
+    timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
+    if not all(isinstance(on, bool) for on in gates.values()):
+        raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    if strangers := [str(name) for name in gates if name not in KNOWN_GATES]:
+        text = f"{path}: gate {strangers[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(strangers[0], KNOWN_GATES))
+    folder = Path(path).parent
+    world = world_of_files([str(folder / name) for name in map(str, files)])
+    version = kubernetes or str(wire.get("kubernetes") or "") or None
+    rules = settle_rules(world, version, {**gates, **given}, mig)
+    add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
+    world.complete()
+    events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
+    return Scenario(world, events, tuple(map(str, fleet))), rules
+
+
+def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
+    """Return the value of a key of a scenario, or an empty value if it is missing. Raises: InputError."""
+    value = wire.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InputError("scenario", f"{path}: {key} is not a {'list' if kind is list else 'mapping'}")
+    return value
+
+
+def arrivals(world: World) -> TimelineEvent:
+    """Return arrivals for everything that waits in a world: its pods, then claims that no pod uses."""
+    jobs = list(jobs_of(world))
+    return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
+
+
+def jobs_of(world: World) -> Iterator[Job]:
+    """Yield the jobs of a world that have no place yet. Raises: InputError."""
+    used: set[int] = set()
+    for pod in world.of("Pod"):
+        if is_bound(pod) or has_ended(pod):
+            used.update(id(claim) for claim in _claims_that_exist(world, pod))
+            continue
+        job, claims = _arriving(world, pod)
+        used.update(id(claim) for claim in claims)
+        if job is not None:
+            yield job
+    free = [c for c in world.of("ResourceClaim") if id(c) not in used]
+    yield from jobs_of_claims([c for c in free if not allocation_of(c)])
+
+
+def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
+    """Return a pod's job, and its claims as they stand in the world; no job for one that asks for no device."""
+    try:
+        asked = pod_claims(world, pod)
+    except InputError as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return Job(pod_name(pod), (), pod, f"{fault.message}{hint}"), ()
+    blocked = ""
+    if asked.resources and not is_offered(world, asked.resources):
+        blocked = f"it {unserved(world, asked.resources)}"
+    if not asked.claims and not blocked:
+        world.without_devices.append(pod_name(pod))
+        return None, ()
+    return Job(pod_name(pod), tuple(map(_without_allocation, asked.claims)), pod, blocked), asked.claims
+
+
+def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
+    """Return the pods that have a node and hold devices, by name, as a timeline keeps them.
+
+    Their node is where they are, not where they must be: if one is evicted, another may take it.
+    """
+    found = {}
+    for pod in world.of("Pod"):
+        if not is_bound(pod):
+            continue
+        claims = [claim for claim in _claims_that_exist(world, pod) if allocation_of(claim)]
+        if claims:
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            job = Job(pod_name(pod), tuple(map(_without_allocation, claims)), {**pod, "spec": spec})
+            found[job.name] = (job, pod["spec"]["nodeName"], claims)
+    return found
+
+
+def _claims_that_exist(world: World, pod: Wire) -> tuple[Wire, ...]:
+    """Return the claims of a pod that runs or has run; those that are gone are no fault any more."""
+    try:
+        return pod_claims(world, pod).claims
+    except InputError:
+        return ()
+
+
+def _without_allocation(claim: Wire) -> Wire:
+    return {key: value for key, value in claim.items() if key != "status"}
+
+
+def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise InputError("scenario", f"timeline entry {number} is not one KIND: …", hint=", ".join(KINDS))
+    [(kind, what)] = entry.items()
+    if kind not in KINDS:
+        raise InputError("scenario", f"timeline entry {number}: no event {kind!r}", hint=", ".join(KINDS))
+    if kind == "arrive":
+        return _arrive(what, number, world, folder)
+    if kind == "replace":
+        if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
+            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
+        other = World(offer=world.offer)
+        add_profiles(other, [str(what["fleet"])])
+        slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))
+        return TimelineEvent(kind, what["node"], f"{what['node']} becomes a {what['fleet']}", slices=slices)
+    return TimelineEvent(kind, str(what))
+
+
+def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent:
+    if not isinstance(what, dict):
+        raise InputError("scenario", f"timeline entry {number}: arrive needs {{name, requests}} or {{file}}")
+    if "file" in what:
+        coming = world_of_files([str(folder / str(what["file"]))])
+        coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
+        coming.objects["Node"] += world.of("Node")
+        coming.classes_by_resource = world.classes_by_resource
+        coming.add_pods()
+        world.strangers += coming.strangers
+        return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
+    count = what.get("count", 1)
+    if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
+        text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"
+        raise InputError("scenario", text)
+    names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
+    ShapeChecker().check_devices(what, f"timeline entry {number}")
+    jobs = []
+    for name in names:
+        devices = {key: what[key] for key in ("requests", "constraints", "config") if key in what}
+        spec: Wire = {"devices": devices}
+        default_requests(spec)
+        claim = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        jobs.append(Job(name, (claim,)))
+    return TimelineEvent("arrive", what["name"] if count == 1 else f"{what['name']} ({count})", jobs=tuple(jobs))
+
+
+def _moved(one: Wire, node: str) -> Wire:
+    spec = {**one["spec"], "nodeName": node, "pool": {**one["spec"]["pool"], "name": node, "generation": 2}}
+    name = one["metadata"]["name"].replace(one["spec"]["nodeName"], node, 1)
+    return {**one, "metadata": {**one["metadata"], "name": name}, "spec": spec}

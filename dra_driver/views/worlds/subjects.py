@@ -1,0 +1,165 @@
+"""Subjects: what `explain` is asked about, and what can be said of it before any device is looked at.
+
+In: a world and the words of the command line. Out: `Subject`s: pods with their claims, or claims. One that runs, has
+ended, waits for its kubelet or refers to something that is missing has its sentence (`settled`); all others are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.simulation.timeline import devices_of
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.pods import (
+    allocation_of,
+    extended_resources,
+    has_ended,
+    is_bound,
+    is_offered,
+    pod_claims,
+    pod_name,
+    unserved,
+)
+from dra_driver.views.worlds.workloads import SHORT_KINDS
+from dra_driver.views.worlds.world import World
+
+CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
+POD_WORDS = frozenset({"pod", "pods", "po"})
+
+
+LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One thing to explain. `settled` says all there is to say; then `ok` is the verdict.
+
+    Of `claims` those that hold nothing are judged, those in `allocated` bind the pod to their nodes.
+    """
+
+    name: str
+    pod: Wire | None = None
+    claims: tuple[Wire, ...] = ()
+    allocated: tuple[Wire, ...] = ()
+    notes: tuple[str, ...] = ()
+    settled: str = ""
+    ok: bool = False
+
+
+def subjects_of(world: World, words: Sequence[str], namespace: str, last_event: LastEvent) -> list[Subject]:
+    """Return what is asked about: KIND NAME, KIND/NAME, or all there is in the files. Raises: InputError."""
+    if not words:
+        return list(_everything(world, last_event))
+    kind, name = words[0].lower(), words[1]
+    if kind in CLAIM_WORDS:
+        return [_claim(_find(world, "ResourceClaim", "claim", namespace, name))]
+    if kind in POD_WORDS:
+        return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
+    pods = _pods_of_workload(world, SHORT_KINDS.get(kind, kind), namespace, name)
+    return [_pod(world, pod, last_event) for pod in pods]
+
+
+def _everything(world: World, last_event: LastEvent) -> Iterator[Subject]:
+    """Yield all pods, and the claims that none of them has."""
+    used: set[str] = set()
+    for pod in world.of("Pod"):
+        subject = _pod(world, pod, last_event)
+        used.update(claim_name(claim) for claim in (*subject.claims, *subject.allocated))
+        yield subject
+    for claim in world.of("ResourceClaim"):
+        if claim_name(claim) not in used:
+            yield _claim(claim)
+
+
+def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire:
+    found = world.find(kind, namespace, name)
+    if found is not None:
+        return found
+    names = [one["metadata"]["name"] for one in world.of(kind)]
+    near = get_close_matches(name, names, n=1)
+    hint = "-n gives the namespace, -f a file"
+    if near:
+        where = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
+        hint = f"did you mean {where[near[0]]}/{near[0]}? {hint}"
+    raise InputError("missing", f"there is no {word} {namespace}/{name}", hint=hint)
+
+
+def _pods_of_workload(world: World, kind: str, namespace: str, name: str) -> list[Wire]:
+    """Return the pods that are made of a workload."""
+    words = {kind, kind.removesuffix("s")}
+    wanted = [one for one in world.workloads if one.template.name == name and one.template.kind.lower() in words]
+    wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]
+    if not wanted:
+        known = ", ".join(sorted({f"{one.template.kind.lower()}/{one.template.name}" for one in world.workloads})[:10])
+        hint = f"there are {known}" if known else "-n gives the namespace, -f a file with it"
+        raise InputError("missing", f"there is no {kind} {namespace}/{name} with pods", hint=hint)
+    return [pod for one in wanted for pod in one.pods]
+
+
+def _claim(claim: Wire) -> Subject:
+    name = f"claim {claim_name(claim)}"
+    if not allocation_of(claim):
+        return Subject(name, claims=(claim,))
+    users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
+    used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
+    return Subject(name, settled=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
+
+
+def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
+    name = f"pod {pod_name(pod)}"
+    if has_ended(pod):
+        return Subject(name, pod, settled=f"{name} has ended ({pod['status']['phase']}) and holds nothing", ok=True)
+    try:
+        asked = pod_claims(world, pod)
+    except InputError as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return Subject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod))
+    allocated = tuple(claim for claim in asked.claims if allocation_of(claim))
+    if is_bound(pod):
+        return _bound(name, pod, allocated, last_event)
+    if pod["metadata"].get("deletionTimestamp"):
+        return Subject(name, pod, settled=f"{name} is being deleted and is not scheduled any more")
+    if gates := (pod.get("spec") or {}).get("schedulingGates"):
+        held = ", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))
+        return Subject(name, pod, settled=f"{name} is not scheduled before its scheduling gates are gone: {held}")
+    notes = _resource_notes(world, pod)
+    if asked.resources:
+        ok = is_offered(world, asked.resources)
+        return Subject(name, pod, settled=f"{name} {unserved(world, asked.resources)}", ok=ok)
+    if not asked.claims:
+        return Subject(name, pod, settled=f"{name} asks for no device", ok=True)
+    return Subject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
+
+
+def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> Subject:
+    """Return what a pod with a node holds, and whether its kubelet has got as far as starting it."""
+    node, held = pod["spec"]["nodeName"], _held(allocated)
+    status = pod.get("status") or {}
+    ending = ", and is being deleted" if pod["metadata"].get("deletionTimestamp") else ""
+    prepared = any(
+        one.get("type") == "PodReadyToStartContainers" and one.get("status") == "True"
+        for one in status.get("conditions") or ()
+    )
+    if status.get("phase") == "Running" or (prepared and status.get("phase")):
+        verb = "runs" if status.get("phase") == "Running" else "starts"
+        return Subject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}{ending}", ok=True)
+    if not allocated:
+        return Subject(name, pod, settled=f"{name} is bound to node {node} and holds no device{ending}", ok=True)
+    event = last_event(pod["metadata"].get("namespace") or "default", pod["metadata"]["name"])
+    said = f"; the kubelet's last event: {event}" if event else ""
+    text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{ending}{said}"
+    return Subject(name, pod, settled=text)
+
+
+def _held(claims: Sequence[Wire]) -> str:
+    parts = [f"{', '.join(devices_of([claim])) or 'nothing'} (claim {claim_name(claim)})" for claim in claims]
+    return "; ".join(parts) or "no device"
+
+
+def _resource_notes(world: World, pod: Wire) -> tuple[str, ...]:
+    served = [(name, world.classes_by_resource.get(name)) for name in extended_resources(pod)]
+    return tuple(f"extended resource {name} is served by DeviceClass {by}" for name, by in served if by)

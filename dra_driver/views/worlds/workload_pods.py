@@ -1,0 +1,57 @@
+"""The pods that are made of a workload's template, as its controller would make them.
+
+In: a pod template, nodes. Out: pods; of a DaemonSet one for each node that it may go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.embedded.scheduling.pod_templates import PodTemplate
+from dra_driver.model.wire import Wire
+
+# What the DaemonSet controller lets its pods tolerate. Source: kubernetes.io, DaemonSet, taints and tolerations.
+_TOLERATED_BY_DAEMONS = [
+    {"key": key, "operator": "Exists", "effect": effect}
+    for key, effect in (
+        ("node.kubernetes.io/not-ready", "NoExecute"),
+        ("node.kubernetes.io/unreachable", "NoExecute"),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+        ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+        ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+        ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A template of an object, and the pods that were made of it."""
+
+    template: PodTemplate
+    pods: tuple[Wire, ...]
+
+
+def pods_of(template: PodTemplate, nodes: Sequence[Wire]) -> Iterator[Wire]:
+    """Yield the pods of a template; of a DaemonSet one for each node that it may go to."""
+    if not template.is_per_node:
+        yield from template.pods()
+        return
+    spec = template.pod["spec"]
+    tolerations = [*(spec.get("tolerations") or ()), *_TOLERATED_BY_DAEMONS]
+    owners = [{"kind": "DaemonSet", "name": template.name, "controller": True}]
+    metadata = {**template.pod["metadata"], "ownerReferences": owners}
+    daemon = replace(template, pod={**template.pod, "metadata": metadata, "spec": {**spec, "tolerations": tolerations}})
+    for node in nodes:
+        if why_not_on(daemon.pod, node):
+            continue
+        name = node["metadata"]["name"]
+        pod = daemon.named(f"{template.name}-{name}")
+        yield {**pod, "spec": {**pod["spec"], "affinity": _on_node(name)}}
+
+
+def _on_node(name: str) -> Wire:
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}

@@ -1,0 +1,58 @@
+"""Workloads of files: objects that pods are made from, and those that mean nothing for devices.
+
+In: an object that is no pod, claim, class, node or slice. Out: its pod templates in the world, or its name among what
+is not understood, so that nothing is left out without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.embedded.scheduling.pod_templates import templates_of
+from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.world import World
+
+# How people shorten kinds of workloads on a command line. Source: kubectl api-resources.
+SHORT_KINDS = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
+# Kinds that stand beside workloads in people's files and bring no pods that ask for devices.
+_WITHOUT_PODS = frozenset(
+    """
+    Namespace ConfigMap Secret Service ServiceAccount Endpoints EndpointSlice Event LimitRange ResourceQuota
+    PersistentVolume PersistentVolumeClaim StorageClass CSIDriver Role RoleBinding ClusterRole ClusterRoleBinding
+    NetworkPolicy Ingress IngressClass PriorityClass RuntimeClass PodDisruptionBudget HorizontalPodAutoscaler
+    CustomResourceDefinition ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding
+    ValidatingWebhookConfiguration MutatingWebhookConfiguration APIService Lease PodTemplate
+    ClusterQueue LocalQueue ResourceFlavor WorkloadPriorityClass PodMonitor ServiceMonitor PodGroup
+    DeviceTaintRule Gateway HTTPRoute ControllerRevision
+    """.split()  # noqa: SIM905 - a list of words is easier to read
+)
+
+
+def add_workload(world: World, wire: Wire, name: str) -> None:
+    """Add the pod templates of an object; name it among the strangers where it has none and might need some.
+
+    Raises: InputError for a count of pods that is none.
+    """
+    kind = str(wire.get("kind") or "")
+    _note_maker(world, wire, name)
+    if kind in _WITHOUT_PODS:
+        return
+    found = templates_of(wire)
+    if found:
+        world.templates += found
+    else:
+        world.strangers.append(f"{kind} {name}")
+
+
+def _note_maker(world: World, wire: Wire, name: str) -> None:
+    """Record the ResourceClaimTemplate that a ComputeDomain asks its own driver to make.
+
+    Source: NVIDIA k8s-dra-driver-gpu, ComputeDomain resource.nvidia.com/v1beta1, spec.channel.resourceClaimTemplate.
+    """
+    at: Any = wire
+    for key in ("spec", "channel", "resourceClaimTemplate", "name"):
+        at = at.get(key) if isinstance(at, dict) else None
+    if wire.get("kind") == "ComputeDomain" and isinstance(at, str):
+        metadata = wire.get("metadata")
+        namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+        world.makers[str(namespace or "default"), at] = f"ComputeDomain {name}"

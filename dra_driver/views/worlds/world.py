@@ -1,0 +1,119 @@
+"""The world of `explain` and `simulate`: nodes, slices, classes, claims and pods as wire objects.
+
+In: objects, which `reading` and `simulated_nodes` add. Out: a `World`, which completes itself with what they imply.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from dra_driver.embedded.scheduling.pod_templates import PodTemplate
+from dra_driver.embedded.scheduling.workloads import classes_by_resource
+from dra_driver.kube import paths
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.worlds.workload_pods import Workload, pods_of
+
+PATHS = {
+    "Node": paths.NODES,
+    "Pod": paths.PODS,
+    "ResourceSlice": paths.SLICES,
+    "DeviceClass": paths.CLASSES,
+    "ResourceClaim": paths.CLAIMS,
+    "ResourceClaimTemplate": paths.TEMPLATES,
+}
+
+
+@dataclass(slots=True)
+class World:
+    """Objects by kind. `kubernetes` is the cluster's version, "" for files.
+
+    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
+    objects that are not understood, `without_devices` pods that ask for none. `makers` names, by namespace and
+    name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
+    fields. `offer` says how simulated nodes offer partitions; with `serves_resources`, classes serve extended
+    resources.
+    """
+
+    objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in PATHS})
+    kubernetes: str = ""
+    templates: list[PodTemplate] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    without_devices: list[str] = field(default_factory=list)
+    makers: dict[tuple[str, str], str] = field(default_factory=dict)
+    kept: dict[str, bool] = field(default_factory=dict)
+    classes_by_resource: dict[str, str] = field(default_factory=dict)
+    offer: FleetOffer = AS_THEY_STAND
+    profile_notes: list[str] = field(default_factory=list)
+    serves_resources: bool = False
+
+    def of(self, kind: str) -> list[Wire]:
+        """Return the objects of one kind."""
+        return self.objects[kind]
+
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Return one object; in files, the namespace may be missing."""
+        for wire in self.objects[kind]:
+            metadata = wire["metadata"]
+            if metadata["name"] == name and metadata.get("namespace", namespace) == namespace:
+                return wire
+        return None
+
+    def allocated(self) -> list[Wire]:
+        """Return the claims that have an allocation."""
+        return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
+
+    def refuse_strangers(self) -> None:
+        """Refuse a world with objects that are not understood, by their names. Raises: InputError."""
+        if self.strangers:
+            raise InputError(
+                "not-understood",
+                f"not judged, because no pod template is known in it: {', '.join(self.strangers[:20])}",
+                hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+            )
+
+    def complete(self) -> None:
+        """Add the nodes that slices refer to, and the shipped classes, unless they are already present."""
+        known = {node["metadata"]["name"] for node in self.objects["Node"]}
+        for one in self.objects["ResourceSlice"]:
+            name = one["spec"].get("nodeName")
+            if name and name not in known:
+                known.add(name)
+                self.objects["Node"].append(bare_node(name))
+        classes = {one["metadata"]["name"] for one in self.objects["DeviceClass"]}
+        if not self.kubernetes:
+            from dra_driver.views.objects.classes import shipped_classes
+
+            self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
+        if self.serves_resources:
+            self.classes_by_resource = classes_by_resource(self.objects["DeviceClass"])
+        self.add_pods()
+
+    def add_pods(self) -> None:
+        """Add the pods of workloads, those of a DaemonSet for each node that they may go to."""
+        checker = ShapeChecker()
+        for template in self.templates:
+            made = [with_defaults(pod) for pod in pods_of(template, self.objects["Node"])]
+            for pod in made:
+                checker.check("Pod", pod, f"{template.kind} {template.name}")
+            self.objects["Pod"] += made
+            self.workloads.append(Workload(template, tuple(made)))
+        self.templates.clear()
+
+
+def bare_node(name: str) -> Wire:
+    """Make a minimal node with the name that a slice refers to."""
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def with_defaults(wire: Wire) -> Wire:
+    """Return a namespaced object with the namespace and the name that it would get."""
+    metadata = dict(wire["metadata"])
+    metadata.setdefault("namespace", "default")
+    metadata.setdefault("name", secrets.token_hex(4))
+    return {**wire, "metadata": metadata}

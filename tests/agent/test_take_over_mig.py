@@ -1,0 +1,53 @@
+"""An agent that comes up where NVIDIA's driver made partitions on demand: what it left is destroyed in its place."""
+
+import json
+
+import pytest
+
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.agent.test_agent_nvidia import Machine
+from tests.agent.test_take_over import Other, pod
+from tests.support.agent_process import stage
+from tests.support.nvidia_checkpoint import write_checkpoint
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.gcc
+PART = "gpu-0-mig-1g10gb-19-0"
+BOOT = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+
+
+def soon(condition, what):
+    until(condition, timeout_s=40, what=what)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    with stage("1.36") as here:
+        yield Machine(here, tmp_path)
+
+
+def test_a_partition_of_nvidias_driver_is_destroyed_once_its_claim_has_ended(machine):
+    here, first = machine.here, machine.gpus[0]
+    [ci] = first.partition("1g.10gb", 0)
+    machine.write()
+    other = Other(here)
+    uid = other.run("old", PART)
+    checkpoint = here.kubelet.plugins_dir / NVIDIA_DRIVER / "checkpoint.json"
+    write_checkpoint(checkpoint, {uid: [(PART, ci.uuid, first.uuid)]}, boot_id=BOOT)
+    other.leave()
+    machine.start()
+    of_one = 26  # whole, and 25 placements
+    soon(lambda: len(here.devices()) == of_one, "the devices of the other GPU")
+    here.kubelet.wait_registered(NVIDIA_DRIVER)
+    assert machine.state.read().gpus[0].gis, "its claim is alive"
+    here.kubelet.unprepare_pod(pod("old"))
+    soon(lambda: len(here.devices()) == 2 * of_one, "all devices of both GPUs")
+    soon(lambda: machine.state.read().gpus[0].facts["mig_mode"] == "0 0", "MIG mode to be off")
+    assert machine.state.gpus[0].gis == []
+    soon(lambda: not checkpoint.exists(), "the checkpoint to be set aside")
+    assert json.loads(checkpoint.with_name("checkpoint.json.ended").read_text())["v2"]["nodeBootID"] == BOOT
+    assert f"partition of another driver's ended claim destroyed device={names(first)}" in here.log()
+
+
+def names(gpu):
+    return f"gpu-{gpu.pci.replace(':', '-').replace('.', '-')}-mig-1g10gb-19-0"

@@ -1,0 +1,67 @@
+"""Helpers of tests lie by one rule: in tests/ROOM/support if one room uses them, in tests/support if several do."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+PYTHON = [path for folder in ("tests", "lane", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules below `tests` that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+            names |= {node.module or "", *(f"{node.module}.{one.name}" for one in node.names)}
+        if isinstance(node, ast.Import):
+            names |= {one.name for one in node.names if one.name.startswith("tests.")}
+    return names
+
+
+def room_of(path: Path) -> str:
+    """Return the room whose tests a file belongs to; the lane and the benchmarks are rooms too."""
+    parts = path.relative_to(ROOT).parts
+    return parts[1] if parts[0] == "tests" else parts[0]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+USERS = {path: imported(path) for path in PYTHON}
+HELPERS = [path for path in PYTHON if "support" in path.relative_to(ROOT).parts]
+
+
+def rooms_that_use(helper: Path) -> set[str]:
+    """Return the rooms whose files import a helper; helpers in tests/support stand for those who use them in turn."""
+    name, rooms = module_of(helper), set()
+    for path, names in USERS.items():
+        if path != helper and name in names:
+            rooms |= rooms_that_use(path) if room_of(path) == "support" else {room_of(path)}
+    return rooms
+
+
+@pytest.mark.parametrize("helper", HELPERS, ids=lambda path: str(path.relative_to(TESTS)))
+def test_a_helper_lies_where_its_users_are(helper: Path):
+    rooms = rooms_that_use(helper)
+    if room_of(helper) != "support":
+        assert rooms <= {room_of(helper)}, f"used by several rooms: belongs to tests/support: {rooms}"
+    elif helper.parent.name not in {"fake_nvml", "fake_mps"} or helper.name == "__init__.py":
+        assert len(rooms) > 1, f"used by one room: belongs to tests/{rooms}/support"
+
+
+def test_nothing_but_tests_and_helpers_lies_beside_the_tests():
+    others = [
+        path.relative_to(ROOT)
+        for path in PYTHON
+        if path.is_relative_to(TESTS)
+        and "support" not in path.relative_to(TESTS).parts
+        and not path.name.startswith("test_")
+        and path.name != "conftest.py"
+    ]
+    assert others == []

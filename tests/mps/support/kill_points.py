@@ -1,0 +1,160 @@
+"""Starts and stops a daemon in child processes that kill themselves at every line of ours, then checks.
+
+    python -m tests.mps.support.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
+
+A program of its own (test_kill starts it): it forks. For each line that a call runs through, one child is SIGKILLed
+there; the next child is the restarted supervisor, which takes up what is left and goes on. In calls named "… of the
+daemon" it is the control daemon that is killed instead, while the supervisor goes on. Prints one JSON object: the
+number of kills by call, and what was found wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dra_driver
+from dra_driver.model.errors import DriverError
+from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
+from tests.support.plugin.kill_points import in_child
+from tests.support.waiting import until
+
+ROOM = Path(dra_driver.__file__).parent / "mps"
+FILES = tuple(
+    str(ROOM / f"{name}.py")
+    for name in (
+        "birth", "control", "daemon", "folder", "kinship", "launch", "mounts",
+        "keeping/entries", "keeping/keeper", "keeping/process_ends",
+    )
+)  # fmt: skip
+assert all(map(os.path.exists, FILES)), "a file of which no line would be tried"
+PURE = "key_of"  # many lines, no effect
+CALLS = ("start", "stop", "change", "start of the daemon", "change of the daemon")
+CHANGED = replace(SETTINGS, active_thread_percentage=70)
+MEMORY = Path("/dev/shm")
+
+
+def at_line(line: int, act: Callable[[], None]) -> Callable[[FrameType, str, Any], Any]:
+    """Trace our room and act before the given line event of this thread (0: the first)."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in FILES or frame.f_code.co_name == PURE:
+            return None
+        if event == "line":
+            if left == 0:
+                act()
+            left -= 1
+        return trace
+
+    return trace
+
+
+def call(folder: Path, what: str, line: int) -> None:
+    rig = Rig(folder, delays_s=(0.0,))
+    if what not in {"start", "start of the daemon"}:
+        rig.start()
+
+    def kill_daemon() -> None:
+        (folder / "hit").touch()
+        for pid in processes_below(rig.root)[:1]:
+            os.kill(pid, signal.SIGKILL)
+
+    of_daemon = what.endswith("of the daemon")
+    sys.settrace(at_line(line, kill_daemon if of_daemon else lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    try:
+        if what == "stop":
+            rig.stop()
+        else:
+            rig.start(settings=CHANGED if what.startswith("change") else SETTINGS, seconds=5)
+    except DriverError:
+        if not of_daemon:
+            raise  # a daemon may be killed where only the next call can start another one
+    finally:
+        sys.settrace(None)
+    if of_daemon:
+        check_after(folder, what)
+
+
+def check_after(folder: Path, _what: str) -> None:
+    """Be the next supervisor: take up what is left, let the agent ask again, and end it all."""
+    rig = Rig(folder, delays_s=(0.0,))
+    rig.keeper.begin()
+    at = rig.start(settings=CHANGED, seconds=10)
+    daemons = processes_below(rig.root)
+    expect(daemons, [rig.pid()])
+    client = FakeClient(at.pipe)
+    expect((client.percentage, client.works()), (70.0, True))
+    client.end()
+    expect([path.name for path in rig.root.iterdir()], [rig.at().key])
+    rig.stop()
+    expect(processes_below(rig.root), [])
+    expect(list(rig.root.iterdir()), [])
+    rig.keeper.close()
+
+
+def check_alone(folder: Path, what: str) -> None:
+    """Be the next supervisor for an agent that never asks again: all that is left is kept, ready, or gone."""
+    rig = Rig(folder, delays_s=(0.0,))
+    rig.keeper.begin()
+
+    def is_settled() -> bool:
+        reports = rig.keeper.reports()
+        return all(one.is_ready for one in reports) and len(list(rig.root.iterdir())) == len(reports)
+
+    until(is_settled, timeout_s=20)
+    expect(len(processes_below(rig.root)), len(rig.keeper.reports()))
+    if what == "change":
+        expect(len(rig.keeper.reports()), 1)
+    rig.keeper.stop(device(), time.monotonic() + 10)
+    expect(processes_below(rig.root), [])
+    rig.keeper.close()
+
+
+def expect(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise AssertionError(f"{found!r} is not {wanted!r}")
+
+
+def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
+    """Kill at every `stride`-th line of a call; give the number of kills and what was found wrong."""
+    kills, wrong, line = 0, [], offset
+    if MEMORY.is_dir():
+        tempfile.tempdir = str(MEMORY)
+    while True:
+        with short_folder() as folder:
+            status, error = in_child(partial(call, folder, what, line))
+            if error:
+                wrong.append(f"{what}, line {line}: {error}")
+            if not os.WIFSIGNALED(status) and not (folder / "hit").exists():
+                return kills, wrong
+            kills += 1
+            if os.WIFSIGNALED(status):
+                check = check_alone if kills % 2 else check_after
+                _, error = in_child(partial(check, folder, what))
+                if error:
+                    wrong.append(f"{what}, killed at line {line}, {check.__name__}: {error}")
+        line += stride
+
+
+def main(arguments: list[str]) -> None:
+    stride, _, first = arguments[0].partition(":")
+    results = {what: kill_all(what, int(stride), offset=int(first or 0)) for what in arguments[1:] or CALLS}
+    kills = {what: count for what, (count, _) in results.items()}
+    print(json.dumps({"kills": kills, "wrong": [text for _, wrong in results.values() for text in wrong]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,330 @@
+"""A storm: agents, supervisors and daemons are killed at any moment while clients and strangers do their worst.
+
+    python -m tests.mps.support.storm OPERATIONS [SEED]
+
+A program of its own (test_storm starts it): it forks. Agents are children of it that prepare or unprepare one claim
+and are often killed on the way; the supervisor is the real process, with file systems and cgroups of its own where
+they are permitted. After each operation what must never be lost is looked at: strangers live on in their own cgroup,
+clients of devices that nobody has damaged are served, claims that were prepared stay so. In the end all are
+unprepared, and nothing may be left. Prints one JSON object: the operations by kind, and what was found wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from dra_driver.model.sharing import MpsSettings
+from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.mps.folder import key_of
+from dra_driver.plugin.effects.sharing import mps_device
+from dra_driver.plugin.reaper import Reaper
+from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
+from tests.support.plugin.kill_points import in_child
+from tests.support.plugin.mig_parts import OTHER, WHOLE
+from tests.support.plugin.parts import DRIVER, Rig
+from tests.support.plugin.sharing_parts import SharingRig, replica
+
+CLAIMS = {**{f"a{number}": WHOLE for number in range(4)}, **{f"b{number}": OTHER for number in range(4)}}
+WEIGHTS = {
+    "prepare": 30,
+    "unprepare": 30,
+    "prepare, agent killed": 12,
+    "unprepare, agent killed": 12,
+    "agent repairs": 3,
+    "supervisor killed": 2,
+    "daemon killed": 3,
+    "hostile": 50,
+}
+KILL_WITHIN_S = 0.12
+DAMAGED_READY_S = 0.3  # nobody waits long for a channel that its own client has broken
+Rig.patience_s = 60.0
+
+
+class StormRig(SharingRig):
+    """A plugin whose supervisor is the real one."""
+
+    def restart(self):
+        self.supervisor = MpsClient(socket_path(self.root / DRIVER))
+        return super().restart()
+
+
+class Storm:
+    """One node under attack. `gone` are devices whose channel their own clients have broken."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.random = folder, random.Random(seed)
+        tree = cgroup_tree()
+        self.cgroup = tree / folder.name if tree else None
+        flags = ["--mps-cgroup", str(self.cgroup)] if self.cgroup else []
+        self.supervisor = Supervisor(folder, *flags, hardware=["--hardware", "simulated:any"])
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.prepared: set[str] = set()
+        self.unsure: set[str] = set()  # an agent was killed over it
+        self.damaged: set[str] = set()
+        self.clients: dict[str, FakeClient] = {}
+        self.uuids: dict[str, str] = {}
+        self.strangers: list[tuple[subprocess.Popen[bytes], str]] = []
+        self.listening: list[socket.socket] = []
+
+    def run(self, operations: int) -> None:
+        """Do that much harm, then look at what is left."""
+        with ExitStack() as stack:
+            self.supervisor.begin()
+            stack.callback(self.supervisor.close)
+            rig = self.rig()
+            self.uuids = {name: rig.gpu(index).uuid for index, name in enumerate((WHOLE, OTHER))}
+            rig.close()
+            for name in (WHOLE, OTHER):
+                imitator = stack.enter_context(stranger(DRA_DRIVER_MPS=str(self.at(name))))
+                self.strangers.append((imitator, cgroup_of(imitator.pid)))
+            kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+            for _ in range(operations):
+                self.do(self.random.choices(kinds, weights)[0])
+                if len(self.wrong) > 10:
+                    break
+            self.finish()
+
+    def do(self, kind: str) -> None:
+        claim = self.random.choice(list(CLAIMS))
+        self.counts[kind] += 1
+        verb, _, how = kind.partition(", ")
+        if verb in {"prepare", "unprepare"}:
+            self.call(verb, claim, is_killed=bool(how))
+        elif kind == "agent repairs":
+            self.expect_none(kind, in_child(self.repair)[1])
+        elif kind == "supervisor killed":
+            self.supervisor.end(signal.SIGKILL)
+            self.supervisor.begin()
+        elif kind == "daemon killed":
+            self.kill_daemon(CLAIMS[claim])
+        else:
+            self.harm(CLAIMS[claim])
+        self.look(kind)
+
+    # Agents
+
+    def rig(self) -> StormRig:
+        rig = StormRig(self.folder, MpsSettings(50, multi_user=True))
+        for number in range(4):
+            rig.allocate(f"a{number}", replica(number))
+            rig.allocate_share(f"b{number}", f"s{number}")
+        return rig
+
+    def call(self, verb: str, claim: str, *, is_killed: bool) -> None:
+        work = partial(self.work, verb, claim)
+        error = killed_within(work, self.random.uniform(0, KILL_WITHIN_S)) if is_killed else in_child(work)[1]
+        is_hurt = CLAIMS[claim] in self.damaged
+        if is_killed and error is None:
+            self.unsure.add(claim)
+            return
+        if error and not (verb == "prepare" and is_hurt):
+            self.wrong.append(f"{verb} of {claim}: {error}")
+        if error:
+            self.unsure.add(claim)
+            return
+        self.unsure.discard(claim)
+        if verb == "prepare":
+            self.prepared.add(claim)
+            self.connect(CLAIMS[claim])
+        else:
+            self.prepared.discard(claim)
+            self.leave(CLAIMS[claim])
+
+    def work(self, verb: str, claim: str) -> None:
+        if CLAIMS[claim] in self.damaged:
+            mps_device.READY_SECONDS = DAMAGED_READY_S
+        rig = self.rig()
+        rig.prepare(claim) if verb == "prepare" else rig.unprepare(claim)
+
+    def repair(self) -> None:
+        mps_device.READY_SECONDS = DAMAGED_READY_S
+        rig = self.rig()
+        with suppress(Exception):  # a damaged channel; what is left undone counts in the end
+            rig.preparer.repair()
+        Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+
+    # Clients
+
+    def at(self, name: str) -> Path:
+        return self.folder / DRIVER / "mps/d" / key_of(self.uuids[name])
+
+    def connect(self, name: str) -> None:
+        if name not in self.clients and name not in self.damaged:
+            self.clients[name] = FakeClient(self.at(name) / "pipe")
+
+    def leave(self, name: str) -> None:
+        """See whether the last claim has gone: the device begins anew then."""
+        if not any(CLAIMS[claim] == name for claim in self.prepared | self.unsure):
+            if self.at(name).exists():
+                self.wrong.append(f"{name} is held by nobody and still kept")
+            self.damaged.discard(name)
+            if client := self.clients.pop(name, None):
+                client.end()
+
+    def kill_daemon(self, name: str) -> None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            state = json.loads((self.at(name) / "state.json").read_text())
+            if state["pid"] in processes_below(self.folder):
+                os.kill(state["pid"], signal.SIGKILL)
+
+    def harm(self, name: str) -> None:
+        acts: list[Callable[[Path], None]] = [imitate, fifo, fill, junk, deepen, flood, self.link, self.listen]
+        act = self.random.choice(acts)
+        if not self.at(name).exists():
+            return
+        if act in {self.link, self.listen}:
+            self.damaged.add(name)
+            if client := self.clients.pop(name, None):
+                client.end()
+        with suppress(OSError):
+            if act is imitate:
+                path = self.at(name) / "pipe/nvidia-cuda-mps-control.pid"
+                path.unlink(missing_ok=True)
+                path.write_text(f"{self.strangers[0][0].pid}\n")
+            else:
+                act(self.at(name) / "pipe")
+
+    def link(self, pipe: Path) -> None:
+        other = OTHER if pipe == self.at(WHOLE) / "pipe" else WHOLE
+        (pipe / "control").unlink(missing_ok=True)
+        (pipe / "control").symlink_to(self.at(other) / "pipe/control")
+
+    def listen(self, pipe: Path) -> None:
+        (pipe / "control").unlink(missing_ok=True)
+        lying = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        lying.bind(str(pipe / "control"))
+        lying.listen(1)
+        self.listening = [lying, *self.listening[:9]]
+
+    # What must never be lost
+
+    def look(self, after: str) -> None:
+        for process, cgroup in self.strangers:
+            if process.poll() is not None or cgroup_of(process.pid) != cgroup:
+                self.wrong.append(f"after {after}: a stranger was moved or ended ({process.returncode})")
+        for name, client in list(self.clients.items()):
+            if not client.works():
+                del self.clients[name]
+                if any(CLAIMS[claim] == name for claim in self.prepared - self.unsure):
+                    self.wrong.append(f"after {after}: a client of {name} was cut off")
+
+    def finish(self) -> None:
+        """Be the next agent: what was prepared is known; once all is unprepared, nothing is left."""
+        rig = self.rig()
+        states = rig.states()
+        rig.close()
+        lost = {claim for claim in self.prepared - self.unsure if states.get(claim) != "prepared"}
+        if lost:
+            self.wrong.append(f"lost: {sorted(lost)} of {states}")
+        for claim in CLAIMS:
+            self.expect_none(f"last unprepare of {claim}", in_child(partial(self.work, "unprepare", claim))[1])
+        self.expect_none("the last look", in_child(self.check_empty)[1])
+        for pid in processes_below(self.folder):
+            self.wrong.append(f"process {pid} is left")
+        if (left := list((self.folder / DRIVER / "mps/d").iterdir())) != []:
+            self.wrong.append(f"left: {left}")
+        if str(self.folder) in Path("/proc/self/mountinfo").read_text():
+            self.wrong.append("a mount is left")
+        self.supervisor.end()
+        if self.cgroup and self.cgroup.exists():
+            self.wrong += [f"cgroup {path} is left" for path in self.cgroup.glob("*/")]
+            self.cgroup.rmdir()
+
+    def check_empty(self) -> None:
+        rig = self.rig()
+        rig.preparer.repair()
+        assert rig.effects() == {}, rig.effects()
+        rig.assert_empty()
+        assert rig.supervisor.running(deadline_s=5) == ()
+        assert set(rig.compute_modes()) == {"DEFAULT"}, rig.compute_modes()
+
+    def expect_none(self, what: str, error: str) -> None:
+        if error:
+            self.wrong.append(f"{what}: {error}")
+
+
+def killed_within(work: Callable[[], None], seconds: float) -> str | None:
+    """Run `work` in a fork and kill it after that time; None where that cut it off, else its error."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        try:
+            work()
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}"[:4000].encode())
+        os._exit(0)
+    os.close(write)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    with os.fdopen(read) as pipe:
+        error = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    return None if os.WIFSIGNALED(status) else error
+
+
+def imitate(_pipe: Path) -> None:
+    """Write the pid of a stranger into the pid file (the storm knows which)."""
+
+
+def fifo(pipe: Path) -> None:
+    path = pipe / "nvidia-cuda-mps-control.pid"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def fill(pipe: Path) -> None:
+    with (pipe / "full").open("wb") as file:
+        for _ in range(5):
+            file.write(bytes(1 << 18))
+
+
+def junk(pipe: Path) -> None:
+    shm = pipe.with_name("shm")
+    for number in range(5):
+        (shm / f"secret-{number}").write_text("of a pod")
+    (shm / "link").symlink_to("/etc")
+
+
+def deepen(pipe: Path) -> None:
+    path = pipe
+    for _ in range(60):
+        path /= "d"
+        path.mkdir()
+
+
+def flood(pipe: Path) -> None:
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1)
+            connection.connect(str(pipe / "control"))
+            connection.sendall(b"x" * 100 + b"\n")
+
+
+def main(arguments: list[str]) -> None:
+    operations = int(arguments[0])
+    seed = int(arguments[1]) if len(arguments) > 1 else random.randrange(1 << 30)
+    began = time.monotonic()
+    with short_folder() as folder:
+        storm = Storm(folder, seed)
+        storm.run(operations)
+    report = {"seed": seed, "operations": sum(storm.counts.values()), "seconds": round(time.monotonic() - began)}
+    print(json.dumps({**report, "counts": storm.counts, "wrong": storm.wrong}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,113 @@
+"""As kill_points, for claims of shared devices: modes, time slices and daemons that are left count too.
+
+    python -m tests.plugin.support.sharing_kill_points STRIDE [CALL ...]
+
+`first` is a claim that comes to a device that nobody shares yet and leaves it again; `joining` finds another holder
+there, who must keep its daemon and its time slice through every kill; `leaving` is unprepared beside that other one,
+`last` after it. Each on a GPU under MPS with memory limits, and on one with time slices. The other claim is of the
+same pod, and of a second one.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dra_driver.model.sharing import MpsSettings
+from dra_driver.plugin.reaper import Reaper
+from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
+from tests.support.plugin.mig_parts import OTHER, WHOLE
+from tests.support.plugin.parts import DRIVER
+from tests.support.plugin.sharing_parts import SharingRig, replica, time_slicing
+
+CALLS = ("first", "joining", "leaving", "last", "repeat")
+WITH_OTHER = ("joining", "leaving")
+PREPARED = ("leaving", "last", "repeat")
+
+
+def rig_at(root: Path) -> SharingRig:
+    """One claim has a share of a GPU under MPS, and a GPU of its own with an interval."""
+    rig = SharingRig(root, MpsSettings(50), is_hard=True)
+    pods = tuple(rig.pod(number) for number in (1, 2))
+    rig.allocate("u1", replica(0), OTHER, configs=(time_slicing("Long", requests=("own",)),), pods=pods[:1])
+    results = rig.api.claims["ns", "claim-u1"]["status"]["allocation"]["devices"]["results"]
+    results[1]["request"] = "own"
+    rig.allocate("other", replica(1), pods=pods)
+    return rig
+
+
+def set_up_for(what: str):
+    def set_up(root: Path, *, is_prepared: bool) -> None:
+        rig = rig_at(root)
+        if what in PREPARED:
+            rig.prepare("u1")
+        if what in WITH_OTHER:
+            rig.prepare("other")
+        rig.ledger.close()
+
+    return set_up
+
+
+def call(root: Path, what: str, line: int) -> None:
+    rig = rig_at(root)
+    sys.settrace(killing_at(line))
+    if what in ("leaving", "last"):
+        rig.unprepare("u1")
+    else:
+        rig.prepare("u1")
+    sys.settrace(None)
+
+
+def check(root: Path, what: str) -> None:
+    """Be the next agent: repair and reap, and find what the claims that are left need, no more."""
+    rig = rig_at(root)
+    Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+    look(rig, what)
+    finish(rig, what)
+
+
+def look(rig: SharingRig, what: str) -> None:
+    states = rig.states()
+    expect(set(states.values()) - {"prepared"}, set())
+    holders = sorted(states)
+    expect(rig.effects(), {**({WHOLE: holders} if holders else {}), **({OTHER: ["u1"]} if "u1" in holders else {})})
+    expect(rig.compute_modes()[0], "EXCLUSIVE_PROCESS" if holders else "DEFAULT")
+    expect(list(rig.supervisor.daemons()), [WHOLE] if holders else [])
+    expect(rig.intervals(), ("Default", "Long" if "u1" in holders else "Default"))
+    first, second = 20 * len(holders), 20 * ("other" in holders)
+    limits = {number: limit for number, limit in ((1, first), (2, second)) if limit}
+    expect(rig.limits(), {WHOLE: limits} if limits else {})
+    if what in WITH_OTHER:
+        expect(states.get("other"), "prepared")
+
+
+def check_next_call(root: Path, what: str) -> None:
+    """Be an agent that does not repair first."""
+    finish(rig_at(root), what)
+
+
+def finish(rig: SharingRig, what: str) -> None:
+    """Prepare as the kubelet would again, then unprepare: first one is left, then nothing at all."""
+    rig.prepare("u1")
+    expect(rig.intervals(), ("Default", "Long"))
+    rig.unprepare("u1")
+    if what in WITH_OTHER:
+        look(rig, what)
+        rig.unprepare("other")
+    rig.preparer.repair()
+    rig.assert_unshared()
+
+
+def main() -> None:
+    stride, calls = int(sys.argv[1]), sys.argv[2:] or CALLS
+    report: dict[str, Any] = {"kills": {}, "wrong": []}
+    for what in calls:
+        for checking in (check, check_next_call):
+            kills, wrong = kill_everywhere(what, checking, stride, preparing=set_up_for(what), calling=call)
+            report["kills"][f"{what}/{checking.__name__}"] = kills
+            report["wrong"] += wrong
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

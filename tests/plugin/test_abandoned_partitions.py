@@ -1,0 +1,216 @@
+"""Partitions that NVIDIA's driver made and left: destroyed when it is certain that nobody needs them, else never."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dra_driver.model.errors import HardwareError
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
+from dra_driver.plugin.neighbours.nvidia_checkpoint import read_checkpoint
+from tests.support.nvidia_checkpoint import write_checkpoint
+from tests.support.plugin.mig_parts import WHOLE, MigRig, small
+
+DRIVER = "gpu.nvidia.com"
+
+
+def foreign(start: int) -> str:
+    return f"gpu-0-mig-1g10gb-19-{start}"
+
+
+class Left:
+    """A node on which NVIDIA's driver made partitions at `starts` of the first GPU, one for each claim c<start>."""
+
+    def __init__(self, root: Path, *starts: int) -> None:
+        self.rig = MigRig(root)
+        self.made = {start: self.rig.by_hand("1g.10gb", start) for start in starts}
+        self.alive: set[str] = set()
+        self.told: list[str] = []
+        self.file = self.rig.data / "checkpoint.json"
+        self.record(*starts)
+
+    def record(self, *starts: int, boot_id: str = "boot-1", **more: Any) -> None:
+        uuid = self.rig.gpu().uuid
+        claims = {f"c{start}": [(foreign(start), self.made[start].uuid, uuid)] for start in starts}
+        write_checkpoint(self.file, claims, boot_id=boot_id, **more)
+
+    def destroy(self) -> int:
+        """Do what the reaper does, until there is nothing more to do."""
+        rig = self.rig
+        it = AbandonedPartitions(
+            rig.data,
+            driver=DRIVER,
+            hardware=rig.hardware,
+            ledger=rig.ledger,
+            locks=rig.locks,
+            boot_id=rig.boot_id,
+            may_hold=self.alive.__contains__,
+            tell=lambda _, message: self.told.append(message),
+        )
+        count, more = 0, 1
+        while more:
+            more = it.destroy()
+            count += more
+        rig.look()
+        rig.preparer.settle_modes()
+        rig.look()
+        return count
+
+
+@pytest.fixture
+def left(tmp_path: Path):
+    made = Left(tmp_path, 0, 3)
+    yield made
+    made.rig.close()
+
+
+def test_partitions_of_ended_claims_are_destroyed_and_the_gpu_comes_back(left: Left) -> None:
+    assert left.rig.names() == [small(0), small(3)]
+    assert left.destroy() == 2
+    left.rig.assert_untouched()
+    assert WHOLE in left.rig.names()
+    assert small(3) in left.rig.names()
+    assert not left.file.exists()
+    assert left.told[0].endswith("made by another driver for claim default/name-of-c0, which has ended")
+
+
+def test_a_partition_whose_claim_lives_stays_and_so_does_the_checkpoint(left: Left) -> None:
+    left.alive.add("c3")
+    assert left.destroy() == 1
+    assert left.rig.cuts() == [(0, "1g.10gb", 3)]
+    assert left.rig.modes() == [True, False]
+    assert left.file.exists()
+    left.alive.clear()
+    assert left.destroy() == 1
+    left.rig.assert_untouched()
+
+
+def test_a_partition_with_a_process_stays_until_it_ends(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(left.rig.hardware, "processes", lambda *_: (4711,))
+        assert left.destroy() == 0
+    assert len(left.rig.cuts()) == 2
+    assert left.destroy() == 2
+
+
+def test_a_partition_whose_processes_are_not_known_stays(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> tuple[int, ...]:
+        raise HardwareError("processes-unreadable", "no list")
+
+    monkeypatch.setattr(left.rig.hardware, "processes", fail)
+    assert left.destroy() == 0
+    assert len(left.rig.cuts()) == 2
+    assert left.file.exists()
+
+
+def test_a_gpu_with_a_partition_that_the_checkpoint_does_not_name_is_left_alone(left: Left) -> None:
+    left.rig.by_hand("1g.10gb", 6)
+    assert left.destroy() == 0
+    assert len(left.rig.cuts()) == 3
+    assert left.rig.ledger.modes("boot-1") == frozenset()
+
+
+def test_a_checkpoint_of_an_earlier_boot_names_nothing(left: Left) -> None:
+    left.record(0, 3, boot_id="boot-0")
+    assert left.destroy() == 0
+    assert len(left.rig.cuts()) == 2
+
+
+def test_a_partition_that_a_claim_of_ours_was_given_meanwhile_stays_until_that_is_over(left: Left) -> None:
+    left.rig.now_prepare("u1", small(3))
+    assert left.destroy() == 1
+    assert left.rig.cuts() == [(0, "1g.10gb", 3)]
+    left.rig.unprepare("u1")
+    assert left.destroy() == 1
+    left.rig.assert_untouched()
+
+
+def test_a_preparation_that_did_not_end_names_its_partition_by_place(left: Left) -> None:
+    left.record(0, started={"c3": foreign(3)})
+    assert left.destroy() == 2
+    left.rig.assert_untouched()
+
+
+def test_a_partition_made_later_in_the_same_place_is_an_administrators(left: Left) -> None:
+    assert left.destroy() == 2
+    again = left.rig.by_hand("1g.10gb", 0)
+    assert again.uuid == left.made[0].uuid
+    assert left.destroy() == 0
+    assert left.rig.cuts() == [(0, "1g.10gb", 0)]
+
+
+class Crash(BaseException):
+    """The end of a process, as far as files and hardware see it."""
+
+
+def crashing_at(line: int):
+    """Trace the module under test and raise before the given line event."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(("abandoned_partitions.py", "simulated/partitioning.py")):
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                raise Crash
+        return trace
+
+    return trace
+
+
+def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy(tmp_path: Path) -> None:
+    kills = 0
+    for line in range(5, 10_000, 23):
+        left = Left(tmp_path / str(line), 0, 3)
+        sys.settrace(crashing_at(line))
+        try:
+            left.destroy()
+        except Crash:
+            kills += 1
+            is_over = False
+        else:
+            is_over = True
+        finally:
+            sys.settrace(None)
+        left.rig.restart()
+        left.destroy()
+        left.rig.assert_untouched()
+        assert WHOLE in left.rig.names()
+        left.rig.close()
+        if is_over:
+            break
+    assert kills > 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        '{"v2": 3}',
+        '{"v2": {"preparedClaims": []}}',
+        '{"v2": {"nodeBootID": "boot-1", "preparedClaims": {"c": {"preparedDevices": [null, {"devices": [3]}]}}}}',
+        '{"v2": {"nodeBootID": "boot-1", "preparedClaims": {"c": {"checkpointState": "PrepareStarted"}}}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_checkpoint_that_can_t_be_understood_names_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "checkpoint.json").write_text(text)
+    claims = read_checkpoint(tmp_path / "checkpoint.json", driver=DRIVER, boot_id="boot-1")
+    assert [partition for claim in claims for partition in claim.partitions] == []
+
+
+def test_a_release_that_made_no_partitions_names_none(tmp_path: Path) -> None:
+    mig = {"info": {"uuid": "MIG-1", "parentUUID": "GPU-1"}, "device": {"DeviceName": foreign(0)}}
+    claim = {"preparedDevices": [{"devices": [{"gpu": None, "mig": mig}]}]}
+    (tmp_path / "checkpoint.json").write_text(json.dumps({"v1": {"preparedClaims": {"c": claim}}}))
+    [found] = read_checkpoint(tmp_path / "checkpoint.json", driver=DRIVER, boot_id="boot-1")
+    assert found.partitions == ()

@@ -1,0 +1,134 @@
+"""Views compute and leave drawing to others: they print nothing, report progress, and return what does not change."""
+
+import ast
+import dataclasses
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import dra_driver.cli
+import dra_driver.views
+from dra_driver.allocation.simulation.timeline import TimelineEvent
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.worlds.judging import Judge
+from dra_driver.views.worlds.play import Play
+from dra_driver.views.worlds.reading import world_of_files
+from dra_driver.views.worlds.rules import settle_rules
+from dra_driver.views.worlds.scenario import Scenario, arrivals
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.subjects import subjects_of
+from dra_driver.views.worlds.world import World
+
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: one, namespace: default}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+"""
+# A world grows while it is read, and a branch while its tree is drawn; nothing else changes once it is there.
+GROWING = {"World", "Branch"}
+
+
+class CountedLine:
+    """A progress line that keeps what it was told."""
+
+    def __init__(self, noun, total=0):
+        self.noun, self.total, self.told, self.is_closed = noun, total, [], False
+
+    def tell(self, done):
+        self.told.append(done)
+
+    def close(self):
+        self.is_closed = True
+
+
+class CountedLines:
+    def __init__(self):
+        self.lines = []
+
+    def __call__(self, noun, total):
+        self.lines.append(CountedLine(noun, total))
+        return self.lines[-1]
+
+
+@pytest.fixture
+def world(tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(CLAIM)
+    world = world_of_files([str(path)])
+    rules = settle_rules(world, "1.35", {})
+    add_profiles(world, ["dgx-h100=3"])
+    world.complete()
+    return world, rules
+
+
+def modules():
+    return [
+        importlib.import_module(one.name)
+        for one in pkgutil.walk_packages(dra_driver.views.__path__, "dra_driver.views.")
+    ]
+
+
+def test_a_play_reports_every_event_to_whoever_watches_and_prints_nothing(world, capsys):
+    world, rules = world
+    lines = CountedLines()
+    play = Play(Scenario(world, (arrivals(world), TimelineEvent("leave", "default/one"))), rules)
+    moments = list(play.moments(["dgx-h100-1"], lines))
+    [line] = lines.lines
+    assert (line.noun, line.total, line.told, line.is_closed) == ("events", 3, [0, 1, 2], True)
+    assert [one.node for one in moments[1].placed] == ["dgx-h100-2"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
+    world, rules = world
+    lines = CountedLines()
+    [subject] = subjects_of(world, ("claim", "one"), "default", lambda *_: "")
+    explanation = Judge(world, rules, lines=lines).explain(subject)
+    assert explanation.ok
+    assert [(line.noun, line.told, line.is_closed) for line in lines.lines] == [("nodes", [0, 1, 2], True)]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_is_closed_even_when_nobody_hears_the_end(world):
+    world, rules = world
+    lines = CountedLines()
+    moments = Play(Scenario(world, (arrivals(world),)), rules).moments((), lines)
+    next(moments)
+    moments.close()
+    assert lines.lines[0].is_closed
+
+
+def test_what_views_return_is_frozen():
+    values = {
+        one
+        for module in modules()
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__.startswith("dra_driver.views.") and dataclasses.is_dataclass(one)
+    }
+    assert len(values) > 20
+    assert {one.__name__ for one in values if not one.__dataclass_params__.frozen} == GROWING
+
+
+def test_views_neither_print_nor_leave():
+    for module in modules():
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            assert not (isinstance(called, ast.Name) and called.id in {"print", "exit"}), module.__name__
+            assert not (isinstance(called, ast.Attribute) and ast.unparse(called) == "sys.exit"), module.__name__
+
+
+def test_every_kind_of_document_is_made_in_one_place():
+    folders = (Path(dra_driver.views.__file__).parent, Path(dra_driver.cli.__file__).parent)
+    text = "".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")))
+    assert sorted(re.findall(r"DocumentKind\.([A-Z_]+)", text)) == sorted(DocumentKind.__members__)
+
+
+def test_strangers_are_refused_by_name():
+    World().refuse_strangers()
+    with pytest.raises(Exception, match=r"TFJob train") as refused:
+        World(strangers=["TFJob train"]).refuse_strangers()
+    assert refused.value.code == "input.not-understood"
