@@ -246,7 +246,6 @@ class Publisher:
                 self._sync.settled()
             self._is_published = wanted == self._wanted and self._schedule.wait_s() is None
             self._changed.notify_all()
-        now = self.status()
         took_ms = round((time.monotonic() - started) * 1000)
-        keys = fields(**now.figures(), count=len(plan), took_ms=took_ms)
+        keys = fields(**self.status().figures(), count=len(plan), took_ms=took_ms)
         log.log(logging.INFO if len(plan) else logging.DEBUG, "slices published", extra=keys)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.controller.cluster import Cluster
+from tests.controller.support.cluster import Cluster
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
-from tests.controller.cluster import Cluster, SetOffers
+from tests.controller.support.cluster import Cluster, SetOffers
 from tests.support.facts import FULL_GPU, facts
 from tests.support.waiting import until
 

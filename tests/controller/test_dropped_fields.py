@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from dra_driver.model.taints import DeviceTaint, TaintEffect
-from tests.controller.cluster import settled
+from tests.controller.support.cluster import settled
 from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
 

@@ -3,7 +3,7 @@
 import time
 
 from dra_driver.kube.paths import SLICES
-from tests.controller.cluster import settled
+from tests.controller.support.cluster import settled
 from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 

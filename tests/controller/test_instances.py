@@ -2,7 +2,7 @@
 
 import time
 
-from tests.controller.cluster import settled
+from tests.controller.support.cluster import settled
 from tests.controller.support.slices import gpu
 
 

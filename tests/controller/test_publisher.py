@@ -3,7 +3,7 @@
 import threading
 
 from dra_driver.kube.paths import SLICES
-from tests.controller.cluster import settled
+from tests.controller.support.cluster import settled
 from tests.controller.support.slices import DRIVER, NODE, POOL, device, device_wire, gpu
 from tests.support.waiting import until
 

@@ -8,7 +8,7 @@ from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import ShareMode
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
-from tests.controller.cluster import Cluster
+from tests.controller.support.cluster import Cluster
 from tests.controller.test_counters import cuttable
 from tests.support.facts import facts
 from tests.support.waiting import until

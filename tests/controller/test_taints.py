@@ -7,7 +7,7 @@ import pytest
 from dra_driver.controller import losses
 from dra_driver.controller.content import accepted_taints
 from dra_driver.model.taints import DeviceTaint, TaintEffect
-from tests.controller.cluster import settled
+from tests.controller.support.cluster import settled
 from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from dra_driver.model import limits
-from tests.controller.cluster import OfferingPublisher, SetOffers
+from tests.controller.support.cluster import OfferingPublisher, SetOffers
 from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 

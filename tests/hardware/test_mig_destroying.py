@@ -4,7 +4,7 @@ import threading
 
 from dra_driver.model.errors import Retry
 from tests.hardware.conftest import Machine
-from tests.hardware.mig_bench import Bench, refusal
+from tests.hardware.support.mig_bench import Bench, refusal
 from tests.support.fake_nvml import Code
 
 

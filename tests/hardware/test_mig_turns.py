@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dra_driver.hardware.nvidia import NvidiaHardware
 from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.conftest import Machine, eventually
-from tests.hardware.mig_bench import PCI, Bench, refusal
+from tests.hardware.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import Code, h100, hgx_h100
 
 KILLED = """

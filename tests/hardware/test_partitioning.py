@@ -7,7 +7,7 @@ import pytest
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import Retry
 from tests.hardware.conftest import Machine, codes
-from tests.hardware.mig_bench import PCI, Bench, refusal
+from tests.hardware.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import Code, a100_40, h100
 
 
