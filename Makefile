@@ -9,7 +9,7 @@ JOBS   ?= 4
 # The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint format types laws docs proto image bench pythons clean
+.PHONY: help demo test lint format types laws docs proto image dist bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -46,8 +46,11 @@ docs: $(READY)   ## Regenerate the pages that are made from code.
 proto: $(READY)  ## Regenerate the gRPC messages from proto/.
 	proto/generate.sh
 
-image: $(READY)  ## Build the container image, build/image/image.tar (REFERENCE=NAME:TAG; on Debian 12, amd64).
+image: $(READY)  ## Build the container image for amd64 and arm64, build/image/image.tar (REFERENCE=NAME:TAG; Python 3.11, apt).
 	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE))
+
+dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
+	@$(BIN)/python deploy/dist.py
 
 bench: $(READY)  ## Measure speed and memory against the budgets (table; JSON=FILE for machines).
 	$(BIN)/python -m benchmarks $(if $(JSON),--json $(JSON))

@@ -1,6 +1,7 @@
 """The offline tools on 10,000 nodes: whole processes, wall time and peak memory.
 
-The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (240 MB).
+The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (200 MB).
+A live cluster of as many nodes: `python -m benchmarks.live_cluster`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ def run(report: Report) -> None:
         _measure(report, f"simulate {PODS:,} claims of 2 GPUs on {PODS:,} nodes", many, budget=False)
         write_slices(slices)
         for label, arguments in _commands(claim, ["-f", str(slices)]):
-            _measure(
-                report, f"{label}, the same from {slices.stat().st_size >> 20} MiB of JSON", arguments, budget=False
-            )
+            size = slices.stat().st_size >> 20
+            _measure(report, f"{label}, the same from {size} MiB of JSON", arguments, budget=True)
 
 
 def _commands(claim: Path, source: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -9,8 +9,11 @@ import sys
 GRPC_EXPERIMENTS = "-event_engine_listener"
 
 
-def main() -> int:
-    """Run the agent, the MPS supervisor, or any other command; return the process's exit status."""
+def main(program: str = "dra-driver") -> int:
+    """Run the agent, the MPS supervisor, or any other command; return the process's exit status.
+
+    `program` is what the other commands call themselves in usage lines.
+    """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
     if sys.argv[1:2] == ["agent"]:
         os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
@@ -23,7 +26,12 @@ def main() -> int:
         return mps.main(sys.argv[2:])
     from dra_driver.cli.main import run
 
-    return run(sys.argv[1:])
+    return run(sys.argv[1:], program)
+
+
+def kubectl_plugin() -> int:
+    """Run as `kubectl-dra`, which kubectl starts for `kubectl dra`; return the process's exit status."""
+    return main("kubectl dra")
 
 
 if __name__ == "__main__":

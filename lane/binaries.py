@@ -36,6 +36,11 @@ DEBIAN = {
 }
 
 
+# Measured: the binaries of one Kubernetes version and the rest; Go's own caches of modules and objects for them.
+ROOM = 1 << 30
+BUILD_ROOM = 4 << 30
+
+
 class BinariesMissing(Exception):
     """A component is not built, or a tool of the machine is not installed."""
 
@@ -196,13 +201,37 @@ def helm() -> Path:
 
 
 def build(version: str) -> None:
-    """Build what is missing for a Kubernetes version, with progress on stderr."""
-    for part in (ETCD, CONTAINERD, HELM, kubernetes(version)):
-        if not part.built():
+    """Build what is missing for a Kubernetes version, with progress on stderr.
+
+    Raises: BinariesMissing before anything is built, if there is no room or no Go; BuildFailed.
+    """
+    parts = (ETCD, CONTAINERD, HELM, kubernetes(version))
+    missing = [part for part in parts if not part.built()]
+    compiler = _prepared(missing) if missing else Path()
+    for part in parts:
+        if part in missing:
             with _alone():  # another builder may have been first
                 if not part.built():
-                    _build(part, go())
+                    _build(part, compiler)
         _say(f"{part.folder} {part.version}: ready in {part.path}")
+
+
+def _prepared(missing: list[Part]) -> Path:
+    """Say what will be built, check that it can be, and return the Go to build with. Raises: BinariesMissing."""
+    for folder, needed in ((cache(), ROOM), (Path(os.environ.get("GOCACHE") or Path.home()), BUILD_ROOM)):
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        if not os.access(place, os.W_OK):
+            raise BinariesMissing(f"{place} can't be written: DRA_CLUSTER_CACHE and GOCACHE choose other folders")
+        free = shutil.disk_usage(place).free
+        if free < needed:
+            raise BinariesMissing(f"{place} has {free >> 20} MiB free; building takes {needed >> 20} MiB there")
+    why = obstacle()
+    if why:
+        _say(f"the components can be built here, but no cluster can run: {why}")
+    compiler = go()
+    names = ", ".join(f"{part.folder} {part.version}" for part in missing)
+    _say(f"{len(missing)} to build with {compiler}, one after the other: {names}")
+    return compiler
 
 
 def go() -> Path:

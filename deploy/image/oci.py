@@ -1,9 +1,9 @@
-"""A folder as an OCI image, written without a container engine.
+"""Folders as an OCI image, written without a container engine.
 
 And a digest of a tree's content, whatever its packaging.
 
-In: a folder, a name, a configuration. Out: an OCI layout in a tar file. The same tree gives the same bytes. Source: OCI
-image format 1.1 (image-layout, manifest, configuration, layer).
+In: a folder for each architecture, a name, a configuration. Out: an OCI layout in a tar file. The same trees give the
+same bytes. Source: OCI image format 1.1 (image-layout, index, manifest, configuration, layer).
 """
 
 from __future__ import annotations
@@ -17,17 +17,42 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _CONFIGURATION = "application/vnd.oci.image.config.v1+json"
+_INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def write(archive: Path, tree: Path, reference: str, configuration: Mapping[str, object]) -> str:
-    """Write the archive and return the manifest's digest."""
+def write(archive: Path, trees: Mapping[str, Path], reference: str, configuration: Mapping[str, object]) -> str:
+    """Write the archive of an image with a tree for each architecture; return the digest of its index.
+
+    Under the image's name stands one index, from which a runtime takes the manifest for its own architecture.
+    """
+    blobs: list[bytes] = []
+    manifests = []
+    for architecture, tree in trees.items():
+        manifest, parts = _manifest(architecture, tree, configuration)
+        blobs += [manifest, *parts]
+        manifests.append(_descriptor(_MANIFEST, manifest) | {"platform": {"architecture": architecture, "os": "linux"}})
+    index = _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": manifests})
+    tag = reference.rpartition(":")[2]
+    named = _descriptor(_INDEX, index) | {
+        "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
+    }
+    with tarfile.open(archive, "w") as out:
+        _add(out, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+        _add(out, "index.json", _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [named]}))
+        for blob in (index, *blobs):
+            _add(out, "blobs/" + _digest(blob).replace(":", "/"), blob)
+    return _digest(index)
+
+
+def _manifest(architecture: str, tree: Path, configuration: Mapping[str, object]) -> tuple[bytes, tuple[bytes, bytes]]:
+    """Return the manifest of a tree, with its configuration and its layer."""
     layer = _layer(tree)
     packed = gzip.compress(layer, 6, mtime=0)
     image = _json(
         {
-            "architecture": "amd64",
+            "architecture": architecture,
             "os": "linux",
             "config": configuration,
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
@@ -41,16 +66,7 @@ def write(archive: Path, tree: Path, reference: str, configuration: Mapping[str,
             "layers": [_descriptor(_LAYER, packed)],
         }
     )
-    tag = reference.rpartition(":")[2]
-    named = _descriptor(_MANIFEST, manifest) | {
-        "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
-    }
-    with tarfile.open(archive, "w") as out:
-        _add(out, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(out, "index.json", _json({"schemaVersion": 2, "manifests": [named]}))
-        for blob in (image, manifest, packed):
-            _add(out, "blobs/" + _digest(blob).replace(":", "/"), blob)
-    return _digest(manifest)
+    return manifest, (image, packed)
 
 
 def tree_digest(tree: Path) -> str:

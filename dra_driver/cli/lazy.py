@@ -1,6 +1,6 @@
 """A group of commands whose modules are imported only when one of the commands is called.
 
-In: a table of names. Out: a click group. `--help` is written from the table alone.
+In: a table of names. Out: a click group. `--help` is written, and names are completed, from the table alone.
 """
 
 from __future__ import annotations
@@ -11,41 +11,73 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its module below `dra_driver.cli` (which has the attribute `command`), and its line in --help."""
+    """One command: its module below `dra_driver.cli` (which has the attribute `command`), and its line in --help.
+
+    `heading` is what --help lists it under; a command without one is not listed. A module of "" means a command that
+    has its own entry point and is not run by the group.
+    """
 
     module: str
     summary: str
+    heading: str = "Commands"
 
 
 class LazyGroup(click.Group):
-    """Commands by name, from a table. `others` are listed in --help but not run by this group."""
+    """Commands by name, from a table."""
 
-    def __init__(
-        self, *args: Any, table: Mapping[str, CommandEntry], others: Mapping[str, str] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, table: Mapping[str, CommandEntry], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._table = table
-        self._others = others or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """List the commands in the order of the table."""
-        return list(self._table)
+        return [name for name, entry in self._table.items() if entry.module]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None if the table has no such name."""
         entry = self._table.get(cmd_name)
-        if entry is None:
+        if entry is None or not entry.module:
             return None
         command = importlib.import_module(f"dra_driver.cli.{entry.module}").command
         assert isinstance(command, click.Command)  # noqa: S101
+        if ctx is not None and ctx.resilient_parsing:
+            _complete_values(command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name from the table, without importing anything."""
+        shown = {name: entry.summary for name, entry in self._table.items() if entry.heading}
+        found = [CompletionItem(name, help=text) for name, text in shown.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the table without importing anything."""
-        rows = [*self._others.items(), *((name, entry.summary) for name, entry in self._table.items())]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the table under its headings, without importing anything."""
+        headings = dict.fromkeys(entry.heading for entry in self._table.values() if entry.heading)
+        width = max(len(name) for name, entry in self._table.items() if entry.heading)
+        for heading in headings:
+            rows = [
+                (name.ljust(width), entry.summary) for name, entry in self._table.items() if entry.heading == heading
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def _complete_values(command: click.Command) -> None:
+    """Let each parameter of a command be completed from profiles and the cluster where click knows no values."""
+    from dra_driver.cli.completion.candidates import complete_parameter
+
+    for parameter in command.params:
+        own = parameter.shell_complete
+
+        def answer(
+            ctx: click.Context, typed: str, parameter: click.Parameter = parameter, own: Any = own
+        ) -> list[CompletionItem]:
+            found = complete_parameter(ctx, parameter, typed)
+            return list(own(ctx, typed)) if found is None else found
+
+        parameter.shell_complete = answer  # type: ignore[assignment,method-assign]

@@ -23,27 +23,28 @@ _SHOWN_MAX = 300  # in characters of a path
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
+_LOOK, _WHY, _CHANGE, _RUN = "Look", "Ask why", "Change", "Run"
+_UNLISTED = ""  # for the chart's Jobs and for shells, not for people
+
 COMMANDS: dict[str, CommandEntry] = {
-    "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it."),
-    "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it."),
-    "in-use": CommandEntry(
-        "fleet.in_use", "Claims that hold devices of this driver: end their pods before an uninstall."
+    "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod.", _LOOK),
+    "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
+    "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
+    "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node.", _WHY),
+    "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster.", _WHY),
+    "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check.", _WHY),
+    "doctor": CommandEntry(
+        "doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY
     ),
-    "pod-security": CommandEntry(
-        "pod_security", "Set the label that admits the chart's privileged pods into their namespace."
-    ),
-    "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster needed."),
-    "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod."),
-    "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods."),
-    "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node."),
-    "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster."),
-    "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of risky selectors."),
-    "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims."),
-    "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check."),
-}
-_DAEMONS = {
-    "agent": "The node daemon: publishes GPUs and prepares claims (see agent --help).",
-    "mps": "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).",
+    "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
+    "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
+    "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
+    "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),
+    "mps": CommandEntry("", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).", _RUN),
+    "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of selectors.", _RUN),
+    "completion": CommandEntry("completion.command", "Print the completion script for bash, zsh or fish.", _RUN),
+    "in-use": CommandEntry("fleet.in_use", "Claims that hold devices of this driver.", _UNLISTED),
+    "pod-security": CommandEntry("pod_security", "Set the namespace's Pod Security label.", _UNLISTED),
 }
 
 _EPILOG = """\b
@@ -61,7 +62,6 @@ Exit status of every command:
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    others=_DAEMONS,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -70,8 +70,12 @@ def cli() -> None:
     """GPUs for Kubernetes Dynamic Resource Allocation."""
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run one command and return its exit status."""
+def run(argv: Sequence[str], program: str = "dra-driver") -> int:
+    """Run one command and return its exit status. `program` is what the command line calls itself."""
+    if argv[:1] == ["__complete"]:  # asked by a shell's completion script
+        from dra_driver.cli.completion.command import complete
+
+        return complete(argv[1:])
     logging.getLogger("dra_driver").addHandler(
         logging.NullHandler()
     )  # commands print their own messages, so log records go nowhere
@@ -81,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
                 errors="replace"
             )  # a character that the terminal can't show is printed as a question mark
     try:
-        status = cli.main(args=list(argv), prog_name="dra-driver", standalone_mode=False)
+        status = cli.main(args=list(argv), prog_name=program, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as help_text:
         help_text.show()
         return ExitCode.USAGE

@@ -1,30 +1,44 @@
 """A big JSON object from a file, without its text in memory.
 
-In: an open file. Out: the object; the entries of its `items` are read one after the other, so that what they have in
-common can be shared while they come.
+In: an open file. Out: the object; the entries of its `items` are read one after the other, so that whoever reads them
+(`Entries`) can share what they have in common while they come, or recognise an entry by its text.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 _CHUNK = 1 << 20  # bytes
 _SPACE = " \t\n\r"
+_DECODER = json.JSONDecoder()
+
+
+class Entries(Protocol):
+    """What becomes of the entries of `items`."""
+
+    def take(self, text: str, place: int) -> tuple[Any, int] | None:
+        """Return the entry that begins at a place of a text, and where it ends, if it need not be parsed; else None.
+
+        The text may end before the entry does.
+        """
+
+    def parsed(self, text: str, value: Any) -> Any:
+        """Return what to keep of an entry that was parsed from a text."""
 
 
 class _Text:
     """The part of the text that is in memory, and the place in it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, decoder: json.JSONDecoder) -> None:
         self._file = file
         self._decode = codecs.getincrementaldecoder("utf-8-sig")()
-        self._raw_decode = json.JSONDecoder().raw_decode
+        self._raw_decode = decoder.raw_decode
         self._text = ""
         self._place = 0
         self._is_whole = False
+        self._longest = 0
 
     def _more(self) -> None:
         """Read on: as much again as there is, at least a chunk, so that a long value is not tried too often."""
@@ -55,9 +69,26 @@ class _Text:
         self._place += 1
         return found
 
+    def entry(self, entries: Entries) -> Any:
+        """Read an entry. Raises: ValueError, RecursionError."""
+        self.peek()
+        if len(self._text) - self._place < self._longest and not self._is_whole:
+            self._more()  # what is only half here can't be recognised
+        found = entries.take(self._text, self._place)
+        if found is not None:
+            value, self._place = found
+            return value
+        value, text = self._parse()
+        self._longest = min(max(self._longest, 2 * len(text)), _CHUNK)
+        return entries.parsed(text, value)
+
     def value(self) -> Any:
         """Read a value. Raises: ValueError, RecursionError."""
         self.peek()
+        return self._parse()[0]
+
+    def _parse(self) -> tuple[Any, str]:
+        """Return the value at the place, and its text."""
         while True:
             try:
                 value, end = self._raw_decode(self._text, self._place)
@@ -67,17 +98,18 @@ class _Text:
                 self._more()
                 continue
             if end < len(self._text) or self._is_whole:
+                text = self._text[self._place : end]
                 self._place = end
-                return value
+                return value, text
             self._more()  # a number may go on
 
 
-def load_json(file: BinaryIO, each: Callable[[Any], None]) -> dict[str, Any]:
-    """Read the one object of a file; `each` is called with every entry of its list `items`.
+def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
+    """Read the one object of a file; `entries` reads those of its list `items`.
 
     Raises: ValueError (also for what is no object, and for bytes that are not UTF-8), RecursionError.
     """
-    text = _Text(file)
+    text = _Text(file, decoder)
     text.take("{")
     found: dict[str, Any] = {}
     if text.peek() == "}":
@@ -89,14 +121,14 @@ def load_json(file: BinaryIO, each: Callable[[Any], None]) -> dict[str, Any]:
                 raise ValueError("a name is not a text")
             key = text.value()
             text.take(":")
-            found[key] = _items(text, each) if key == "items" and text.peek() == "[" else text.value()
+            found[key] = _items(text, entries) if key == "items" and text.peek() == "[" else text.value()
             sign = text.take(",}")
     if text.peek():
         raise ValueError("there is more after the object")
     return found
 
 
-def _items(text: _Text, each: Callable[[Any], None]) -> list[Any]:
+def _items(text: _Text, entries: Entries) -> list[Any]:
     text.take("[")
     found: list[Any] = []
     if text.peek() == "]":
@@ -104,8 +136,6 @@ def _items(text: _Text, each: Callable[[Any], None]) -> list[Any]:
         return found
     sign = ","
     while sign == ",":
-        entry = text.value()
-        each(entry)
-        found.append(entry)
+        found.append(text.entry(entries))
         sign = text.take(",]")
     return found

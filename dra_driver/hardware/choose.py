@@ -39,7 +39,15 @@ def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None 
     """
     kind, _, profile = choice.partition(":")
     if kind == "simulated" and profile:
-        from dra_driver.hardware.simulated import SimulatedHardware  # noqa: PLC0415
+        from dra_driver.hardware.simulated import SimulatedHardware, profile_names  # noqa: PLC0415
+
+        name, _, count = profile.rpartition("=")
+        if name in profile_names() and count.isdigit():
+            raise UsageError(
+                "hardware",
+                f"--hardware={choice!r}: the hardware is that of one node",
+                hint=f"--hardware simulated:{name}; where a command has --fleet, --fleet {profile} simulates nodes",
+            )
 
         return SimulatedHardware(profile, roots, node_name=node_name, state_dir=state_dir)
     if choice in {"auto", "nvidia"}:

@@ -6,6 +6,7 @@ Source: Kubernetes API conventions, "HTTP Status codes" and the Status object.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from dra_driver.model.errors import ApiError, Retry
@@ -31,8 +32,26 @@ _MESSAGE_CHARS = 500
 _WAIT_MOST_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
 _DIGITS = 9
 
+Parse = Callable[[bytes], Any]
 
-def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str) -> Wire:
+
+def refuse_constant(name: str) -> Any:
+    """Refuse what Python's reader takes for a number and JSON does not have. Raises: ValueError."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN and infinities."""
+    try:
+        return _DECODER.decode(body.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str, parse: Parse = parse) -> Wire:
     """Return the object of an answer.
 
     Raises: ApiError for any status but success, or for a body that is not a JSON object.
@@ -48,14 +67,6 @@ def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str
     if not isinstance(answer, dict):
         raise bad_answer(f"{method} {path}: the answer ({status}) is a {_kind(answer)}, not a JSON object", status)
     return answer
-
-
-def parse(body: bytes) -> Any:
-    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN and infinities."""
-    try:
-        return _DECODER.decode(body.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def bad_answer(message: str, status: int = 0) -> ApiError:
@@ -82,13 +93,6 @@ def refusal(status: int, answer: Any, retry_after: str, *, method: str, path: st
         retry_after_s=_seconds(retry_after, body),
         continue_token=_continue_token(body),
     )
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _kind(answer: Any) -> str:

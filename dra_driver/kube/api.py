@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from dra_driver import __version__
 from dra_driver.kube import answers
+from dra_driver.kube.answers import Parse
 from dra_driver.kube.bounds import MOST_BYTES, BrokenError, TooLargeError
 from dra_driver.kube.connection import CertificateError, Connection
 from dra_driver.kube.connections import Connections
@@ -67,8 +68,9 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_SECONDS,
         content_type: str = "application/json",
+        parse: Parse = answers.parse,
     ) -> Wire:
-        """Send one request and return the decoded object of the answer.
+        """Send one request and return the decoded object of the answer, which `parse` reads from its bytes.
 
         `timeout_s` is the limit for the whole answer, in seconds. A GET may be sent twice, any other request
         only if the first try provably had no effect.
@@ -82,7 +84,7 @@ class KubeApi:
         if answer.status == 401 and self._tokens.reread():
             answer = self._send(method, target, encoded, timeout_s, content_type)
         try:
-            return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path)
+            return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
             if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
                 self._connections.renew(answer.generation)  # this connection is not used again after such an answer

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dra_driver.kube import answers
+from dra_driver.kube.answers import Parse
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.model.errors import ApiError, Retry
@@ -53,11 +55,12 @@ class Listing:
         field_selector: str = "",
         limit: int = LIMIT,
         timeout_s: float = SECONDS,
+        parse: Parse = answers.parse,
         most_objects: int = _MOST_OBJECTS,
     ) -> None:
         self._api, self._path, self._timeout_s = api, path, timeout_s
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
-        self._limit, self._most_objects = limit, most_objects
+        self._limit, self._most_objects, self._parse = limit, most_objects, parse
         self._token = self._version = ""
         self._pages = self._objects = self._expiries = 0
         self.is_done = False
@@ -84,7 +87,7 @@ class Listing:
         query = {**self._selector, "limit": str(self._limit)}
         if self._token:
             query["continue"] = self._token
-        return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s)
+        return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s, parse=self._parse)
 
     def _expired(self, err: ApiError) -> None:
         """Continue with the token that came with the refusal; without one, start over. Raises: ApiError."""
@@ -124,9 +127,10 @@ def pages(
     limit: int = LIMIT,
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
+    parse: Parse = answers.parse,
 ) -> Iterator[Page]:
     """Yield page by page, waiting while the server is busy. Raises: ApiError once `patience_s` seconds are over."""
-    listing = Listing(api, path, field_selector=field_selector, limit=limit)
+    listing = Listing(api, path, field_selector=field_selector, limit=limit, parse=parse)
     backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
     while not listing.is_done:
         try:

@@ -170,8 +170,12 @@ def _lock(root: Path) -> int:
 
 
 def _daemons(root: Path) -> Path:
+    """Make the folder of the daemons. Raises: NodeError("node.folder")."""
     folder = root / "d"
-    folder.mkdir(mode=0o755, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o755, exist_ok=True)
+    except OSError as exc:
+        raise NodeError("folder", f"folder {folder} can't be used: {exc.strerror}") from exc
     return folder
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dra_driver.model.errors import NodeError
+from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class NodeRole:
     def _call(self, function: Callable[[], None]) -> None:
         try:
             function()
+        except DriverError as error:
+            log.error("role change failed", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
         except Exception:
             log.exception("role change failed")
 

@@ -217,6 +217,11 @@ class KubernetesEngine:
     def __init__(self, kubernetes: str = "1.35", *, gates: Mapping[str, bool] | None = None) -> None:
         self._declarations = {environment: declare(kubernetes, gates, environment) for environment in ("stored", "new")}
 
+    @property
+    def declarations(self) -> Declarations:
+        """The names, functions and types that stored expressions can refer to."""
+        return self._declarations["stored"]
+
     def compile(self, expression: str, *, environment: Environment = "stored") -> KubernetesSelector:
         """Compile one expression; equal arguments give equal selectors.
 

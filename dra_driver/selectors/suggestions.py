@@ -23,11 +23,26 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable."""
+    """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable.
+
+    `instead` reads the same name where devices have it: a capacity that is taken for an attribute, or the other way.
+    """
 
     kind: str
     name: str
     suggestions: tuple[str, ...]
+    instead: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """A sentence naming what does not exist and what was probably meant."""
+        if self.instead:
+            other = "a capacity" if self.kind == "attribute" else "an attribute"
+            return f"no device has the {self.kind} {self.name}: it is {other}, {self.instead}"
+        meant = f"; did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
+        if self.kind in {"attribute", "capacity", "domain"}:
+            return f"no device has the {self.kind} {self.name}{meant}"
+        return f"there is no {self.kind} {self.name}{meant}"
 
 
 def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
@@ -46,7 +61,12 @@ def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
             unknown = Unknown("domain", read.domain, _close(read.domain, {*held["attributes"], *held["capacity"]}))
         elif read.name is not None and read.name not in known[read.domain]:
             kind = "attribute" if read.field == "attributes" else "capacity"
-            unknown = Unknown(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
+            other = "capacity" if read.field == "attributes" else "attributes"
+            if read.name in held[other].get(read.domain, ()):
+                instead = f'device.{other}["{read.domain}"].{read.name}'
+                unknown = Unknown(kind, f"{read.domain}/{read.name}", (instead,), instead)
+            else:
+                unknown = Unknown(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
         else:
             continue
         found[unknown.kind, unknown.name] = unknown

@@ -11,15 +11,19 @@ import math
 import threading
 from collections.abc import Callable
 
+from dra_driver.model.errors import DriverError
+from dra_driver.telemetry.logs import fields
+
 log = logging.getLogger(__name__)
 
 FAULT_SECONDS = 1.0
 
 
 class Loop:
-    """Takes turns in a daemon thread. An exception in a turn is logged as `failure`; the next comes after `fault_s`.
+    """Takes turns in a daemon thread. An error in a turn is logged as `failure`; the next comes after `fault_s`.
 
-    Any thread may call any method. A turn that hangs is left behind at the end of the process.
+    A bug is logged with where it came from. Any thread may call any method. A turn that hangs is left behind at the end
+    of the process.
     """
 
     def __init__(
@@ -77,6 +81,9 @@ class Loop:
                 return
             try:
                 pause = self._turn()
+            except DriverError as error:
+                log.error(self._failure, extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+                pause = self._fault_s
             except Exception:
                 log.exception(self._failure)
                 pause = self._fault_s

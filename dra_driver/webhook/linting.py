@@ -9,7 +9,7 @@ cost one evaluation.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -18,6 +18,7 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.library.regex import compile_pattern
+from dra_driver.selectors.lint.cure import cure
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint
 from dra_driver.selectors.values.patience import OutOfPatienceError, patience
@@ -36,6 +37,8 @@ SAID = frozenset(
         "always-false",
         "string-version",
         "quantity-equality",
+        "bad-literal",
+        "wrong-type",
         "cost-limit",
         "deprecated-name",
         "unknown-name",
@@ -131,8 +134,11 @@ class FleetLinter:
 
     def _lint(self, kind: str, text: SelectorText) -> list[LintFinding]:
         try:
-            selector = self._engine.compile(text.expression)
             reaching = self._devices_of("" if kind == "DeviceClass" else text.class_name)
+            try:
+                selector = self._engine.compile(text.expression)
+            except SelectorCompileError as fault:
+                return list(self._broken(text.expression, fault, reaching))
             subject = LintSubject(
                 selector, self._engine, reaching.views, reaching.counts,
                 in_class=kind == "DeviceClass", is_first=text.is_first, is_last=text.is_last,
@@ -141,6 +147,13 @@ class FleetLinter:
             return [one for one in found if one.rule in SAID - _spared(selector, found, reaching)]
         except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError, MemoryError):
             return []  # the API server's own validation reports it better
+
+    def _broken(self, expression: str, fault: SelectorCompileError, reaching: _Reaching) -> Iterator[LintFinding]:
+        """Yield what to write in the place of an expression that does not compile; the API server only refuses it."""
+        found = cure(expression, self._engine, reaching.views)
+        if found is not None and found.better:
+            message = f"it does not compile ({fault.kind} error): {'; '.join(found.sentences)}"
+            yield LintFinding("refused", message, expression, found.better, is_safe=True)
 
     def _devices_of(self, class_name: str) -> _Reaching:
         """Return the shapes that a class accepts, and how many devices each stands for."""

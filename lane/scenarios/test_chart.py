@@ -395,7 +395,7 @@ def test_a_namespace_that_enforces_a_stricter_level_stops_the_install_with_the_c
 def test_pods_written_for_the_device_plugin_and_quotas_by_class_work(chart: Chart, stage: Stage) -> None:
     if not chart.cluster.gates and chart.cluster.version < "1.36":
         pytest.skip("extended resources need their gate")
-    chart.install(stage.node, deviceClasses__extendedResources__enabled="true")
+    chart.install(stage.node, deviceClasses__extendedResources__enabled="true", deviceClasses__examples="true")
     chart.published(stage.node)
     plain = workload.container("main")
     plain["resources"] = {"limits": {"nvidia.com/gpu": "1"}}

@@ -11,6 +11,7 @@ from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLAT
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.scheduling.pods import make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
+from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ExitCode
 from tests.support.embedded_client import slice_wire
 
@@ -129,3 +130,28 @@ def test_in_use_takes_its_driver_and_its_cluster_from_the_environment_too(cluste
     assert f"{held['pool']}/{held['device']}; used by pods first" in capsys.readouterr().out
     assert run(["in-use", "--driver-name", "other.example.com"]) == ExitCode.OK
     assert capsys.readouterr().out == "No claim holds a device of other.example.com.\n"
+
+
+@pytest.mark.parametrize("command", [["slices"], ["cel", "test", "-e", "true"]])
+def test_a_list_that_expires_while_it_is_read_goes_on_behind_the_last_object(command, cluster, capsys, monkeypatch):
+    """The server compacts after the first page; it answers 410 with a token, as real ones do."""
+    api, kubeconfig = cluster
+    for number in range(5):
+        name = f"m{number}"
+        api.request("POST", SLICES.path(), body=slice_wire(name, node=name, devices=[{"name": "a"}]))
+    pages = []
+
+    def request(self, method, path, **options):
+        if method == "GET" and path == SLICES.path():
+            options["query"] = {**options["query"], "limit": "2"}
+            if len(pages) == 1:
+                api.compact()
+            pages.append(options["query"])
+        return original(self, method, path, **options)
+
+    original = KubeApi.request
+    monkeypatch.setattr(KubeApi, "request", request)
+    run([*command, "--kubeconfig", kubeconfig, "-o", "json"])
+    out = capsys.readouterr().out
+    assert len(pages) == 4, "three pages, and one refusal"
+    assert all(f"m{number}" in out for number in range(5))

@@ -12,7 +12,10 @@ import pytest
 
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
-from tests.cli.support.hostile import OBJECTS, ROOT, fuzz, hostile_files
+from tests.cli.support.hostile.files import hostile_files
+from tests.cli.support.hostile.fuzz import Found, fuzz
+from tests.cli.support.hostile.node_files import ROOT
+from tests.cli.support.hostile.objects import OBJECTS
 
 PROGRAM = [sys.executable, "-m", "dra_driver"]
 
@@ -64,9 +67,10 @@ def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp
 
 
 def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():
-    statuses, bugs = fuzz(120, 7, share=0.02)
-    assert not bugs
-    assert sum(statuses.values()) > 120
+    found = Found()
+    fuzz(found, 50, 7, share=0.004)
+    assert not found.bugs
+    assert sum(found.statuses.values()) > 50
 
 
 def process(*arguments, **options):

@@ -30,15 +30,15 @@ def test_the_version_is_told():
 def test_help_lists_every_command_and_every_exit_status(words, capsys):
     assert main.run(words) == ExitCode.OK
     text = capsys.readouterr().out
-    for name in ("agent", *main.COMMANDS):
-        assert f"\n  {name} " in text
+    for name, entry in main.COMMANDS.items():
+        assert (f"\n  {name} " in text) is bool(entry.heading)
     for status in ExitCode:
         assert f"  {int(status):<4}" in text
 
 
 def test_without_a_command_help_is_shown_and_the_status_is_usage(capsys):
     assert main.run([]) == ExitCode.USAGE
-    assert "Commands:" in "".join(capsys.readouterr())
+    assert "Ask why:" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["devices", "--nonsense"], ["devices", "--output", "xml"]])
@@ -49,7 +49,15 @@ def test_a_wrong_command_line_is_a_2_without_a_traceback(words, capsys):
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_help_has_commands_by_what_one_wants_and_none_for_jobs_of_the_chart(capsys):
+    main.run(["--help"])
+    text = capsys.readouterr().out
+    headings = [line.strip(": ") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options", "Look", "Ask why", "Change", "Run"]
+    assert not {"in-use", "pod-security", "__complete"} & set(text.split())
+
+
+@pytest.mark.parametrize("name", [name for name, entry in main.COMMANDS.items() if entry.module])
 def test_every_command_has_help_of_its_own(name, capsys):
     assert main.run([name, "--help"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith(f"Usage: dra-driver {name}")

@@ -156,3 +156,127 @@ def test_two_nodes_of_one_profile_have_two_names(play):
     code, found, _ = play(CLAIM, args=("explain", "claim/shared"), fleet="demo-h100=2")
     assert code == ExitCode.OK
     assert len({one["node"] for one in found["nodes"]}) == 2
+
+
+# Pods on their way out, workloads that wait, init containers.
+
+
+def running(**metadata):
+    claim = json.loads(
+        '{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata":'
+        ' {"name": "held", "namespace": "default"},'
+        '"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}},'
+        '"status": {"reservedFor": [{"resource": "pods", "name": "user", "uid": "1"}], "allocation":'
+        '{"devices": {"results":'
+        '[{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "dgx-h100-1", "device": "gpu-0000-1b-00-0"}]}}}}'
+    )
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "user", "namespace": "default", "uid": "1", **metadata},
+        "spec": {
+            "nodeName": "dgx-h100-1",
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "held"}],
+        },
+        "status": {"phase": "Running"},
+    }
+    return json.dumps(claim), json.dumps(pod)
+
+
+ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def test_a_terminating_pod_is_not_called_running(play):
+    code, found, _ = play(*running(), args=("explain", "pod/user"))
+    assert (code, "runs on node" in found["sentence"]) == (ExitCode.OK, True)
+    code, found, _ = play(*running(**ENDING), args=("explain", "pod/user"))
+    assert code == ExitCode.OK
+    assert "is terminating on node dgx-h100-1" in found["sentence"]
+    assert "gpu-0000-1b-00-0" in found["sentence"]
+
+
+@pytest.mark.parametrize("command", ["claims", "slices"])
+def test_claims_and_slices_show_a_terminating_pod(tmp_path, capsys, command):
+    path = tmp_path / "file.yaml"
+    path.write_text("\n---\n".join(running(**ENDING)))
+    run([command, "-f", str(path), "--fleet", "dgx-h100"])
+    out = capsys.readouterr().out
+    assert "user Terminating" in out
+    assert "Running" not in out
+
+
+def test_simulate_says_of_terminating_pods_what_they_hold(tmp_path, capsys):
+    path = tmp_path / "file.yaml"
+    path.write_text("\n---\n".join(running(**ENDING)))
+    assert run(["simulate", "-f", str(path), "--fleet", "dgx-h100"]) == ExitCode.OK
+    assert "pod user is terminating: its devices are held until it has ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("Job", f"suspend: true, parallelism: 2, template: {POD}"),
+        ("CronJob", f"suspend: true, schedule: '@daily', jobTemplate: {{spec: {{template: {POD}}}}}"),
+    ],
+)
+def test_a_suspended_workload_brings_no_pods_and_says_so(tmp_path, capsys, kind, spec):
+    path = tmp_path / "file.yaml"
+    path.write_text(f"{TEMPLATE}\n---\n{{apiVersion: batch/v1, kind: {kind}, metadata: {{name: j}}, spec: {{{spec}}}}}")
+    for command in (["simulate"], ["explain", f"{kind.lower()}/j"], ["explain"]):
+        assert run([*command, "-f", str(path), "--fleet", "dgx-h100"]) == ExitCode.OK
+        assert f"{kind} j is suspended: it makes no pods until it is resumed" in capsys.readouterr().out
+
+
+def test_devices_of_init_containers_are_used_again_by_those_that_follow(play):
+    def container(name, count):
+        return f"{{name: {name}, resources: {{limits: {{example.com/gpu: {count}}}}}}}"
+
+    gpus = (
+        "{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpus},"
+        " spec: {extendedResourceName: example.com/gpu,"
+        " selectors: [{cel: {expression: 'device.driver == \"gpu.nvidia.com\"'}}]}}"
+    )
+    spec = f"initContainers: [{container('a', 3)}, {container('b', 5)}], containers: [{container('main', 2)}]"
+    pod = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{{spec}}}}}"
+    gate = ("simulate", "--gate", "DRAExtendedResource=true")
+    code, [moment], _ = play(gpus, pod, args=gate)
+    assert code == ExitCode.OK
+    assert len(moment["placed"][0]["devices"]) == 5  # two for main, and three more while b runs
+
+
+def test_what_an_image_needs_beyond_the_driver_is_said_with_the_selector(play):
+    env = '[{name: NVIDIA_REQUIRE_CUDA, value: "cuda>=99.1"}]'
+    pod = (
+        "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, env: " + env + "}],"
+        " resourceClaims: [{name: gpu, resourceClaimTemplateName: one-gpu}]}}"
+    )
+    code, found, _ = play(TEMPLATE, pod, args=("explain", "pod/p"))
+    assert code == ExitCode.OK
+    assert "needs CUDA 99.1: 8 of 8 devices" in found["notes"][0]
+    assert 'cudaDriverVersion.compareTo(semver("99.1.0")) >= 0' in found["notes"][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    resorces: {}\n", ("6:5", "resorces")),
+        ("kind: Node\nmetadata: {name: n}\nspec:\n  unschedulble: true\n", ("4:3", "unschedulble")),
+        ("kind: Deployment\nmetadata: {name: d}\nspec:\n  replicas: '2'\n", ("4:3", "not a whole number")),
+        ('{"kind": "Pod",\n "metadata": {"name": "p"},\n "spec": {"nodename": "x"}}', ("3:11", "nodename")),
+        (
+            "kind: ResourceSlice\nmetadata: {name: s}\nspec:\n  driver: d\n  pool: {name: p}\n  nodename: x\n",
+            ("6:3", "nodename"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["explain"], ["simulate"], ["slices"], ["claims"], ["cel", "test", "-e", "true"]])
+def test_unknown_and_wrongly_typed_fields_have_their_place(tmp_path, capsys, command, text, fault):
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    files = [str(path)] if command[0] == "cel" else ["-f", str(path)]
+    assert run([*command, *files, "--fleet", "l40s"]) == ExitCode.BAD_INPUT
+    err = capsys.readouterr().err
+    place, word = fault
+    assert f"file.yaml:{place}:" in err
+    assert word in err

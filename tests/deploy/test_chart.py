@@ -13,7 +13,9 @@ import jsonschema
 import pytest
 import yaml
 
+from dra_driver.cli.main import run
 from dra_driver.doctor import cluster_evidence
+from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from dra_driver.selectors import compile_selector
 from dra_driver.views.worlds import world
@@ -22,6 +24,13 @@ from lane import binaries
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm"
 GOLDEN = Path(__file__).parent / "golden"
+
+OURS = ["sharing.config.version=rules/v1", "sharing.config.rules[0].replicas=4"]
+PLUGINS = [
+    "sharing.config.version=v1",
+    "sharing.config.sharing.mps.resources[0].name=nvidia.com/gpu",
+    "sharing.config.sharing.mps.resources[0].replicas=4",
+]
 
 CASES = {
     "defaults": [],
@@ -123,6 +132,18 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "agent.mig=null",
         "mps.tenants=nobody",
         "mps.namespaces={Team A}",
+        "agent.resources.limits.memory=lots",
+        "agent.resources.limit=1Gi",
+        "agent.tolerations[0].operator=Sometimes",
+        "agent.tolerations[0].keys=nvidia.com/gpu",
+        "agent.affinity.nodeAfinity=y",
+        "agent.extraEnv[0].valeu=x",
+        "agent.extraVolumeMounts[0].mountpath=/x",
+        "webhook.certManager.issuerRef.nam=x",
+        "webhook.resources.requests.cpu=true",
+        "deviceClasses.examples=some",
+        "sharing.config.rule=4",
+        "sharing.config.version=rules/v2",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -139,27 +160,28 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
     [
         (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
         (
-            ["agent.runtimeClassName=nvidia", "sharing.config.rules[0].sharing.strategy=MPS"],
+            ["agent.runtimeClassName=nvidia", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"],
             "no MPS daemon can be kept",
         ),
         (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
         (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
-        (["sharing.config.version=rules/v1", "sharing.configMap=mine"], "leave one empty"),
+        ([*OURS, "sharing.configMap=mine"], "leave one empty"),
         (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
         (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
         (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
         (["mps.tenants=namespace", "sharing.configMap=mine"], "Name the namespaces in mps.namespaces"),
-        (["mps.tenants=namespace", "sharing.config.sharing.mps.resources[0].replicas=4"], "cannot name namespaces"),
-        (["mps.tenants=namespace", "sharing.config.rules[0].sharing.strategy=MPS"], "names no namespaces"),
+        (["mps.tenants=namespace", *PLUGINS], "cannot name namespaces"),
+        (["mps.tenants=namespace", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], "names no namespaces"),
         (
             [
                 "mps.tenants=namespace",
+                *OURS,
                 "sharing.config.rules[0].acrossNamespaces=true",
                 "sharing.config.rules[0].namespaces={a}",
             ],
             "choose one",
         ),
-        (["sharing.config.rules[0].namespaces={a}"], "need mps.tenants=namespace"),
+        ([*OURS, "sharing.config.rules[0].namespaces={a}"], "need mps.tenants=namespace"),
         (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
     ],
 )
@@ -209,7 +231,7 @@ def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(h
     values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
     text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
     agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
-    manager = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    manager = {"kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
     assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
     assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
     labels = agent["spec"]["template"]["metadata"]["labels"]
@@ -251,10 +273,10 @@ def test_only_the_agent_without_a_runtime_class_and_the_supervisor_of_mps_are_pr
     [
         ([], False),
         (["mps.enabled=true"], True),
-        (["sharing.config.version=rules/v1", "sharing.config.rules[0].sharing.strategy=MPS"], True),
-        (["sharing.config.version=rules/v1", "sharing.config.rules[0].sharing.strategy=TimeSlicing"], False),
-        (["sharing.config.version=v1", "sharing.config.sharing.mps.resources[0].name=nvidia.com/gpu"], True),
-        (["mps.enabled=false", "sharing.config.rules[0].sharing.strategy=MPS"], False),
+        ([*OURS, "sharing.config.rules[0].sharing.strategy=MPS"], True),
+        ([*OURS, "sharing.config.rules[0].sharing.strategy=TimeSlicing"], False),
+        (PLUGINS, True),
+        (["mps.enabled=false", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], False),
     ],
 )
 def test_the_supervisor_of_mps_comes_where_mps_is_configured(helm: str, values: list[str], is_there: bool) -> None:
@@ -323,7 +345,44 @@ def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None
 
 def test_the_chart_asks_for_the_image_that_is_built() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert f'"{values["image"]["repository"]}:{{version}}"' in (ROOT / "deploy/image/build.py").read_text()
+    named = re.search(r'^REPOSITORY_NAME = "(.+?)"', (ROOT / "deploy/image/contents.py").read_text(), re.MULTILINE)
+    assert named
+    assert values["image"]["repository"] == named[1]
+
+
+def test_pods_go_where_the_image_has_an_architecture_unless_other_nodes_are_named(helm: str) -> None:
+    terms = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    mine = f"agent.affinity.{terms}[0].matchExpressions[0]"
+    for values in ([], ["mps.enabled=true", f"{mine}.key=pool", f"{mine}.operator=Exists"]):
+        for content in objects(render(helm, "webhook.enabled=true", *values)):
+            if content["kind"] in {"DaemonSet", "Deployment", "Job"}:
+                pod = content["spec"]["template"]["spec"]
+                affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                (term,) = affinity["nodeSelectorTerms"]
+                is_mine = content["kind"] == "DaemonSet" and values
+                key, among = ("pool", None) if is_mine else ("kubernetes.io/arch", ["amd64", "arm64"])
+                assert [(one["key"], one.get("values")) for one in term["matchExpressions"]] == [(key, among)]
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/gpu", "amd.com/gpu", "sku", "dedicated", "node.kubernetes.io/unreachable"])
+def test_no_taint_keeps_an_agent_away_or_ends_it(helm: str, key: str) -> None:
+    """A pod whose node has lost its agent can't end: its claims can't be unprepared."""
+    for content in objects(render(helm, "mps.enabled=true")):
+        if content["kind"] == "DaemonSet":
+            tolerations = content["spec"]["template"]["spec"]["tolerations"]
+            assert any(one["operator"] == "Exists" and one.get("key") in {None, key} for one in tolerations)
+            assert all("effect" not in one and "tolerationSeconds" not in one for one in tolerations)
+
+
+def test_classes_that_teach_are_installed_on_request_only(helm: str) -> None:
+    def names(*values: str) -> set[str]:
+        return {c["metadata"]["name"] for c in objects(render(helm, *values)) if c["kind"] == "DeviceClass"}
+
+    shipped = {path.name.removesuffix(".yaml") for path in (ROOT / "deviceclasses").glob("*.yaml")}
+    teaching = {"gpu-hopper.nvidia.com", "gpu-at-least-40gi.nvidia.com"}
+    assert names() == shipped - teaching
+    assert names("deviceClasses.examples=true") == shipped
+    assert teaching & names("deviceClasses.create=false", "deviceClasses.examples=true") == set()
 
 
 def test_the_chart_and_the_package_have_one_version() -> None:
@@ -437,3 +496,55 @@ def tenant_of(namespace: str) -> dict[str, str]:
 def selects(device_class: dict, device: dict) -> bool:
     expressions = [s["cel"]["expression"] for s in device_class["spec"]["selectors"]]
     return all(compile_selector(text).matches(device, "gpu.nvidia.com") for text in expressions)
+
+
+SHARING = {
+    "nothing": ({}, True),
+    "replicas": ({"version": "rules/v1", "rules": [{"replicas": 4}]}, True),
+    "no rules": ({"version": "rules/v1", "rules": []}, True),
+    "memory": ({"version": "rules/v1", "rules": [{"memory": {"default": "10Gi", "max": 40 << 30}}]}, True),
+    "compute": ({"version": "rules/v1", "rules": [{"compute": {"default": 25, "min": 5, "step": 5}}]}, True),
+    "exclusive": ({"version": "rules/v1", "rules": [{"match": {"nodes": ["a-*"]}, "exclusive": True}]}, True),
+    "labels": ({"version": "rules/v1", "rules": [{"match": {"nodeLabels": {"pool": "a"}}, "replicas": 2}]}, True),
+    "plugin": ({"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}}, True),
+    "plugin's other parts": ({"version": "v1", "flags": {"migStrategy": "single"}, "resources": {"gpus": []}}, True),
+    "no version": ({"rules": [{"replicas": 4}]}, False),
+    "misspelt": ({"version": "rules/v1", "rules": [{"replica": 4}]}, False),
+    "too many": ({"version": "rules/v1", "rules": [{"replicas": 129}]}, False),
+    "too few": ({"version": "rules/v1", "rules": [{"replicas": 1}]}, False),
+    "a text": ({"version": "rules/v1", "rules": [{"replicas": "4"}]}, False),
+    "strategy": ({"version": "rules/v1", "rules": [{"replicas": 4, "sharing": {"strategy": "Turns"}}]}, False),
+    "no default": ({"version": "rules/v1", "rules": [{"memory": {"min": "1Gi"}}]}, False),
+    "percent": ({"version": "rules/v1", "rules": [{"compute": {"default": 101}}]}, False),
+    "label": ({"version": "rules/v1", "rules": [{"match": {"nodeLabels": {"pool": 1}}, "replicas": 2}]}, False),
+    "type": ({"version": "rules/v1", "rules": [{"match": {"types": ["vgpu"]}, "replicas": 2}]}, False),
+    "soft": ({"version": "rules/v1", "rules": [{"replicas": 2, "enforcement": "soft"}]}, False),
+    "plugin without replicas": (
+        {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu"}]}}},
+        False,
+    ),
+    "plugin's misspelt": ({"version": "v1", "sharing": {"timeSlice": {}}}, False),
+}
+
+
+@pytest.mark.parametrize("case", SHARING)
+def test_the_schema_judges_a_sharing_configuration_as_the_agent_does(case: str, tmp_path: Path) -> None:
+    content, is_good = SHARING[case]
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found = list(jsonschema.Draft7Validator(schema | {"required": []}).iter_errors({"sharing": {"config": content}}))
+    assert (not found) is is_good, found
+    if content:
+        file = tmp_path / "sharing.yaml"
+        file.write_text(yaml.safe_dump(content))
+        assert (run(["check-config", str(file)]) == ExitCode.OK) is is_good
+
+
+def test_the_schema_accepts_what_the_page_and_the_examples_show() -> None:
+    page = (ROOT / "docs/sharing.md").read_text()
+    shown = [text for text in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if text.startswith("version: ")]
+    shown.append((ROOT / "examples/sharing/node/rules.yaml").read_text())
+    assert len(shown) > 1
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for text in shown:
+        values = {"sharing": {"config": yaml.safe_load(text)}}
+        jsonschema.Draft7Validator(schema | {"required": []}).validate(values)

@@ -83,3 +83,12 @@ def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) ->
     # Its number may be another process's by now.
     (tmp_path / "owner").write_text(f"{os.getpid()} 1")
     assert cluster.Cluster.is_orphan(sandbox)
+
+
+def test_nothing_is_built_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRA_CLUSTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(binaries, "ROOM", 1 << 60)
+    with pytest.raises(binaries.BinariesMissing, match="MiB free; building takes"):
+        binaries.build("1.35")
+    assert not (tmp_path / "cache").exists()

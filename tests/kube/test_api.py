@@ -13,8 +13,8 @@ from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, Retry
-from tests.kube.support.certificates import make_ca, make_leaf, server_context
 from tests.kube.support.http_script import ScriptedServer
+from tests.support.certificates import make_ca, make_leaf, server_context
 
 
 @pytest.fixture

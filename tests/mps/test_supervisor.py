@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError, Retry
+from dra_driver.model.errors import DriverError, ExitCode, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
+from tests.plugin.test_faults import fill, mount
 from tests.support.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.waiting import until
@@ -336,3 +337,44 @@ def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
         for one in (*cgroup.glob("*/"), cgroup):
             with suppress(OSError):
                 one.rmdir()
+
+
+@pytest.fixture
+def full_disk(folder: Path):
+    """A small file system in a folder with a short name; the function fills it to the last byte."""
+    disk = folder / "d"
+    disk.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield disk, lambda: fill(disk)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_daemon_is_ended_on_a_full_disk_whoever_is_the_supervisor_then(full_disk):
+    disk, take_all = full_disk
+    supervisor = Supervisor(disk, "--hardware", "simulated:any")
+    supervisor.begin()
+    try:
+        client = FakeClient(supervisor.client.start(device(), SETTINGS, deadline_s=10).pipe_dir)
+        take_all()
+        assert supervisor.end(signal.SIGKILL) != 0
+        supervisor.begin()
+        assert client.works()
+        supervisor.client.stop(device(), deadline_s=10)
+        assert not client.works()
+        assert supervisor.client.running(deadline_s=5) == ()
+        assert processes_below(disk) == []
+    finally:
+        supervisor.close()
+
+
+@pytest.mark.parametrize("name", ["mps", "mps/d"])
+def test_a_file_in_the_place_of_a_folder_is_told(folder: Path, name: str):
+    path = folder / "gpu.nvidia.com" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    command = [sys.executable, "-m", "dra_driver", "mps", "--kubelet-plugins-directory-path", str(folder)]
+    done = subprocess.run([*command, "--hardware", "simulated:any"], check=False, capture_output=True, timeout=30)
+    assert done.returncode == ExitCode.ENVIRONMENT
+    assert b"[node.folder]" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -380,3 +380,18 @@ def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:
 
 def test_states_are_written_as_plain_words(rig: Rig) -> None:
     assert {str(s) for s in ClaimState} == {"preparing", "prepared", "unpreparing", "recovered"}
+
+
+@pytest.mark.parametrize("what", ["folder", "fifo", "circle"])
+def test_what_is_no_file_in_the_ledgers_place_is_told_in_one_line(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger.db"
+    {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path), "circle": lambda: path.symlink_to(path)}[what]()
+    ledger = Ledger(path)
+    [record] = [one for one in caplog.records if "can't be opened" in one.getMessage()]
+    assert record.exc_info is None
+    assert record.dra_fields["code"].startswith("ledger.")
+    with pytest.raises(LedgerError):
+        ledger.records()
+    ledger.close()

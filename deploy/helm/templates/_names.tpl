@@ -31,10 +31,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* Nodes on which the image runs. */}}
+{{/* Nodes on which the image runs: the operating system as a label, the architectures as an affinity. */}}
 {{- define "dra-driver.platform" -}}
-kubernetes.io/arch: amd64
 kubernetes.io/os: linux
+{{- end -}}
+
+{{/* An affinity that is given, and beside it that for the image's architectures; given terms for nodes replace it. */}}
+{{- define "dra-driver.affinity" -}}
+{{- $ours := `{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+  {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]}]}}}` | fromJson -}}
+{{- toYaml (merge (dict) (. | default dict) $ours) -}}
 {{- end -}}
 
 {{/* Which nodes have an agent: the labels they must have. */}}

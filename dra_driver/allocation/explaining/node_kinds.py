@@ -89,7 +89,7 @@ class NodeKinds:
     def _devices(self, record: SliceRecord) -> Hashable:
         wires = record.wires
         if isinstance(wires, Replica) and not self._varies(wires.shape):
-            return id(wires.shape)
+            wires = wires.shape.wires
         known = self.looks.get(id(wires))
         if known is None:
             make = self._makers.get(record.driver)

@@ -50,9 +50,10 @@ class Shape:
         wires: the devices of one of these nodes.
         varying: names of the attributes whose values differ between the nodes; nothing else may differ.
         make: returns the devices of a node, given its name.
+        is_simulated: whether no slice was ever published with these devices.
     """
 
-    __slots__ = ("_made", "driver", "facts", "make", "varying", "wires")
+    __slots__ = ("_facts", "_made", "driver", "is_simulated", "make", "varying", "wires")
 
     def __init__(
         self,
@@ -60,13 +61,28 @@ class Shape:
         wires: Sequence[DeviceWire],
         varying: Iterable[str],
         make: Callable[[str], Sequence[DeviceWire]],
+        *,
+        is_simulated: bool = True,
     ) -> None:
         self.driver = driver
         self.wires = wires
-        self.varying = frozenset(name if "/" in name else f"{driver}/{name}" for name in varying)
+        self.varying: frozenset[str] = frozenset()
+        self.add_varying(varying)
         self.make = make
-        self.facts = facts_of(wires)
+        self.is_simulated = is_simulated
+        self._facts: DeviceListFacts | None = None
         self._made: tuple[str, Sequence[DeviceWire]] = ("", ())
+
+    @property
+    def facts(self) -> DeviceListFacts:
+        """What the allocator must know about the devices of each of the nodes."""
+        if self._facts is None:
+            self._facts = facts_of(self.wires)
+        return self._facts
+
+    def add_varying(self, names: Iterable[str]) -> None:
+        """Add names of attributes whose values differ; whoever reads nodes one by one learns them one by one."""
+        self.varying |= {name if "/" in name else f"{self.driver}/{name}" for name in names}
 
     def on(self, node: str) -> Sequence[DeviceWire]:
         """Return the devices of one node; only those of the latest node are kept."""

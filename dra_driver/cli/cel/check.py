@@ -30,6 +30,9 @@ def command(path: str) -> int:
     """Check many expressions; write one JSON object for each, in order.
 
     \b
+    echo '{"id": 1, "expression": "device.driver == 2"}' | dra-driver cel check --batch -
+
+    \b
     A line:    {"id", "expression", "driver", "devices": [resource.k8s.io/v1 Device...],
                 "kubernetes": "1.35", "gates": {"NAME": bool}, "environment": "stored"|"new"}
     Defaults:  a first line without "expression" gives them for all others

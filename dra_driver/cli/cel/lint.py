@@ -117,6 +117,8 @@ def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -
             say(out, f"in: {finding.clause}", indent=4, style="dim")
         if finding.fix and not finding.is_safe:
             say(out, f"perhaps: {finding.fix}", indent=4)
+        if finding.effect:
+            say(out, f"but {finding.effect}", indent=4)
     if one.place in fixed:
         say(out, "mended:", indent=2, style="green")
     elif one.better is not None:

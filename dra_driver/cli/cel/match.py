@@ -18,6 +18,7 @@ from dra_driver.views.fleet.devices import FleetDevice
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
 from dra_driver.views.verdicts.matches import matches_document, rows_of
+from dra_driver.views.verdicts.misses import misses
 from dra_driver.views.words import folded, plural
 
 _LEAST_NAMES, _MOST_NAMES = 24, 120  # limits, in columns, for the names of matching devices
@@ -95,6 +96,8 @@ def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
     else:
         _show_nodes(out, judged)
     _show_sum(out, judged)
+    for miss in misses(judged) if not judged.count(MATCH) else ():
+        say(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
 
 
 def _show_nodes(out: Any, judged: Judged) -> None:

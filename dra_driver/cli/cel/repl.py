@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import error_lines, say_heading, sentence
+from dra_driver.cli.cel.report import error_lines, say_heading, say_remedy
 from dra_driver.cli.inputs.options import gather, input_options
 from dra_driver.cli.output import console, say
 from dra_driver.model.errors import ExitCode
@@ -22,6 +22,8 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.evaluation.fragments import Fragment, compile_fragment
 from dra_driver.selectors.readset import read_set
+from dra_driver.selectors.remedies.names import KnownNames
+from dra_driver.selectors.remedies.remedies import remedy
 from dra_driver.selectors.suggestions import suggest, unknown_names
 from dra_driver.views.verdicts.documents import views_of
 from dra_driver.views.verdicts.given import Given
@@ -74,6 +76,7 @@ class ReplSession:
         self.declarations = declare(given.kubernetes, given.gates, given.environment)
         self.views: list[DeviceView] = views_of(given.fleet)
         self.completions = Completions(self.views, self.declarations)
+        self.names = KnownNames.of(self.views)
 
     def answer(self, line: str) -> None:
         """Answer one line."""
@@ -88,10 +91,19 @@ class ReplSession:
         except SelectorCompileError as error:
             for row in error_lines(error.text, self.out.width):
                 self.out.print(row, markup=False, emoji=False, soft_wrap=True, style="red")
-            for unknown in suggest(error, self.declarations):
-                say(self.out, sentence(unknown), style="yellow")
+            found = remedy(text, self.declarations, self.names, self._compiles)
+            say_remedy(self.out, found)
+            for unknown in suggest(error, self.declarations) if found is None else ():
+                say(self.out, unknown.sentence, style="yellow")
             return
         self._values(fragment)
+
+    def _compiles(self, text: str) -> bool:
+        try:
+            compile_fragment(text, self.declarations)
+        except SelectorCompileError:
+            return False
+        return True
 
     def type_of(self, text: str) -> str:
         """Return the type of an unfinished line, or its error."""
@@ -121,7 +133,7 @@ class ReplSession:
         if len(ranked) > _MOST_VALUES:
             say(self.out, f"and {len(ranked) - _MOST_VALUES} other values", style="dim")
         for unknown in unknown_names(read_set(fragment.root), self.views):
-            say(self.out, sentence(unknown), style="yellow")
+            say(self.out, unknown.sentence, style="yellow")
 
     def _order(self, text: str) -> None:
         if text == ":devices":

@@ -9,10 +9,11 @@ import re
 from typing import Any
 
 from dra_driver.cli.output import say
-from dra_driver.selectors.suggestions import Unknown
+from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.documents import unknowns
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged
+from dra_driver.views.verdicts.remedies import remedy_of
 from dra_driver.views.words import plural
 
 _SOURCE = " | "
@@ -47,8 +48,21 @@ def say_compiled(out: Any, judged: Judged, given: Given) -> None:
         elif one.refusal is not None:
             say(out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
             say(out, one.refusal, indent=4)
-        for unknown in unknowns(one, given):
-            say(out, sentence(unknown), indent=4, style="yellow")
+        found, missing = remedy_of(one, judged, given), unknowns(one, given)
+        for unknown in missing if found is None or one.error is None else ():
+            say(out, unknown.sentence, indent=4, style="yellow")
+        if found is not None:
+            sentences = [text for text in found.sentences if not any(unknown.name in text for unknown in missing)]
+            say_remedy(out, Remedy(tuple(sentences), found.better), indent=4)
+
+
+def say_remedy(out: Any, found: Remedy | None, indent: int = 0) -> None:
+    """Print what is wrong with an expression, and what to write instead."""
+    for text in found.sentences if found else ():
+        say(out, text, indent=indent, style="yellow")
+    if found and found.better:
+        say(out, "write:", indent=indent, style="green")
+        say(out, found.better, indent=indent + 2)
 
 
 def error_lines(text: str, width: int) -> list[str]:
@@ -67,11 +81,3 @@ def error_lines(text: str, width: int) -> list[str]:
         )
         laid_out.append(f"{_SOURCE}{'.' if start else ''}{marker[start:]}")
     return laid_out
-
-
-def sentence(unknown: Unknown) -> str:
-    """Return a sentence naming what does not exist and what was probably meant."""
-    meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
-    if unknown.kind in {"attribute", "capacity", "domain"}:
-        return f"no device has the {unknown.kind} {unknown.name}{meant}"
-    return f"there is no {unknown.kind} {unknown.name}{meant}"

@@ -25,7 +25,8 @@ _SHIPPED = {  # the folders of examples, by the agent's --mig setting
     "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
     "static": ("resourceclaims",),
 }
-_CHECKOUT = Path(dra_driver.__file__).parent.parent
+_PACKAGE = Path(dra_driver.__file__).parent
+_PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
 
 
 @click.command(name="demo")
@@ -34,7 +35,7 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="a folder with example files [default: those of the checkout]",
+    help="a folder with example files [default: those of the driver]",
 )
 @click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
 @click.option(
@@ -46,6 +47,10 @@ _CHECKOUT = Path(dra_driver.__file__).parent.parent
 )
 def command(examples: Path | None, profile: str, mig: str) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
+
+    \b
+    dra-driver demo
+    dra-driver demo --examples my-claims/ --profile dgx-a100
 
     A simulated node (8 x H100: an administrator has cut two of them with MIG, the agent cuts the others on demand)
     whose real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded
@@ -142,12 +147,12 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _folder(name: str) -> Path:
-    folder = _CHECKOUT / name
-    if not folder.is_dir():
-        raise InputError(
-            "no-folder", f"there is no folder {folder}", hint="run the demo from a checkout of the repository"
-        )
-    return folder
+    for place in _PLACES:
+        if (place / name).is_dir():
+            return place / name
+    raise InputError(
+        "no-folder", f"there is no folder {name} beside or in {_PACKAGE}", hint="install the package again"
+    )
 
 
 def _classes(folder: Path) -> list[Wire]:

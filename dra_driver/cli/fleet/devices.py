@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 def command(output: str, kubeconfig: str | None, **given: str | None) -> int:
     """Show what this node would publish.
 
+    \b
+    dra-driver devices --hardware simulated:dgx-h100     what a machine that you do not have would publish
+    dra-driver devices                                   on a node: what this one would
+
     If GPUs are cut on demand, this depends on the API server: it is asked, and what it would not keep is left out.
     If it does not answer, both cases are shown.
 

@@ -7,7 +7,6 @@ has selectors, or leads to them, counts as selectors.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,18 +14,23 @@ import click
 
 from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+from dra_driver.cli.inputs.mig_option import mig_option
+from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.selectors.checking.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
 from dra_driver.views.fleet.cluster import Cluster
-from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profile, fleet_of_slices
-from dra_driver.views.fleet.profile_nodes import read_count
+from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profiles, fleet_of_slices
+from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
+from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.strictness import checked
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
+from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
 DEFAULT_VERSION = "1.35"
 
@@ -73,6 +77,7 @@ _OPTIONS = (
         metavar="NAME=BOOL",
         help="a feature gate; the others keep the version's defaults",
     ),
+    mig_option,
     click.option(
         "--environment",
         type=click.Choice(["stored", "new"]),
@@ -105,12 +110,14 @@ def gather(
         slices = [
             (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE
         ]
-        fleet = _fleet(given, slices, documents, cluster, needs_devices=needs_devices)
+        kubernetes = given["kubernetes"] or _version(cluster)
+        gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), asker="selector")
+        offer = offer_under(kubernetes, gates, given["mig"])
+        fleet = _fleet(given, slices, documents, cluster, offer, needs_devices=needs_devices)
         classes = Classes(
             [one for one in documents if one.kind == "DeviceClass"], cluster.classes() if cluster else None
         )
         queries = queries_of(given["expressions"], documents, classes, cluster)
-        kubernetes = given["kubernetes"] or _version(cluster)
     finally:
         if cluster:
             cluster.close()
@@ -119,7 +126,7 @@ def gather(
             "no-selector", "there is no selector to evaluate", hint="give -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
-    gates = read_gates(given["gates"], kubernetes, known=SELECTOR_GATES, asker="selector")
+    gates = {name: on for name, on in gates.items() if name in SELECTOR_GATES}
     return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
 
 
@@ -128,11 +135,14 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     paths = list(given["files"])
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
-    documents = read_documents(paths)
+    documents = read_documents(paths, Progress)
     names_devices = given["profiles"] or given["kubeconfig"] or given["cluster"] or given["hardware"]
     has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
     if uses_stdin and not has_devices and stdin_has_something():
         documents += read_documents([STDIN])
+    checker = ShapeChecker()
+    for document in documents:
+        checked(document, checker)
     _refuse_strangers(documents)
     return documents
 
@@ -150,8 +160,8 @@ def _refuse_strangers(documents: list[Document]) -> None:
 
 def _cluster(given: dict[str, Any]) -> Cluster | None:
     if given["kubeconfig"]:
-        return Cluster(given["kubeconfig"])
-    return Cluster(default_kubeconfig()) if given["cluster"] else None
+        return Cluster(given["kubeconfig"], Progress)
+    return Cluster(default_kubeconfig(), Progress) if given["cluster"] else None
 
 
 def _fleet(
@@ -159,6 +169,7 @@ def _fleet(
     slices: list[tuple[str, dict[str, Any]]],
     documents: list[Document],
     cluster: Cluster | None,
+    offer: FleetOffer,
     *,
     needs_devices: bool,
 ) -> Fleet:
@@ -166,10 +177,9 @@ def _fleet(
     if slices:
         origins = ", ".join(dict.fromkeys(shown(one.origin) for one in documents if one.kind == SLICE))
         fleet += fleet_of_slices(slices, origins)
-    made: Counter[str] = Counter()
-    for profile, count in map(read_count, given["profiles"]):
-        fleet += fleet_of_profile(profile, 1 + made[profile], count)
-        made[profile] += count
+    fleet = fleet_of_profiles(given["profiles"], fleet, offer)
+    if given["profiles"] and offer.is_on_demand:
+        fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])
     if cluster:

@@ -21,7 +21,7 @@ from dra_driver.views.worlds.world import World
 def read_world(files: Sequence[str], given: Mapping[str, Any]) -> World:
     """Read files, or the cluster where neither files nor profiles are given. Raises: InputError, ApiError."""
     if files or given["profiles"]:
-        return world_of_files(files)
+        return world_of_files(files, Progress)
     return world_of_cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     default=None,
     help=f"The Kubernetes version whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
 )
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes.")
+@mig_option
 @output_option
 def command(
     files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
@@ -71,6 +75,7 @@ def command(
     lost goes to standard error. FILE may be a folder, or - for standard input.
 
     \b
+      dra-driver migrate examples/resourceclaims/24-extended-resource.yaml
       dra-driver migrate deployment.yaml > deployment-dra.yaml
       dra-driver migrate --diff manifests/ --fleet dgx-h100
       dra-driver migrate --in-place manifests/ --cluster
@@ -143,7 +148,7 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
     from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
     from dra_driver.views.fleet.cluster import Cluster
 
-    return Cluster(given["kubeconfig"] or default_kubeconfig())
+    return Cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
@@ -165,7 +170,7 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
     from dra_driver.views.migration.check import checks_of
     from dra_driver.views.objects.classes import Classes
 
-    documents = read_documents(given["slices"])
+    documents = read_documents(given["slices"], Progress)
     own = [document for document in documents if document.kind == "DeviceClass"]
     own += [document for one in done for document in _classes_in(one)]
     classes = Classes(own, cluster.classes() if cluster else None)
@@ -184,8 +189,9 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
-    from dra_driver.views.fleet.devices import Fleet, fleet_of_profile, fleet_of_slices
-    from dra_driver.views.fleet.profile_nodes import read_count
+    from dra_driver.cli.inputs.gates import read_gates
+    from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles, fleet_of_slices
+    from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
     fleet = Fleet()
     slices = [
@@ -195,10 +201,12 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         raise InputError("no-known-kind", f"there is no ResourceSlice in {', '.join(given['slices'])}")
     if slices:
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
-    for name, count in map(read_count, given["profiles"]):
-        fleet += fleet_of_profile(name, count=count).unfolded()
+    version = given["kubernetes"] or (cluster.kubernetes() if cluster else "")
+    version = version if version in VERSIONS else DEFAULT_VERSION
+    gates = read_gates(given["gates"], version, known=(PARTITIONS,), asker="simulated node")
+    fleet = fleet_of_profiles(given["profiles"], fleet, offer_under(version, gates, given["mig"])).unfolded()
     if cluster is not None:
-        fleet += cluster.fleet()
+        fleet += cluster.fleet().unfolded()
     return fleet if fleet.sources else None
 
 

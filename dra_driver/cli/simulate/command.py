@@ -56,7 +56,7 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b
-    dra-driver simulate scenario.yaml
+    dra-driver simulate examples/scenarios/queue.yaml
     dra-driver simulate --fleet dgx-h100=2 -f pods.yaml --drain dgx-h100-1
     dra-driver simulate --add-nodes dgx-h100=4          the current cluster, with four more nodes
     dra-driver simulate --batch problems.jsonl          (- is standard input)
@@ -86,6 +86,8 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     if output == "table":
         for moment in moments:
             _show(moment)
+        for sentence in world.idle:
+            say(console(), sentence, style="yellow")
         if names := world.without_devices:
             more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
             say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")

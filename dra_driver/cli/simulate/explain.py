@@ -41,6 +41,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
 
     \b
+    dra-driver explain -f examples/resourceclaims/01-one-gpu.yaml --fleet dgx-h100=4
     dra-driver explain claim my-gpu                              in the current cluster
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
     dra-driver explain deployment/server -f server.yaml --fleet dgx-h100=4
@@ -57,6 +58,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     """  # noqa: D301
     from dra_driver.cli.inputs.progress import Progress
     from dra_driver.cli.inputs.worlds import rule
+    from dra_driver.views.worlds.advice import advised
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
     from dra_driver.views.worlds.judging import Judge
     from dra_driver.views.worlds.rules import headline
@@ -68,7 +70,7 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     world.complete()
     subjects = subjects_of(world, asked, namespace, _last_event(given))
     judge = Judge(world, rules, given["only"], Progress)
-    judged = [(subject, judge.explain(subject)) for subject in subjects]
+    judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
         note = "" if judge.is_exact else ", derived from its source"
         show_all(judged, headline(rules, world, given["profiles"], note))

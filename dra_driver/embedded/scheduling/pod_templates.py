@@ -32,7 +32,8 @@ _ROLE_ENDINGS = re.compile(r"(PodTemplate|GroupSpec|Template|Spec)$")
 class PodTemplate:
     """One template of an object: `count` pods are made of it, or one for each node (`is_per_node`).
 
-    `role` tells the templates of one object apart: "worker", "head"; "" where there is one only.
+    `role` tells the templates of one object apart: "worker", "head"; "" where there is one only. Of an object that is
+    suspended (Jobs, CronJobs, and others with `suspend` in their spec or run policy) no pods are made.
     """
 
     kind: str
@@ -42,9 +43,12 @@ class PodTemplate:
     count: int
     pod: Wire
     is_per_node: bool = False
+    is_suspended: bool = False
 
     def pods(self) -> Iterator[Wire]:
         """Yield the pods, numbered from 0."""
+        if self.is_suspended:
+            return
         stem = f"{self.name}-{self.role}" if self.role else self.name
         for number in range(self.count):
             yield self.named(f"{stem}-{number}")
@@ -66,10 +70,22 @@ def templates_of(wire: Wire) -> list[PodTemplate]:
     if sum(count for _, count, _ in found) > MOST_PODS:
         raise InputError("too-many-pods", f"{kind} {name} makes more than {MOST_PODS:,} pods")
     namespace = str(metadata.get("namespace") or "")
+    suspended = _is_suspended(wire.get("spec"))
     return [
-        PodTemplate(kind, name, namespace, role if len(found) > 1 else "", count, pod, kind == "DaemonSet")
+        PodTemplate(kind, name, namespace, role if len(found) > 1 else "", count, pod, kind == "DaemonSet", suspended)
         for role, count, pod in found
     ]
+
+
+def _is_suspended(spec: Any) -> bool:
+    """Return whether a spec holds its pods back.
+
+    Source: suspend of batch/v1, KubeRay and JobSet; Kubeflow's runPolicy.suspend.
+    """
+    if not isinstance(spec, dict):
+        return False
+    policy = spec.get("runPolicy")
+    return spec.get("suspend") is True or (isinstance(policy, dict) and policy.get("suspend") is True)
 
 
 def _templates(

@@ -8,13 +8,12 @@ Source: Kubernetes workloads apps/v1 and batch/v1; KEP-5004 (claim name, request
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS
+from dra_driver.embedded.scheduling.extended_requests import extended_requests
 from dra_driver.embedded.scheduling.pod_templates import templates_of
-from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 
 _KINDS = frozenset({"Deployment", "Job"})
@@ -58,31 +57,31 @@ def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
 
 def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
     """Yield a pod, and before it the claim that stands for its extended resources, where classes serve any."""
-    requests: list[dict[str, Any]] = []
-    containers = []
-    for index, container in enumerate(pod["spec"].get("containers") or []):
-        limits = (container.get("resources") or {}).get("limits") or {}
-        counts = {name: _whole(limits[name]) for name in sorted(limits.keys() & classes.keys())}
-        wanted = [(name, count) for name, count in counts.items() if count]
-        for number, (resource, count) in enumerate(wanted):
-            exactly = {"deviceClassName": classes[resource], "allocationMode": "ExactCount", "count": count}
-            requests.append({"name": f"container-{index}-request-{number}", "exactly": exactly})
-        own = [{"name": ENTRY, "request": r["name"]} for r in requests[len(requests) - len(wanted) :]]
-        containers.append({**container, "resources": {"claims": own}} if own else container)
-    if not requests:
+    found = extended_requests(pod, classes)
+    if not found.requests:
         yield pod
         return
+    init = len(pod["spec"].get("initContainers") or ())
     name = f"{pod['metadata']['name']}-{ENTRY}"
     yield {
         "apiVersion": "resource.k8s.io/v1",
         "kind": CLAIMS.kind,
         "metadata": {**{k: v for k, v in pod["metadata"].items() if k == "namespace"}, "name": name},
-        "spec": {"devices": {"requests": requests}},
+        "spec": {"devices": {"requests": found.requests}},
     }
     entries = [*(pod["spec"].get("resourceClaims") or []), {"name": ENTRY, "resourceClaimName": name}]
-    yield {**pod, "spec": {**pod["spec"], "containers": containers, "resourceClaims": entries}}
+    changed = {key: _using(pod["spec"].get(key), names) for key, names in _by_list(found.used, init)}
+    kept = {key: containers for key, containers in changed.items() if containers}
+    yield {**pod, "spec": {**pod["spec"], **kept, "resourceClaims": entries}}
 
 
-def _whole(value: Any) -> int:
-    """Return how many of an extended resource are asked for, as the scheduler counts them: rounded up."""
-    return max(math.ceil(Quantity.parse(str(value)).value), 0)
+def _by_list(used: Sequence[Sequence[str]], init: int) -> tuple[tuple[str, Sequence[Sequence[str]]], ...]:
+    return ("initContainers", used[:init]), ("containers", used[init:])
+
+
+def _using(containers: Any, used: Sequence[Sequence[str]]) -> list[Wire]:
+    """Return containers with the requests that they use in the place of their extended resources."""
+    return [
+        {**one, "resources": {"claims": [{"name": ENTRY, "request": name} for name in names]}} if names else one
+        for one, names in zip(containers or (), used, strict=True)
+    ]

@@ -62,8 +62,8 @@ class Ledger:
         self.kept_back = KeptBackDevices(self._read, self._write)
         try:
             self._file.current(self._deadline())
-        except LedgerError:
-            log.exception("ledger can't be opened yet", extra=fields(file=str(self.path)))
+        except LedgerError as error:
+            log.error("ledger can't be opened yet", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
 
     @property
     def is_read_only(self) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.remedies.mistake import Written
+from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.values.patience import ask
 
 RULES: dict[str, str] = {
@@ -23,6 +25,9 @@ RULES: dict[str, str] = {
     "always-false": "no device at hand matches",
     "string-version": "a string is compared with a version, or versions are ordered as strings",
     "quantity-equality": "quantities are compared with == or !=",
+    "bad-literal": "a text that quantity() or semver() can't read",
+    "wrong-type": "a text is searched as a list, or a number compared as a text",
+    "wrong-case": "a text that devices have in another case only",
     "cost-limit": "the worst-case cost is beyond or close to the API server's limit",
     "refused": "the API server does not accept the expression in a new object",
     "deprecated-name": "a name that its driver no longer publishes",
@@ -33,13 +38,17 @@ RULES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied without asking."""
+    """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied without asking.
+
+    `effect` is a sentence about a fix that gives the same verdict on every device at hand.
+    """
 
     rule: str
     message: str
     clause: str = ""
     fix: str | None = None
     is_safe: bool = False
+    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class LintSubject:
     """One selector to lint.
 
     `views` are the devices that reach it, one of each kind; `counts` says how many devices each of them stands for.
+    `known` keeps their names from one look to the next.
     """
 
     selector: KubernetesSelector
@@ -56,6 +66,16 @@ class LintSubject:
     in_class: bool = False
     is_first: bool = True
     is_last: bool = True
+    known: KnownNames | None = None
+
+    @property
+    def names(self) -> KnownNames:
+        """The names of the devices."""
+        return KnownNames.of(self.views) if self.known is None else self.known
+
+    def written(self) -> Written:
+        """Return the selector with those names, to look for mistakes in."""
+        return Written(self.selector.expression, self.selector.program.root, self.names)
 
     @property
     def total(self) -> int:

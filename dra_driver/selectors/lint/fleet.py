@@ -10,10 +10,14 @@ import re
 from collections.abc import Iterator
 
 from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, Outcome, outcomes
-from dra_driver.selectors.lint.guards import accesses, guarded, leaves, text_of
+from dra_driver.selectors.lint.guards import accesses, guarded, leaves
+from dra_driver.selectors.remedies.names import NamePlace
+from dra_driver.selectors.remedies.places import place_mistakes
 from dra_driver.selectors.suggestions import unknown_names
+from dra_driver.selectors.syntax.excerpts import text_of
 
 _MISSING = re.compile(r"no such key: (\S+)")
 _MOST_GUARDS = 32
@@ -52,21 +56,34 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
 def mend_missing(subject: LintSubject) -> str | None:
     """Guard names until no device fails because one is missing.
 
-    Returns the new expression, or None if guards do not help or would change a verdict.
+    Returns the new expression, or None if guards do not help or would change a verdict. A name that no device has is
+    not guarded, for the expression would never be true; nor is one that fails for another reason all the same.
     """
     selector = subject.selector
+    unknown = _unknown_names(subject)
     before = outcomes(selector, subject.views)
     for _ in range(_MOST_GUARDS):
         now = outcomes(selector, subject.views)
         missing = next((m[1] for one in now if isinstance(one, str) and (m := _MISSING.fullmatch(one))), None)
         if missing is None:
-            return selector.expression if keeps(before, now) else None
-        text = guarded(selector.program.root, selector.expression, missing)
+            is_cured = all(isinstance(one, bool) for one in now)
+            return selector.expression if is_cured and keeps(before, now) else None
+        text = None if missing in unknown else guarded(selector.program.root, selector.expression, missing)
         better = recompiled(subject, text) if text is not None else None
         if better is None:
             return None
         selector = better
     return None
+
+
+def _unknown_names(subject: LintSubject) -> set[str]:
+    """Return the names that are read where no device has them."""
+    names = subject.names
+    return {
+        read.name
+        for read in subject.selector.read_set.reads
+        if read.domain and read.name and NamePlace(read.field, read.domain, read.name) not in names
+    }
 
 
 def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
@@ -96,7 +113,9 @@ def _count(subject: LintSubject, found: list[Outcome], text: str) -> int:
 
 def _constant(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
     if all(one is False for one in found):
-        yield LintFinding("always-false", f"none of the {subject.total} devices that reach it matches")
+        near = nearest_misses(subject.selector, subject.views)
+        but = f"; nearest miss: {near[0].reason}" if near else ""
+        yield LintFinding("always-false", f"none of the {subject.total} devices that reach it matches{but}")
     elif all(one is True for one in found) and not (subject.in_class and _reads_driver(subject)):
         yield LintFinding("always-true", f"all {subject.total} devices that reach it match: it could be left out here")
 
@@ -106,9 +125,12 @@ def _reads_driver(subject: LintSubject) -> bool:
 
 
 def _names(subject: LintSubject) -> Iterator[LintFinding]:
+    found = place_mistakes(subject.written())
+    mistakes = {one.about: one for one in found}
     for unknown in unknown_names(subject.selector.read_set, subject.views):
-        meant = f"; did you mean {' or '.join(unknown.suggestions)}?" if unknown.suggestions else ""
-        yield LintFinding("unknown-name", f"no device has the {unknown.kind} {unknown.name}{meant}")
+        mistake = mistakes.get(unknown.name)
+        fix = mistake.text if mistake and recompiled(subject, mistake.text) else None
+        yield LintFinding("unknown-name", unknown.sentence, mistake.clause if mistake else "", fix)
 
 
 def _drivers(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:

@@ -5,15 +5,11 @@ In: a checked tree and its text. Out: a new text. Nothing is evaluated here.
 
 from __future__ import annotations
 
+from dra_driver.selectors.syntax.excerpts import every, text_of
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
 
 _STEPS = frozenset({"_[_]"})
 _LOOSE = frozenset({"_||_", "_?_:_"})
-
-
-def text_of(node: Node, expression: str) -> str:
-    """Return the text of a node, or "" for a node that a macro made."""
-    return expression[node.start : node.end] if hasattr(node, "start") else ""
 
 
 def leaves(root: Node) -> list[Node]:
@@ -65,22 +61,6 @@ def guarded(root: Node, expression: str, name: str) -> str | None:
         clause = expression[start:end]
         text = f"{text[:start]}{guard} && {f'({clause})' if loose else clause}{text[end:]}"
     return text
-
-
-def replaced(expression: str, node: Node, text: str) -> str:
-    """Replace the text of a node."""
-    return expression[: node.start] + text + expression[node.end :]
-
-
-def every(root: Node) -> list[Node]:
-    """List all nodes of a tree, in source order of their roots."""
-    found: list[Node] = []
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        found.append(node)
-        pending.extend(reversed(children(node)))
-    return found
 
 
 def _reads_key(node: Node, name: str) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject
-from dra_driver.selectors.lint.fleet import fleet_findings
+from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject, outcomes
+from dra_driver.selectors.lint.fleet import fleet_findings, recompiled
 from dra_driver.selectors.lint.text import text_findings
 
 _MOST_ROUNDS = 16
@@ -21,15 +21,29 @@ _FIRST = "missing-driver-guard"  # once this fix is applied, other guards are of
 
 def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[LintFinding]:
     """Apply all rules to one selector and return the findings, worst first."""
+    subject = replace(subject, known=subject.names)
     found = [*fleet_findings(subject), *text_findings(subject)]
     order = list(RULES)
-    kept = [finding for finding in found if finding.rule not in disabled]
+    kept = [_with_effect(subject, finding) for finding in found if finding.rule not in disabled]
     return sorted(kept, key=lambda finding: order.index(finding.rule))
+
+
+def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
+    """Return a finding whose effect says if its fix makes no difference between the devices at hand."""
+    if finding.fix is None or not subject.views:
+        return finding
+    better = recompiled(subject, finding.fix)
+    found = set(outcomes(better, subject.views)) if better else set()
+    if True not in found:
+        return replace(finding, effect="no device at hand matches it then")
+    if found == {True}:
+        return replace(finding, effect="every device at hand matches it then")
+    return finding
 
 
 def mend(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
     """Apply safe fixes until none is left; return the better expression, or None if there was nothing to fix."""
-    now = subject
+    now = subject = replace(subject, known=subject.names)
     for _ in range(_MOST_ROUNDS):
         safe = [one for one in lint(now, disabled) if one.is_safe]
         safe.sort(key=lambda one: one.rule != _FIRST)

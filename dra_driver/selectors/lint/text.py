@@ -11,12 +11,18 @@ import json
 import re
 from collections.abc import Iterator
 
-from dra_driver.model.semver import Semver, SemverError, normalize
+from dra_driver.model.semver import Semver
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES
+from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps, recompiled
-from dra_driver.selectors.lint.guards import every, leaves, replaced, text_of
+from dra_driver.selectors.lint.guards import leaves
+from dra_driver.selectors.remedies.mistake import place_of
+from dra_driver.selectors.remedies.operators import operator_mistakes
+from dra_driver.selectors.remedies.repair import version_text
+from dra_driver.selectors.remedies.values import value_mistakes
+from dra_driver.selectors.syntax.excerpts import every, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 from dra_driver.selectors.values.patience import ask
 
@@ -38,7 +44,9 @@ def text_findings(subject: LintSubject) -> Iterator[LintFinding]:
     yield from _admission(subject)
     if subject.in_class and subject.is_first:
         yield from _driver_guard(subject)
-    yield from _comparisons(subject)
+    found = list(_comparisons(subject))
+    yield from found
+    yield from _mistakes(subject, {finding.clause for finding in found})
     yield from _deprecated(subject)
 
 
@@ -134,17 +142,42 @@ def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
     return found - others
 
 
+def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
+    """Report classic mistakes that compile, but for those whose clause another rule has reported."""
+    written = subject.written()
+    for mistake in (*operator_mistakes(written), *value_mistakes(written)):
+        if mistake.clause in known:
+            continue
+        better = recompiled(subject, mistake.text)
+        is_safe = (
+            better is not None
+            and len(subject.views) > 0
+            and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+        )
+        fix = mistake.text if better else None
+        yield LintFinding(mistake.rule, mistake.message, mistake.clause, fix, is_safe=is_safe)
+
+
 def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> Iterator[LintFinding]:
+    """Report amounts that must be exact, and propose the bound that is meant; verdicts change, so it is never safe."""
     expression = subject.selector.expression
-    operator = _OPERATORS[node.function]
+    is_equal = node.function == "_==_"
+    value, wanted = (left, right) if place_of(left) or not place_of(right) else (right, left)
+    bound = reachable_bound(subject.names, value, wanted)
     fix = None
     if left.type.long() == right.type.long() and hasattr(left, "start") and hasattr(right, "start"):
-        call = f"{text_of(left, expression)}.compareTo({text_of(right, expression)}) {operator} 0"
-        fix = replaced(expression, node, call)
+        amount = text_of(wanted, expression) if bound is None else f'quantity("{bound}")'
+        call = f"{text_of(value, expression)}.compareTo({amount}) {'>=' if is_equal else '<'} 0"
+        fix = replaced(expression, node, call) if bound != "" else None
     better = recompiled(subject, fix) if fix else None
-    is_safe = better is not None and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
-    message = f"{operator} needs the exact amount (an 80 GB GPU has 81559Mi); compareTo(…) >= 0 is usually meant"
-    yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None, is_safe=is_safe)
+    rest = "any other amount matches" if not is_equal else "an 80 GB GPU has 81559Mi"
+    message = (
+        f"{_OPERATORS[node.function]} looks for one exact amount ({rest}); "
+        f"compareTo(…) {'>=' if is_equal else '<'} 0 is usually meant"
+    )
+    if bound:
+        message += f", and of no more than {bound}: no device at hand has {text_of(wanted, expression)}"
+    yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None)
 
 
 def _version_text(
@@ -174,15 +207,10 @@ def _version_text(
 def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expression: str) -> str | None:
     if not hasattr(value, "start"):
         return None
-    try:
-        Semver.parse(literal.value)
-        wanted = f"semver({json.dumps(literal.value)})"
-    except SemverError:
-        try:
-            Semver.parse(normalize(literal.value))
-        except SemverError:
-            return None
-        wanted = f"semver({json.dumps(literal.value)}, true)"
+    version = version_text(literal.value)
+    if version is None:
+        return None
+    wanted = f"semver({json.dumps(version)})"
     if not in_order:
         operator = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
     return f"{text_of(value, expression)}.compareTo({wanted}) {operator} 0"

@@ -11,6 +11,7 @@ from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, wit
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+from dra_driver.views.progress import NoProgress, ProgressLines
 
 _SECONDS = 30.0
 
@@ -18,11 +19,13 @@ _SECONDS = 30.0
 class Cluster:
     """A connection to one API server."""
 
-    def __init__(self, kubeconfig: str | None) -> None:
+    def __init__(self, kubeconfig: str | None, lines: ProgressLines = NoProgress) -> None:
+        """Load the credentials; `lines` shows how far a long list has come. Raises: ApiError."""
         from dra_driver.kube.credentials import load
 
         self.name = kubeconfig or "in-cluster"
         self._api = KubeApi(load(kubeconfig))
+        self._lines = lines
 
     def fleet(self) -> Fleet:
         """Read all ResourceSlices. Raises: ApiError, InputError."""
@@ -62,6 +65,6 @@ class Cluster:
 
     def _list(self, path: str) -> list[Wire]:
         """List all objects, page by page."""
-        from dra_driver.kube.pages import objects
+        from dra_driver.views.fleet.cluster_lists import read_list
 
-        return list(objects(self._api, path))
+        return read_list(self._api, path, f"{path.rpartition('/')[2]} read", self._lines)

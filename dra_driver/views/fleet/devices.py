@@ -8,15 +8,18 @@ Source: Kubernetes API resource/v1 ResourceSliceSpec, Device; v1beta1 devices ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dra_driver.allocation.pools.replicas import Shape
+from dra_driver.allocation.pools.replicas import Replica, Shape
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import DeviceWire, SliceWire
+
+if TYPE_CHECKING:
+    from dra_driver.views.fleet.profile_nodes import FleetOffer
 
 ALL_NODES = "(all nodes)"
 SOME_NODES = "(by node selector)"
@@ -59,6 +62,8 @@ class Fleet:
     repeats: tuple[Repeat, ...] = ()
 
     def __add__(self, other: Fleet) -> Fleet:
+        if (self.repeats or other.repeats) and not set(self.nodes).isdisjoint(other.nodes):
+            return self.unfolded() + other.unfolded()  # what one has on a node, the other's like nodes lack
         return Fleet(
             self.devices + other.devices,
             self.sources + other.sources,
@@ -117,16 +122,50 @@ def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fle
     for origin, spec in specs:
         key, generation = _pool(spec, origin)
         newest[key] = max(generation, newest.get(key, generation))
+    current = [
+        (origin, spec, key)
+        for origin, spec in specs
+        for key, generation in [_pool(spec, origin)]
+        if generation == newest[key]
+    ]
+    folded = _repeats([spec for _, spec, _ in current])
+    left_out = {name for repeat in folded for name in repeat.names}
     devices: list[FleetDevice] = []
-    outdated = 0
-    for origin, spec in specs:
-        key, generation = _pool(spec, origin)
-        if generation < newest[key]:
-            outdated += 1
-            continue
-        devices.extend(_slice_devices(spec, key, origin))
+    for origin, spec, key in current:
+        if not (isinstance(spec.get("devices"), Replica) and spec["nodeName"] in left_out):
+            devices.extend(_slice_devices(spec, key, origin))
+    outdated = len(specs) - len(current)
     notes = (f"{outdated} ResourceSlices of an older pool generation were left out",) if outdated else ()
-    return Fleet(tuple(devices), (source,), notes)
+    return Fleet(tuple(devices), (source,), notes, folded)
+
+
+def _repeats(specs: Sequence[dict[str, Any]]) -> tuple[Repeat, ...]:
+    """Return which nodes repeat others: all their slices are replicas, and their pools have the nodes' names.
+
+    Nodes that are few enough to be shown one by one keep the order that they have in the file.
+    """
+    from dra_driver.allocation.explaining.node_kinds import FEW_NODES
+
+    shapes: dict[str, list[Shape] | None] = {}
+    for spec in specs:
+        node, devices = spec.get("nodeName"), spec.get("devices")
+        pool = spec.get("pool")
+        if not isinstance(node, str):
+            continue
+        known = shapes.setdefault(node, [])
+        if isinstance(devices, Replica) and isinstance(pool, dict) and pool.get("name") == node and known is not None:
+            known.append(devices.shape)
+        else:
+            shapes[node] = None
+    nodes: dict[tuple[int, ...], list[str]] = {}
+    if len(shapes) <= FEW_NODES:
+        return ()
+    for node, known in shapes.items():
+        if known:
+            nodes.setdefault(tuple(map(id, known)), []).append(node)
+    return tuple(
+        Repeat(first, tuple(further), tuple(shapes[first] or ())) for first, *further in nodes.values() if further
+    )
 
 
 def _slice_devices(spec: dict[str, Any], key: tuple[str, str], origin: str) -> Iterable[FleetDevice]:
@@ -135,7 +174,7 @@ def _slice_devices(spec: dict[str, Any], key: tuple[str, str], origin: str) -> I
     if not isinstance(node, str) or not node:
         node = ALL_NODES if spec.get("allNodes") else SOME_NODES if spec.get("nodeSelector") else pool
     listed = spec.get("devices") or []
-    if not isinstance(listed, list):
+    if not isinstance(listed, (list, Replica)):
         raise InputError("slice", f"{origin}: spec.devices is not a list")
     for number, entry in enumerate(listed):
         at = f"{origin}: spec.devices[{number}]"
@@ -167,15 +206,32 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
     return value
 
 
-def fleet_of_profile(name_or_path: str, number: int = 1, count: int = 1) -> Fleet:
+def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | None = None) -> Fleet:
+    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT; no two nodes have one name.
+
+    Raises: InputError, UsageError.
+    """
+    from dra_driver.views.fleet.profile_nodes import read_count
+
+    for name, count in map(read_count, given):
+        taken = {*fleet.nodes, *(other for one in fleet.repeats for other in one.names)}
+        fleet += fleet_of_profile(name, count, taken, offer)
+    return fleet
+
+
+def fleet_of_profile(
+    name_or_path: str, count: int = 1, taken: Collection[str] = (), offer: FleetOffer | None = None
+) -> Fleet:
     """Return what nodes of a profile would publish, including other drivers' devices; only the first node in full.
+
+    Their names are none of those in `taken`; without an offer, partitions are those that stand.
 
     Raises: InputError.
     """
-    from dra_driver.views.fleet.profile_nodes import ProfileNodes
+    from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, ProfileNodes
 
-    simulated = ProfileNodes(name_or_path)
-    first, *further = (simulated.name_of(n) for n in range(number, number + max(count, 1)))
+    simulated = ProfileNodes(name_or_path, offer or AS_THEY_STAND)
+    first, *further = simulated.free_names(max(count, 1), taken)
     devices = tuple(_replicas(simulated.shapes, first)) if count else ()
     repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()
     times = f"{count:,} of " if count > 1 else ""

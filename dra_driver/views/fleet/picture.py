@@ -21,6 +21,7 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch
 
+TERMINATING = "Terminating"  # as kubectl shows what is being deleted
 _PART = "-mig-"
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
@@ -93,24 +94,28 @@ def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -
 def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
     """Combine nodes that look the same and of which nothing is held."""
     found: dict[Hashable, list[str]] = {}
+    looks: dict[int, Hashable] = {}
     for name, pools in nodes.items():
         is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
-        key: Hashable = name if is_apart else tuple(_look(records, name) for records in pools)
+        key: Hashable = name if is_apart else tuple(_look(records, name, looks) for records in pools)
         found.setdefault(key, []).append(name)
     return found.values()
 
 
-def _look(records: Sequence[SliceRecord], node: str) -> Hashable:
-    """Return everything that is drawn of a pool except its name."""
-    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one)) for one in records]
+def _look(records: Sequence[SliceRecord], node: str, looks: dict[int, Hashable]) -> Hashable:
+    """Return everything that is drawn of a pool except its name; `looks` has that of devices, by their list."""
+    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one, looks)) for one in records]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
 
-def _looks(record: SliceRecord) -> Hashable:
+def _looks(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
     wires = record.wires
     if isinstance(wires, Replica) and not wires.shape.varies_in(_DRAWN):
-        return id(wires.shape)
-    return tuple([(wire["name"], _product(wire), but_for_attributes(wire)) for wire in wires])
+        wires = wires.shape.wires
+    look = known.get(id(wires))
+    if look is None:
+        look = known[id(wires)] = tuple([(w["name"], _product(w), but_for_attributes(w)) for w in wires])
+    return look
 
 
 def picture_of_claims(
@@ -242,6 +247,8 @@ def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
     text = "" if status.get("allocation") else "waits for an allocation"
     if result is not None:
         text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
+    if claim["metadata"].get("deletionTimestamp"):
+        text = f"{text}, {TERMINATING}" if text else TERMINATING
     branch = Branch("claim", claim_name(claim), text, flags=tuple(flags))
     namespace = claim["metadata"].get("namespace")
     for one in reserved:
@@ -256,6 +263,8 @@ def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, None
     phase = (pod.get("status") or {}).get("phase") or ""
     if phase in {"Succeeded", "Failed"}:
         return phase, None, ("leaked reservation: the pod has ended",)
+    if pod["metadata"].get("deletionTimestamp"):
+        return TERMINATING, None, ()
     if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
         return phase, None, ("its devices are not prepared yet",)
     return phase, None, ()

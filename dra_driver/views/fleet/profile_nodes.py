@@ -6,7 +6,8 @@ devices depend on the node (identifiers made from its name), so all nodes share 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.pools.replicas import Shape
@@ -76,6 +77,11 @@ class ProfileNodes:
     def name_of(self, number: int) -> str:
         """Return the name of the n-th node."""
         return self._profile.node_name_of(number)
+
+    def free_names(self, count: int, taken: Collection[str]) -> list[str]:
+        """Return the names of the first `count` nodes, without those that other nodes have."""
+        names = (self.name_of(number) for number in itertools.count(1))
+        return list(itertools.islice((name for name in names if name not in taken), count))
 
     def _slices(
         self, devices: Sequence[DeviceWire], sets: Sequence[Wire], varying: set[str], minor: int

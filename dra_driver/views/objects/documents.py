@@ -1,7 +1,7 @@
 """Kubernetes objects from files and standard input, as people and kubectl write them.
 
-In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. Values
-that the devices of many ResourceSlices share are kept in memory once. Never: executes YAML tags.
+In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. What
+many ResourceSlices have in common is kept in memory once, and in JSON it is read once. Never: executes YAML tags.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 import yaml
 
 from dra_driver.documents.json_stream import load_json
-from dra_driver.documents.shared_values import SharedValues
 from dra_driver.documents.yaml_values import NESTING_MAX, Each, TooDeepError, load_yaml
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
+from dra_driver.views.objects.equal_slices import EqualSlices
+from dra_driver.views.progress import NoProgress, ProgressLines
 
 STDIN = "-"
 SIZE_MAX = 256 << 20  # in bytes, for text
@@ -56,19 +57,23 @@ class Document:
         return found if isinstance(found, str) else "?"
 
 
-def read_documents(paths: Sequence[str]) -> list[Document]:
-    """Read all objects of some files. A folder stands for the YAML and JSON files in it.
+def read_documents(paths: Sequence[str], lines: ProgressLines = NoProgress) -> list[Document]:
+    """Read all objects of some files. A folder stands for the YAML and JSON files in it; `lines` shows how far it is.
 
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml", "input.not-an-object").
     """
     found: list[Document] = []
-    values = SharedValues()
-    for path in paths:
-        for origin in files_of(path):
-            with _without_collection():
-                for number, loaded in enumerate(_load_file(origin, values.share)):
-                    if loaded is not None:  # None is an empty document, as in a file that begins or ends with ---
-                        found.extend(_objects(loaded, origin, number, ()))
+    line = lines("objects read", 0)
+    entries = EqualSlices(line)
+    try:
+        for path in paths:
+            for origin in files_of(path):
+                with _without_collection():
+                    for number, loaded in enumerate(_load_file(origin, entries)):
+                        if loaded is not None:  # None is an empty document, as in a file that begins or ends with ---
+                            found.extend(_objects(loaded, origin, number, ()))
+    finally:
+        line.close()
     return found
 
 
@@ -82,19 +87,19 @@ def _without_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _load_file(origin: str, each: Each) -> list[Any]:
+def _load_file(origin: str, entries: EqualSlices) -> list[Any]:
     """Read the documents of a file: a JSON object is read piece by piece, anything else as one text."""
     if origin != STDIN:
         try:
             with Path(origin).open("rb") as file:
                 status = os.fstat(file.fileno())
                 if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
-                    return [load_json(file, each)]
+                    return [load_json(file, entries)]
         except RecursionError as fault:
             raise _nested(origin) from fault
         except (OSError, ValueError):
             pass  # no such file, or not a single JSON object: reading it as text below reports what is wrong
-    return load_text(read_text(origin), origin, each)
+    return load_text(read_text(origin), origin, entries.share)
 
 
 def read_text(path: str) -> str:
@@ -154,7 +159,10 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
         entries, path = loaded["items"], (*path, "items")
         kind = str(loaded.get("kind") or "")
         if kind.endswith("List") and kind != "List":  # the API server omits `kind` from the items of typed lists
-            entries = [{"kind": kind.removesuffix("List"), **e} if isinstance(e, dict) else e for e in entries]
+            own = {"kind": kind.removesuffix("List")}
+            if isinstance(loaded.get("apiVersion"), str):
+                own["apiVersion"] = loaded["apiVersion"]
+            entries = [{**own, **e} if isinstance(e, dict) else e for e in entries]
     elif isinstance(loaded, dict):
         if not isinstance(loaded.get("kind"), str):
             raise InputError(

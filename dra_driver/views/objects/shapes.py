@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity, QuantityError
 
@@ -181,6 +182,10 @@ class ShapeChecker:
             int, dict[int, Any]
         ] = {}  # by shape, then by id(); the values are kept so that their ids stay unique
 
+    def knows(self, kind: str) -> bool:
+        """Return whether there is a shape for a kind."""
+        return kind in _OBJECTS
+
     def check(self, kind: str, wire: Any, at: str) -> None:
         """Check an object of a kind; `at` is where it was found. Raises: InputError("input.object")."""
         self._check(_OBJECTS[kind], wire, f"{at}: {kind} {_name(wire)}", "")
@@ -195,6 +200,8 @@ class ShapeChecker:
                 self._record(shape, value, at, path)
             case Named():
                 self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
+            case Many() if isinstance(value, Replica):
+                self._check_shared(shape, value.shape.wires, at, path)
             case Many():
                 for number, entry in enumerate(_typed(value, list, "a list", at, path)):
                     self._check(shape.of, entry, at, f"{path}[{number}]")
@@ -203,6 +210,13 @@ class ShapeChecker:
                     raise _fault(shape.what, value, at, path)
                 if shape.is_quantity:
                     _check_quantity(value, at, path)
+
+    def _check_shared(self, shape: Many, wires: Any, at: str, path: str) -> None:
+        """Check the devices that many slices have in common, once."""
+        good = self._good.setdefault(id(shape), {})
+        if id(wires) not in good:
+            self._check(shape, wires, at, path)
+            good[id(wires)] = wires
 
     def _record(self, shape: Record, value: Any, at: str, path: str) -> None:
         held = _typed(value, dict, "a mapping", at, path)

@@ -14,11 +14,20 @@ from typing import Any
 import yaml
 
 from dra_driver.embedded.api_rules.shape import Map
-from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, TEMPLATE
+from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, SLICE, TEMPLATE
 from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.objects.api_versions import as_v1
 from dra_driver.views.objects.documents import STDIN, Document, read_text, shown
+from dra_driver.views.objects.fields import FieldFault, field_faults, has_fields
+from dra_driver.views.objects.shapes import ShapeChecker
 
-_SHAPES: dict[str, Any] = {"ResourceClaim": CLAIM, "ResourceClaimTemplate": TEMPLATE, "DeviceClass": CLASS}
+_SHAPES: dict[str, Any] = {
+    "ResourceClaim": CLAIM,
+    "ResourceClaimTemplate": TEMPLATE,
+    "DeviceClass": CLASS,
+    "ResourceSlice": SLICE,
+}
 _META = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
 _MOST_BYTES = 4 << 20  # of a file that is read once more to find a line
@@ -26,15 +35,36 @@ Step = str | int
 
 
 def refuse_unknown(document: Document, wire: Any) -> None:
-    """Refuse a field that is not in the API. Raises: InputError("input.object")."""
+    """Refuse a field that is not in the API, or of another type. Raises: InputError("input.object")."""
+    if has_fields(document.kind):
+        for fault in field_faults(document.kind, wire):
+            raise _fault(document, fault)
     shape = _SHAPES.get(document.kind)
     if shape is None:
         return
     for path, known in _unknown({key: one for key, one in wire.items() if key not in _META}, shape, ()):
-        near = get_close_matches(str(path[-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known)) or 'nothing'}"
-        text = f"{_at(document, path)}: {document.kind} {document.name}: {_written(path)} is not a field of the API"
-        raise InputError("object", text, hint=hint)
+        raise _fault(document, FieldFault(path, known=tuple(known)))
+
+
+def checked(document: Document, checker: ShapeChecker) -> Wire:
+    """Return a document's object in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
+    try:
+        wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
+        if checker.knows(document.kind):
+            checker.check(document.kind, wire, shown(document.origin))
+    except InputError as fault:
+        raise with_place(document, fault) from None
+    refuse_unknown(document, wire)
+    return wire
+
+
+def _fault(document: Document, fault: FieldFault) -> InputError:
+    where = f"{_at(document, fault.path)}: {document.kind} {document.name}: {_written(fault.path)}"
+    if fault.wanted:
+        return InputError("object", f"{where} is not {fault.wanted}")
+    near = get_close_matches(str(fault.path[-1]), fault.known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fault.known)) or 'nothing'}"
+    return InputError("object", f"{where} is not a field of the API", hint=hint)
 
 
 def with_place(document: Document, fault: InputError) -> InputError:

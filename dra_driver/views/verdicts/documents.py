@@ -15,7 +15,8 @@ from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
 from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import Compiled
+from dra_driver.views.verdicts.judge import Compiled, Judged
+from dra_driver.views.verdicts.remedies import remedy_document, remedy_of
 
 
 def unknowns(one: Compiled, given: Given) -> list[Unknown]:
@@ -42,7 +43,7 @@ def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
     return known.values()
 
 
-def compiled_document(one: Compiled, given: Given) -> Wire:
+def compiled_document(one: Compiled, judged: Judged, given: Given) -> Wire:
     """Return the JSON document for one expression."""
     error, selector = one.error, one.selector
     return {
@@ -55,6 +56,7 @@ def compiled_document(one: Compiled, given: Given) -> Wire:
         "admissible": selector.admissible if selector else False,
         "refusal": one.refusal,
         "unknown": [{"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)],
+        "remedy": remedy_document(remedy_of(one, judged, given)),
     }
 
 

@@ -16,7 +16,7 @@ from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.verdicts.documents import compiled_document, given_document
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged
-from dra_driver.views.verdicts.misses import Miss, misses
+from dra_driver.views.verdicts.misses import miss_document, misses
 
 
 def narrowed(given: Given, names: tuple[str, ...]) -> Given:
@@ -55,7 +55,7 @@ def _document(judged: Judged, given: Given) -> Wire:
     return {
         "query": judged.query.title,
         "usedBy": judged.query.users,
-        "selectors": [compiled_document(one, given) for one in judged.compiled],
+        "selectors": [compiled_document(one, judged, given) for one in judged.compiled],
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
         "groups": [
             {
@@ -79,7 +79,7 @@ def _document(judged: Judged, given: Given) -> Wire:
             }
             for group in judged.groups
         ],
-        "nearestMisses": [_miss_document(miss) for miss in misses(judged)],
+        "nearestMisses": [miss_document(miss) for miss in misses(judged)],
     }
 
 
@@ -91,14 +91,4 @@ def _tree(part: Part) -> Wire:
         "error": part.error,
         "decides": part.decides,
         "parts": [_tree(inner) for inner in part.parts],
-    }
-
-
-def _miss_document(miss: Miss) -> Wire:
-    return {
-        "sentence": miss.sentence,
-        "selector": miss.label,
-        "clause": miss.clause,
-        "reason": miss.reason,
-        "devices": miss.devices,
     }

@@ -95,7 +95,7 @@ def findings_document(
     content = {
         **given_document(given),
         "compileErrors": [
-            compiled_document(one, given) for query in judged for one in query.compiled if one.error is not None
+            compiled_document(one, query, given) for query in judged for one in query.compiled if one.error is not None
         ],
         "selectors": [
             {
@@ -111,6 +111,7 @@ def findings_document(
                         "clause": finding.clause,
                         "fix": finding.fix,
                         "safe": finding.is_safe,
+                        "effect": finding.effect,
                     }
                     for finding in one.findings
                 ],

@@ -16,6 +16,7 @@ from dra_driver.views.fleet.devices import FleetDevice
 from dra_driver.views.verdicts.documents import compiled_document, given_document
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged
+from dra_driver.views.verdicts.misses import miss_document, misses
 
 
 def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
@@ -58,7 +59,7 @@ def _document(judged: Judged, given: Given) -> Wire:
     return {
         "query": judged.query.title,
         "usedBy": judged.query.users,
-        "selectors": [compiled_document(one, given) for one in judged.compiled],
+        "selectors": [compiled_document(one, judged, given) for one in judged.compiled],
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
         "nodes": [
             {
@@ -68,4 +69,5 @@ def _document(judged: Judged, given: Given) -> Wire:
             }
             for names, held in rows_of(judged)
         ],
+        "nearestMisses": [] if judged.count(MATCH) else [miss_document(miss) for miss in misses(judged)],
     }

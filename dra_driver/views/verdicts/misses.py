@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
@@ -46,6 +47,17 @@ def misses(judged: Judged) -> list[Miss]:
             count = sum(judged.size(near[position]) for position in miss.devices)
             found.append(Miss(judged.compiled[step].written.label, miss.clause, miss.reason, count, total))
     return sorted(found, key=lambda miss: -miss.devices)[:_MOST]
+
+
+def miss_document(miss: Miss) -> Wire:
+    """Return the document of a miss."""
+    return {
+        "sentence": miss.sentence,
+        "selector": miss.label,
+        "clause": miss.clause,
+        "reason": miss.reason,
+        "devices": miss.devices,
+    }
 
 
 def _holds(selector: KubernetesSelector, group: Group) -> bool:

@@ -140,6 +140,11 @@ def is_bound(pod: Wire) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
 
 
+def is_terminating(pod: Wire) -> bool:
+    """Whether a pod is being deleted."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def allocation_of(claim: Wire) -> Wire | None:
     """Return what a claim holds; None where it holds nothing."""
     return (claim.get("status") or {}).get("allocation") or None

@@ -8,31 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.documents.shared_values import SharedValues
-from dra_driver.model.errors import InputError
+from dra_driver.kube.api import KubeApi
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.api_versions import as_v1
-from dra_driver.views.objects.documents import Document, read_documents, shown
+from dra_driver.views.objects.documents import read_documents
 from dra_driver.views.objects.shapes import ShapeChecker
-from dra_driver.views.objects.strictness import refuse_unknown, with_place
+from dra_driver.views.objects.strictness import checked, refuse_unknown
 from dra_driver.views.progress import NoProgress, ProgressLines
 from dra_driver.views.worlds.rules import ask_gates
 from dra_driver.views.worlds.workloads import add_workload
 from dra_driver.views.worlds.world import PATHS, World, with_defaults
 
-_PAGE = "500"
 
-
-def world_of_files(paths: Sequence[str]) -> World:
+def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> World:
     """Read all objects of some files. Raises: InputError."""
     world, checker = World(), ShapeChecker()
-    for document in read_documents(paths):
+    for document in read_documents(paths, lines):
         if document.kind in world.objects:
-            wire = _checked(document, checker)
+            wire = checked(document, checker)
             if document.kind in {"ResourceClaim", "Pod"}:
                 wire = with_defaults(wire)
             world.objects[document.kind].append(wire)
         else:
+            refuse_unknown(document, document.wire)
             add_workload(world, document.wire, document.name)
     for wire in world.objects["ResourceClaim"]:
         default_requests(wire.get("spec") or {})
@@ -41,20 +38,8 @@ def world_of_files(paths: Sequence[str]) -> World:
     return world
 
 
-def _checked(document: Document, checker: ShapeChecker) -> Wire:
-    """Return a document in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
-    try:
-        wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
-        checker.check(document.kind, wire, shown(document.origin))
-    except InputError as fault:
-        raise with_place(document, fault) from None
-    refuse_unknown(document, wire)
-    return wire
-
-
 def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) -> World:
     """Read everything from a cluster. Raises: ApiError."""
-    from dra_driver.kube.api import KubeApi
     from dra_driver.kube.credentials import load
 
     api = KubeApi(load(kubeconfig))
@@ -67,27 +52,14 @@ def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) 
         api.close()
 
 
-def _list(api: Any, kind: str, lines: ProgressLines) -> list[Wire]:
-    """List all objects of a kind, page by page; values that their devices share are kept once."""
-    found: list[Wire] = []
-    token = ""
-    line, values, checker = lines(f"{kind}s read", 0), SharedValues(), ShapeChecker()
-    try:
-        while True:
-            query = {"limit": _PAGE, **({"continue": token} if token else {})}
-            answer = api.request("GET", PATHS[kind], query=query, timeout_s=30.0)
-            items = answer.get("items") or []
-            for wire in items:
-                if kind == "ResourceSlice":
-                    values.share(wire)
-                checker.check(kind, wire, "cluster")
-            found += items
-            line.tell(len(found))
-            token = (answer.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return found
-    finally:
-        line.close()
+def _list(api: KubeApi, kind: str, lines: ProgressLines) -> list[Wire]:
+    """List all objects of a kind, and check them. Raises: ApiError, InputError."""
+    from dra_driver.views.fleet.cluster_lists import read_list
+
+    found, checker = read_list(api, PATHS[kind], f"{kind}s read", lines), ShapeChecker()
+    for wire in found:
+        checker.check(kind, wire, "cluster")
+    return found
 
 
 def default_requests(spec: Mapping[str, Any]) -> None:

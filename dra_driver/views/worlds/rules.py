@@ -69,16 +69,16 @@ def settle_rules(world: World, version: str | None, given: Mapping[str, bool], m
     how = {gate: row[1] for gate, row in differs.items()}
     rules = AppliedRules(kubernetes, {gate: row[0] for gate, row in differs.items()}, how)
     world.serves_resources = rules.is_on(RESOURCES)
-    world.offer = _offer(rules, mig)
+    world.offer = offer_under(kubernetes, rules.gates, mig)
     return rules
 
 
-def _offer(rules: AppliedRules, mig: str) -> FleetOffer:
-    """Return what the agent does with `--mig` under these rules."""
-    minor = int(rules.kubernetes.removeprefix("v").split(".")[1])
+def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOffer:
+    """Return what the agent does with `--mig` under a version and gates that differ from its defaults."""
+    minor = int(kubernetes.removeprefix("v").split(".")[1])
     if mig != DYNAMIC:
         return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
-    if rules.is_on(PARTITIONS):
+    if PARTITIONS in gates_on(kubernetes, gates):
         return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
     return FleetOffer(False, minor, f"partitions as they stand: {PARTITIONS} is off")
 
@@ -86,13 +86,17 @@ def _offer(rules: AppliedRules, mig: str) -> FleetOffer:
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
     """Return the gates whose fields stand in slices. Slices of simulated nodes show nothing."""
     found: set[str] = set()
+    seen: set[int] = set()
     for one in slices:
         spec = one["spec"]
         if spec.get("sharedCounters"):
             found.add(PARTITIONS)
         devices = spec.get("devices") or ()
         if isinstance(devices, Replica):
-            continue
+            if devices.shape.is_simulated or id(devices.shape) in seen:
+                continue
+            seen.add(id(devices.shape))
+            devices = devices.shape.wires
         for device in devices:
             for name in _FIELDS.keys() & device.keys():
                 if device[name]:

@@ -31,6 +31,7 @@ from dra_driver.views.worlds.pods import (
     has_ended,
     is_bound,
     is_offered,
+    is_terminating,
     pod_claims,
     pod_name,
     unserved,
@@ -105,6 +106,12 @@ def jobs_of(world: World) -> Iterator[Job]:
     for pod in world.of("Pod"):
         if is_bound(pod) or has_ended(pod):
             used.update(id(claim) for claim in _claims_that_exist(world, pod))
+            if is_bound(pod) and is_terminating(pod):
+                world.idle.append(f"pod {pod_name(pod)} is terminating: its devices are held until it has ended")
+            continue
+        if is_terminating(pod):
+            used.update(id(claim) for claim in _claims_that_exist(world, pod))
+            world.idle.append(f"pod {pod_name(pod)} is terminating and is not scheduled any more")
             continue
         job, claims = _arriving(world, pod)
         used.update(id(claim) for claim in claims)
@@ -187,7 +194,9 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         coming.classes_by_resource = world.classes_by_resource
         coming.add_pods()
         world.strangers += coming.strangers
-        return TimelineEvent("arrive", str(what["file"]), jobs=tuple(jobs_of(coming)))
+        arrived = tuple(jobs_of(coming))
+        world.idle += coming.idle
+        return TimelineEvent("arrive", str(what["file"]), jobs=arrived)
     count = what.get("count", 1)
     if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
         text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"

@@ -22,8 +22,7 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
         simulated = ProfileNodes(profile, world.offer)
         world.profile_notes += [note for note in simulated.notes if note not in world.profile_notes]
         counts = Counter(one.driver for one in simulated.slices)
-        for number in range(1, count + 1):
-            node = _free_name(simulated.name_of(number), taken)
+        for node in simulated.free_names(count, taken):
             taken.add(node)
             world.objects["Node"].append(bare_node(node))
             for place, one in enumerate(simulated.slices):
@@ -33,14 +32,6 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
                 name = f"{node}-{one.driver}-{place}" if counts[one.driver] > 1 else f"{node}-{one.driver}"
                 made = _slice(name, node, one, devices, counts[one.driver])
                 world.objects["ResourceSlice"].append(made)
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    number = 2
-    free = name
-    while free in taken:
-        free, number = f"{name}-{number}", number + 1
-    return free
 
 
 def _slice(name: str, node: str, one: SliceShape, devices: Sequence[Wire], count: int) -> Wire:

@@ -24,6 +24,7 @@ from dra_driver.views.worlds.pods import (
     pod_name,
     unserved,
 )
+from dra_driver.views.worlds.workload_pods import Workload
 from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
 
@@ -59,8 +60,9 @@ def subjects_of(world: World, words: Sequence[str], namespace: str, last_event: 
         return [_claim(_find(world, "ResourceClaim", "claim", namespace, name))]
     if kind in POD_WORDS:
         return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
-    pods = _pods_of_workload(world, SHORT_KINDS.get(kind, kind), namespace, name)
-    return [_pod(world, pod, last_event) for pod in pods]
+    found = _workloads(world, SHORT_KINDS.get(kind, kind), namespace, name)
+    pods = [_pod(world, pod, last_event) for one in found for pod in one.pods]
+    return pods + [Subject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
 
 
 def _everything(world: World, last_event: LastEvent) -> Iterator[Subject]:
@@ -73,6 +75,8 @@ def _everything(world: World, last_event: LastEvent) -> Iterator[Subject]:
     for claim in world.of("ResourceClaim"):
         if claim_name(claim) not in used:
             yield _claim(claim)
+    for sentence in world.idle:
+        yield Subject(sentence, settled=sentence, ok=True)
 
 
 def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire:
@@ -88,8 +92,8 @@ def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire
     raise InputError("missing", f"there is no {word} {namespace}/{name}", hint=hint)
 
 
-def _pods_of_workload(world: World, kind: str, namespace: str, name: str) -> list[Wire]:
-    """Return the pods that are made of a workload."""
+def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workload]:
+    """Return the templates of a workload with their pods."""
     words = {kind, kind.removesuffix("s")}
     wanted = [one for one in world.workloads if one.template.name == name and one.template.kind.lower() in words]
     wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]
@@ -97,7 +101,7 @@ def _pods_of_workload(world: World, kind: str, namespace: str, name: str) -> lis
         known = ", ".join(sorted({f"{one.template.kind.lower()}/{one.template.name}" for one in world.workloads})[:10])
         hint = f"there are {known}" if known else "-n gives the namespace, -f a file with it"
         raise InputError("missing", f"there is no {kind} {namespace}/{name} with pods", hint=hint)
-    return [pod for one in wanted for pod in one.pods]
+    return wanted
 
 
 def _claim(claim: Wire) -> Subject:
@@ -106,6 +110,8 @@ def _claim(claim: Wire) -> Subject:
         return Subject(name, claims=(claim,))
     users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
     used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
+    if claim["metadata"].get("deletionTimestamp"):
+        used += "; it is being deleted"
     return Subject(name, settled=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
 
 
@@ -139,19 +145,22 @@ def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEven
     """Return what a pod with a node holds, and whether its kubelet has got as far as starting it."""
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
-    ending = ", and is being deleted" if pod["metadata"].get("deletionTimestamp") else ""
+    ending = bool(pod["metadata"].get("deletionTimestamp"))
     prepared = any(
         one.get("type") == "PodReadyToStartContainers" and one.get("status") == "True"
         for one in status.get("conditions") or ()
     )
+    if ending:
+        text = f"{name} is terminating on node {node}: it is being deleted, and until it has ended it holds {held}"
+        return Subject(name, pod, settled=text, ok=True)
     if status.get("phase") == "Running" or (prepared and status.get("phase")):
         verb = "runs" if status.get("phase") == "Running" else "starts"
-        return Subject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}{ending}", ok=True)
+        return Subject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}", ok=True)
     if not allocated:
-        return Subject(name, pod, settled=f"{name} is bound to node {node} and holds no device{ending}", ok=True)
+        return Subject(name, pod, settled=f"{name} is bound to node {node} and holds no device", ok=True)
     event = last_event(pod["metadata"].get("namespace") or "default", pod["metadata"]["name"])
     said = f"; the kubelet's last event: {event}" if event else ""
-    text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{ending}{said}"
+    text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{said}"
     return Subject(name, pod, settled=text)
 
 

@@ -33,6 +33,18 @@ class Workload:
     template: PodTemplate
     pods: tuple[Wire, ...]
 
+    @property
+    def idle(self) -> str:
+        """A sentence on why there are no pods; "" where there are some."""
+        of = f", {self.template.role}" if self.template.role else ""
+        name = f"{self.template.kind} {self.template.name}{of}"
+        if self.pods:
+            return ""
+        if self.template.is_suspended:
+            return f"{name} is suspended: it makes no pods until it is resumed"
+        why = "no node that its pods may go to" if self.template.is_per_node else "its counts ask for 0"
+        return f"{name} makes no pods: {why}"
+
 
 def pods_of(template: PodTemplate, nodes: Sequence[Wire]) -> Iterator[Wire]:
     """Yield the pods of a template; of a DaemonSet one for each node that it may go to."""

@@ -32,10 +32,10 @@ class World:
     """Objects by kind. `kubernetes` is the cluster's version, "" for files.
 
     `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
-    objects that are not understood, `without_devices` pods that ask for none. `makers` names, by namespace and
-    name, what makes a ResourceClaimTemplate that is not there. `kept` says of gates whether the API server keeps their
-    fields. `offer` says how simulated nodes offer partitions; with `serves_resources`, classes serve extended
-    resources.
+    objects that are not understood, `without_devices` pods that ask for none; `idle` says what brings no pods, or
+    is on its way out. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
+    `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
+    with `serves_resources`, classes serve extended resources.
     """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in PATHS})
@@ -44,6 +44,7 @@ class World:
     workloads: list[Workload] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     without_devices: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     kept: dict[str, bool] = field(default_factory=dict)
     classes_by_resource: dict[str, str] = field(default_factory=dict)
@@ -101,7 +102,9 @@ class World:
             for pod in made:
                 checker.check("Pod", pod, f"{template.kind} {template.name}")
             self.objects["Pod"] += made
-            self.workloads.append(Workload(template, tuple(made)))
+            workload = Workload(template, tuple(made))
+            self.workloads.append(workload)
+            self.idle += [workload.idle] if workload.idle else []
         self.templates.clear()
 
 

@@ -1,0 +1,194 @@
+"""The offline tools on a live cluster: 10,000 nodes in a real etcd and API server, read page by page.
+
+`python -m benchmarks.live_cluster [NODES]` writes the Nodes and a ResourceSlice of 8 GPUs for each, then measures every
+command from the moment at which the last page of a list has been sent to it; a relay between both sees that. Needs the
+components of `make cluster-binaries`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from benchmarks.figures import Report
+from benchmarks.real_api import real_api
+from dra_driver.kube import credentials, paths
+from dra_driver.kube.api import KubeApi
+from dra_driver.views.worlds.world import World, add_profiles
+
+VERSION = "1.35"
+NODES, PROFILE = 10_000, "dgx-h100"
+SECONDS, MEBIBYTES = 3.0, 400.0
+_WRITERS = 8
+_CLASSES = Path(__file__).parents[1] / "deviceclasses"
+_EXPRESSION = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
+_COMMANDS = {
+    "explain": ("explain", "pod", "one"),
+    "simulate one pod": ("simulate",),
+    "slices": ("slices",),
+    "cel test": ("cel", "test", "-e", _EXPRESSION),
+}
+
+
+def run(report: Report, nodes: int = NODES) -> None:
+    """Measure each command."""
+    with tempfile.TemporaryDirectory() as name, real_api(VERSION, Path(name)) as kubeconfig:
+        fill(kubeconfig, nodes)
+        with _relay(kubeconfig) as relay:
+            for label, arguments in _COMMANDS.items():
+                _measure(report, f"{label}, live cluster of {nodes:,} nodes x 8 GPUs", [*arguments], relay)
+
+
+def fill(kubeconfig: Path, nodes: int) -> None:
+    """Write the nodes, their slices, the shipped classes, and one pending pod with a claim for two GPUs."""
+    world = World()
+    add_profiles(world, [f"{PROFILE}={nodes}"])
+    api = KubeApi(credentials.load(str(kubeconfig)))
+    for file in sorted(_CLASSES.glob("*.yaml")):
+        for one in yaml.safe_load_all(file.read_text()):
+            api.request("POST", paths.CLASSES, body=one)
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}
+    api.request("POST", paths.within(paths.CLAIMS, "default"), body={"metadata": {"name": "one"}, "spec": spec})
+    account = {"metadata": {"name": "default"}}
+    api.request("POST", "/api/v1/namespaces/default/serviceaccounts", body=account)
+    container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
+    pod = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}], "containers": [container]}
+    api.request("POST", paths.within(paths.PODS, "default"), body={"metadata": {"name": "one"}, "spec": pod})
+    began, done = time.monotonic(), 0
+
+    def write(wire: dict[str, Any]) -> None:
+        nonlocal done
+        spec = wire["spec"]
+        devices = list(spec["devices"])
+        node = {"metadata": {"name": spec["nodeName"], "labels": {"kubernetes.io/hostname": spec["nodeName"]}}}
+        api.request("POST", paths.NODES, body={**node, "spec": {}}, timeout_s=60)
+        body = {**wire, "apiVersion": "resource.k8s.io/v1", "spec": {**spec, "devices": devices}}
+        api.request("POST", paths.SLICES, body=body, timeout_s=60)
+        done += 1
+        if done % 1000 == 0:
+            print(f"  {done:,} nodes written, {done / (time.monotonic() - began):,.0f}/s", flush=True)
+
+    lock = threading.Lock()
+    rows = iter(world.of("ResourceSlice"))
+
+    def writer() -> None:
+        while True:
+            with lock:  # the devices of replicas are made one node at a time
+                wire = next(rows, None)
+                if wire is None:
+                    return
+                wire = {**wire, "spec": {**wire["spec"], "devices": list(wire["spec"]["devices"])}}
+            write(wire)
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for future in [pool.submit(writer) for _ in range(_WRITERS)]:
+            future.result()
+    api.close()
+
+
+class _Relay:
+    """Forwards requests to the API server. `pages` are those of lists so far, `last_at` when the last one had gone."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        wire = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = wire["clusters"][0]["cluster"], wire["users"][0]["user"]
+        self.server = urlsplit(cluster["server"])
+        self.headers = {"Authorization": f"Bearer {user['token']}", "Accept": "application/json"}
+        self.tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self.pages, self.last_at = 0, 0.0
+        self.local = threading.local()
+
+    def forward(self, method: str, target: str, body: bytes | None, media: str) -> tuple[int, bytes]:
+        if not hasattr(self.local, "connection"):
+            host, port = self.server.hostname or "", self.server.port
+            self.local.connection = http.client.HTTPSConnection(host, port, context=self.tls, timeout=60)
+        headers = {**self.headers, **({"Content-Type": media} if media else {})}
+        self.local.connection.request(method, target, body=body, headers=headers)
+        answer = self.local.connection.getresponse()
+        return answer.status, answer.read()
+
+
+@contextmanager
+def _relay(kubeconfig: Path) -> Iterator[tuple[_Relay, Path]]:
+    relay = _Relay(kubeconfig)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass_on(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length) if length else None
+            status, answer = relay.forward(self.command, self.path, body, self.headers.get("Content-Type", ""))
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+            if "limit=" in self.path:
+                relay.pages, relay.last_at = relay.pages + 1, time.perf_counter()
+
+        do_GET = do_POST = _pass_on  # noqa: N815 - as http.server wants it
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "relay", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "user", "user": {"token": "relay"}}],
+        "contexts": [{"name": "relay", "context": {"cluster": "relay", "user": "user"}}],
+        "current-context": "relay",
+    }
+    path = kubeconfig.with_name("relay.kubeconfig")
+    path.write_text(json.dumps(config))
+    try:
+        yield relay, path
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _measure(report: Report, label: str, arguments: list[str], relay: tuple[_Relay, Path]) -> None:
+    counts, kubeconfig = relay
+    counts.pages = 0
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    ended = time.perf_counter()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in {0, 1}:  # 1: there are findings
+        raise RuntimeError(f"{label}: status {process.returncode}")
+    report.add(f"{label}, after the last of {counts.pages} pages", ended - counts.last_at, "s", budget=SECONDS)
+    report.add(f"{label}, all of it", ended - began, "s")
+    report.add(f"{label}, peak memory", usage.ru_maxrss / 1024, "MiB", budget=MEBIBYTES)
+
+
+def main() -> None:
+    """Run as a program."""
+    report = Report()
+    run(report, *map(int, sys.argv[1:]))
+    print("\n" + report.table())
+
+
+if __name__ == "__main__":
+    main()

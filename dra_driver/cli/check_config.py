@@ -1,0 +1,121 @@
+"""`dra-driver check-config`: read files for the agents as the agents will read them, before a rollout.
+
+In: files. Out: for each file its kind and what it says, or every fault in it. The kind follows from the `version` and
+the names at the top level; a new kind of file is one more row of `KINDS`. Nothing is changed, no cluster is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.model.sharing import Tenants
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKind:
+    """One kind of file: its name, the version it has, the names at its top level that no other kind has, its reader.
+
+    The reader returns lines for people, and raises InputError with every fault.
+    """
+
+    title: str
+    version: str
+    keys: tuple[str, ...]
+    used_by: str
+    read: Callable[[Path, Tenants], list[str]]
+
+
+def _read_sharing(path: Path, tenants: Tenants) -> list[str]:
+    from dra_driver.claims.node_settings import read_sharing_config
+
+    rules = read_sharing_config(path, tenants)
+    named = [
+        f"{rule.name}: {'exclusive' if rule.mode is None else f'shared by {rule.mode.value}'}" for rule in rules.rules
+    ]
+    return [*named, *(f"note: {note}" for note in rules.notes)]
+
+
+def _read_mig(path: Path, _tenants: Tenants) -> list[str]:
+    from dra_driver.documents.document import read_document
+    from dra_driver.inventory.mig.geometry_file import read_configurations
+
+    found = read_configurations(read_document(path), str(path))
+    return [f"configuration {name}: {_count(len(entries), 'entry', 'entries')}" for name, entries in found.items()]
+
+
+_PLUGIN_KEYS = ("sharing", "flags", "resources", "imex")  # Source: NVIDIA k8s-device-plugin, api/config/v1
+
+KINDS = (
+    ConfigKind("sharing configuration", "rules/v1", ("rules",), "--sharing-config", _read_sharing),
+    ConfigKind("configuration of NVIDIA's device plugin", "v1", _PLUGIN_KEYS, "--sharing-config", _read_sharing),
+    ConfigKind("configurations of the MIG manager", "v1", ("mig-configs",), "--mig-config", _read_mig),
+)
+
+
+@click.command(name="check-config")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option(
+    "--mps-tenants",
+    type=click.Choice([one.value for one in Tenants]),
+    default=Tenants.ANY.value,
+    show_default=True,
+    help="as the agents will have it: with `namespace`, rules with MPS must name their namespaces",
+)
+def command(files: tuple[Path, ...], mps_tenants: str) -> int:
+    """Check files for the agents before they are rolled out: sharing, MIG geometry.
+
+    \b
+    dra-driver check-config examples/sharing/node/rules.yaml
+    dra-driver check-config sharing.yaml mig-configs.yaml
+
+    Each file is read by the code that the agent reads it with, and every fault is listed with its place. What a GPU
+    can be cut into is judged on the node; what becomes of a machine is shown by
+    `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
+
+    Exit status 3: a file has faults, or is of no known kind.
+    """  # noqa: D301
+    faults = [fault for path in files if (fault := _check(path, Tenants(mps_tenants)))]
+    return faults[0].exit_code if faults else ExitCode.OK
+
+
+def _check(path: Path, tenants: Tenants) -> DriverError | None:
+    """Check one file and print what it is; return the fault, if there is one."""
+    try:
+        kind = kind_of(path)
+        lines = kind.read(path, tenants)
+    except DriverError as fault:
+        click.echo(f"dra-driver: {fault.message} [{fault.code}]", err=True)
+        if fault.hint:
+            click.echo(f"  {fault.hint}", err=True)
+        return fault
+    click.echo(f"{path}: {kind.title} (version {kind.version}, {kind.used_by}), no faults")
+    for line in lines:
+        click.echo(f"  {line}")
+    return None
+
+
+def kind_of(path: Path) -> ConfigKind:
+    """Return the kind of a file. Raises: InputError("input.config-kind") for none; those of `read_document`."""
+    from dra_driver.documents.document import read_document
+
+    document: Any = read_document(path)
+    content = document if isinstance(document, Mapping) else {}
+    version = content.get("version")
+    for kind in KINDS:
+        if content.keys() & set(kind.keys) and version in (kind.version, None):
+            return kind
+    for kind in KINDS:  # the reader then says what is wrong with the version, or what is missing
+        if content.keys() & set(kind.keys) or version == kind.version != "v1":
+            return kind
+    known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)
+    raise InputError("config-kind", f"{path} is no file that an agent reads", hint=f"known: {known}")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

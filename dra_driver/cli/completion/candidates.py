@@ -1,0 +1,122 @@
+"""Candidates for the last of some words, found by walking the table of commands.
+
+In: words. Out: candidates, and whether file names fit too. Only the command that is named is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+from dra_driver.cli.completion import sources
+from dra_driver.kube.paths import WORKLOADS
+from dra_driver.model.flags import FLAGS
+
+Source = Callable[[click.Context, str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Words that may stand where the cursor is, each with a few words of help, and whether a file may stand there."""
+
+    words: tuple[tuple[str, str], ...]
+    has_files: bool = False
+
+
+def _profiles(_ctx: click.Context, _typed: str) -> Sequence[str]:
+    return sources.profiles()
+
+
+def _hardware(_ctx: click.Context, _typed: str) -> Sequence[str]:
+    return ("auto", "nvidia", *(f"simulated:{name}" for name in sources.profiles()))
+
+
+def _of_cluster(kind: str) -> Source:
+    return lambda ctx, _typed: sources.names(kind, kubeconfig_of(ctx), ctx.params.get("namespace"))
+
+
+# By the name of an option, which means the same in every command that has it.
+_BY_OPTION: Mapping[str, Source] = {
+    "--fleet": _profiles,
+    "--add-nodes": _profiles,
+    "--profile": _profiles,
+    "--hardware": _hardware,
+    "--node": _of_cluster("node"),
+    "--node-name": _of_cluster("node"),
+    "--drain": _of_cluster("node"),
+    "--namespace": _of_cluster("namespace"),
+    "--device": _of_cluster("device"),
+}
+_FILES = {"-f", "--slices", "--kubeconfig", "--batch", "--bundle", "--sharing-config", "--examples"}
+_FILE_ARGUMENTS = {"files", "scenario"}
+# `explain KIND NAME` and `explain KIND/NAME`: what claims come from.
+_EXPLAINED = ("claim", "pod", *WORKLOADS)
+
+
+def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
+    """Return what the last word may become. All words are those after the program's name."""
+    before, typed = list(words[:-1]), words[-1] if words else ""
+    if before[:1] == ["agent"]:
+        flags = tuple((flag.name, flag.meaning) for flag in FLAGS if flag.name.startswith(typed))
+        return Candidates(flags, has_files=not typed.startswith("-"))
+    if before and not before[0].startswith("-") and before[0] not in group.list_commands(click.Context(group)):
+        return Candidates(())  # click would start again at the list of commands
+    seen: list[CompletionItem] = _Walk(group, {}, "dra-driver", "").get_completions(before, typed)
+    plain = tuple((item.value, item.help or "") for item in seen if item.type == "plain")
+    return Candidates(plain, any(item.type in {"file", "dir"} for item in seen))
+
+
+class _Walk(ShellComplete):
+    """Click's own walk through commands and options, with values where click knows none."""
+
+    name = "words"
+    source_template = ""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return click's candidates, or those of the option or argument that the cursor is in."""
+        glued, equals, typed = incomplete.partition("=")
+        if equals and glued.startswith("--"):  # --fleet=dgx: the name stays in front of each value
+            found = self.get_completions([*args, glued], typed)
+            return [CompletionItem(f"{glued}={one.value}", type=one.type, help=one.help) for one in found]
+        return super().get_completions(args, incomplete)
+
+
+def complete_parameter(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem] | None:
+    """Return the values that a parameter may have; None where click's own answer is to be used."""
+    options = set(parameter.opts)
+    source = next((_BY_OPTION[name] for name in parameter.opts if name in _BY_OPTION), None)
+    if source is not None:
+        return _starting(source(ctx, typed), typed)
+    if options & _FILES or parameter.name in _FILE_ARGUMENTS or isinstance(parameter.type, click.Path | click.File):
+        return [CompletionItem(typed, type="file")]
+    if parameter.name == "words":
+        return _explained(ctx, parameter, typed)
+    return None
+
+
+def _explained(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete KIND, then NAME, or KIND/NAME."""
+    given = ctx.params.get(str(parameter.name)) or ()
+    kind, slash, _ = typed.partition("/")
+    if slash:
+        names = sources.names(kind, kubeconfig_of(ctx), ctx.params.get("namespace"))
+        return _starting([f"{kind}/{name}" for name in names], typed)
+    if not given:
+        return _starting(_EXPLAINED, typed)
+    return _starting(sources.names(str(given[0]), kubeconfig_of(ctx), ctx.params.get("namespace")), typed)
+
+
+def _starting(names: Sequence[str], typed: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(typed)]
+
+
+def kubeconfig_of(ctx: click.Context) -> str | None:
+    """Return the kubeconfig that the command line names, else the one that kubectl would use."""
+    named = ctx.params.get("kubeconfig")
+    return (
+        str(named) if named else os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0] or sources.usual_kubeconfig()
+    )

@@ -1,0 +1,53 @@
+"""`dra-driver completion`: print the script for a shell; and the answers to its questions.
+
+In: a shell, or words up to the cursor. Out: a script, or candidates. kubectl asks the program `kubectl_complete-dra`.
+Source: Kubernetes, kubectl plugins, "kubectl_complete-<plugin>"; cobra's completion directives (4: no file names).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dra_driver.cli.completion.scripts import PROGRAMS, SHELLS, script
+
+_FILES, _NO_FILES = ":0", ":4"
+
+
+@click.command(name="completion")
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def command(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options, profiles, nodes, claims and devices.
+
+    \b
+    dra-driver completion bash
+    source <(dra-driver completion bash)                    now; or put this line into ~/.bashrc
+    source <(dra-driver completion zsh)                     after compinit, in ~/.zshrc
+    dra-driver completion fish > ~/.config/fish/completions/dra-driver.fish
+
+    The script serves kubectl-dra as well. `kubectl dra` is completed by kubectl's own completion, which asks
+    kubectl_complete-dra.
+    """  # noqa: D301
+    click.echo("\n".join(script(shell, program) for program in PROGRAMS), nl=False)
+
+
+def complete(words: Sequence[str]) -> int:
+    """Print the candidates for the last word, then the directive. Nothing else is ever printed, and the status is 0."""
+    from dra_driver.cli.completion.candidates import Candidates, candidates
+    from dra_driver.cli.main import cli
+
+    try:
+        found = candidates(cli, list(words) or [""])
+    except Exception:  # noqa: BLE001  a line that is being typed is often wrong; the command says so when it is run
+        found = Candidates(())
+    for word, meaning in found.words:
+        print(f"{word}\t{' '.join(meaning.split())}" if meaning else word)
+    print(_FILES if found.has_files else _NO_FILES)
+    return 0
+
+
+def kubectl_complete() -> int:
+    """Run as `kubectl_complete-dra WORD...`, which kubectl starts for `kubectl dra`."""
+    return complete(sys.argv[1:])

@@ -1,0 +1,79 @@
+"""The scripts that teach a shell to complete `dra-driver` and `kubectl-dra`.
+
+In: a shell and a program's name. Out: a script. Each asks the program itself (`PROGRAM __complete WORD...`), whose
+answer is a line `word<TAB>help` for each candidate, and last `:0` if files fit too or `:4` if not (the protocol that
+kubectl has for its plugins, see `kubectl_complete`).
+"""
+
+from __future__ import annotations
+
+# Words are taken from the line itself: bash splits them at `:` and `=` too, and replaces only the part after those.
+_BASH = r"""# bash completion for PROGRAM:  source <(PROGRAM completion bash)
+_FUNCTION() {
+    local line=${COMP_LINE:0:COMP_POINT} words=() i rest
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        rest=${line#"${line%%[![:space:]]*}"}
+        local word=${COMP_WORDS[i]}
+        ((i == COMP_CWORD)) && word=$rest
+        if ((i > 0)) && [[ $rest == "$line" && -n $line ]]; then
+            words[${#words[@]} - 1]+=$word
+        else
+            words+=("$word")
+        fi
+        line=${rest#"$word"}
+    done
+    local typed=${words[${#words[@]} - 1]} kept="" candidate
+    if [[ $typed == *[:=]* && $COMP_WORDBREAKS == *[:=]* ]]; then
+        kept=${typed%"${typed##*[:=]}"}
+    fi
+    COMPREPLY=()
+    while IFS= read -r candidate; do
+        case $candidate in
+            :0) [[ ${#COMPREPLY[@]} -eq 0 ]] && compopt -o default 2>/dev/null ;;
+            :*) ;;
+            *) candidate=${candidate%%$'\t'*}; COMPREPLY+=("${candidate#"$kept"}") ;;
+        esac
+    done < <(PROGRAM __complete "${words[@]:1}" 2>/dev/null)
+}
+complete -F _FUNCTION PROGRAM
+"""
+_ZSH = r"""#compdef PROGRAM
+# zsh completion for PROGRAM:  source <(PROGRAM completion zsh)
+_FUNCTION() {
+    local -a described
+    local line files=0
+    while IFS= read -r line; do
+        case $line in
+            :0) files=1 ;;
+            :*) ;;
+            *$'\t'*) described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}") ;;
+            *) described+=("${line//:/\\:}") ;;
+        esac
+    done < <(PROGRAM __complete "${(@Q)words[2,CURRENT-1]}" "$PREFIX" 2>/dev/null)
+    (( ${#described} )) && _describe -V PROGRAM described
+    (( files )) && _files
+}
+compdef _FUNCTION PROGRAM
+"""
+_FISH = r"""# fish completion for PROGRAM:  PROGRAM completion fish | source
+function _FUNCTION
+    set -l words (commandline -opc)
+    for line in (PROGRAM __complete $words[2..-1] (commandline -ct) 2>/dev/null)
+        switch $line
+            case ':0'
+                __fish_complete_path (commandline -ct)
+            case ':*'
+            case '*'
+                echo $line
+        end
+    end
+end
+complete -c PROGRAM -f -a '(_FUNCTION)'
+"""
+SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+PROGRAMS = ("dra-driver", "kubectl-dra")
+
+
+def script(shell: str, program: str) -> str:
+    """Return the script for a shell and a program."""
+    return SHELLS[shell].replace("_FUNCTION", f"_{program.replace('-', '_')}").replace("PROGRAM", program)

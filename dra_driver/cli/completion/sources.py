@@ -1,0 +1,71 @@
+"""Names for completion: of shipped profiles, and of objects in a cluster.
+
+In: a kind, a kubeconfig, a namespace. Out: names; none if the cluster does not answer within the deadline, refuses, or
+is not known. At most one page of objects is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 2.0  # somebody waits with a finger on the Tab key
+_PAGE = "250"
+
+
+def profiles() -> tuple[str, ...]:
+    """Return the names of the shipped profiles."""
+    from dra_driver.hardware.simulated.profile import profile_names
+
+    return profile_names()
+
+
+def usual_kubeconfig() -> str | None:
+    """Return the kubeconfig in the user's home, if there is one."""
+    usual = Path.home() / ".kube" / "config"
+    return str(usual) if usual.is_file() else None
+
+
+def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Sequence[str]:
+    """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none on any failure.
+
+    `kind` is in the singular (`claim`). Objects of namespaces are those of `namespace`, or else of `default`.
+    """
+    found: list[str] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # whatever is wrong is said when the command itself is run
+            found.extend(_read(kind, kubeconfig, namespace))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_SECONDS)
+    return () if asking.is_alive() else sorted(set(found))
+
+
+def _read(kind: str, kubeconfig: str | None, namespace: str | None) -> Sequence[str]:
+    """Read one page of a kind. Raises: whatever reading a kubeconfig or asking a server raises."""
+    from dra_driver.kube import paths
+    from dra_driver.kube.api import KubeApi
+    from dra_driver.kube.credentials import load
+
+    kinds = {"node": paths.NODES, "namespace": paths.NAMESPACES, "device": paths.SLICES}
+    kinds |= {
+        name: paths.within(path, namespace or "default")
+        for name, path in (("claim", paths.CLAIMS), ("pod", paths.PODS), *paths.WORKLOADS.items())
+    }
+    path = kinds.get(kind)
+    if path is None:
+        return ()
+    api = KubeApi(load(kubeconfig))
+    try:
+        answer: dict[str, Any] = api.request("GET", path, query={"limit": _PAGE}, timeout_s=_SECONDS)
+    finally:
+        api.close()
+    items = answer.get("items") or []
+    if kind == "device":
+        return [device["name"] for one in items for device in one["spec"].get("devices") or ()]
+    return [one["metadata"]["name"] for one in items]

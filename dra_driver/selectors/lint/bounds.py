@@ -1,0 +1,46 @@
+"""The bound that is meant by an exact amount: one that a device at hand can reach.
+
+In: the names and amounts of devices, the two sides of a comparison. Out: an amount to write as the bound. GPUs have a
+little less memory than they are sold with (81559Mi for 80 GB), so a bound as they are sold would never be reached.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.selectors.remedies.mistake import place_of
+from dra_driver.selectors.remedies.names import KnownNames
+from dra_driver.selectors.syntax.nodes import Call, Literal, Node
+
+_NEAR = Fraction(85, 100)  # of the amount that was written
+_HUGE = 24  # a scale, beyond every amount of memory
+_UNITS = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, ""))
+
+
+def reachable_bound(names: KnownNames, value: Node, wanted: Node) -> str | None:
+    """Return None where the written amount can stay, the next round amount that devices reach, or "" without one."""
+    place, amount = place_of(value), _amount(wanted)
+    known = [_whole(one) for one in names.values(place) if isinstance(one, Quantity)] if place else []
+    if amount is None or not known or max(known) >= amount:
+        return None
+    near = max(known)
+    if near < amount * _NEAR:
+        return ""
+    unit, suffix = next((unit, suffix) for unit, suffix in _UNITS if near >= 8 * unit or unit == 1)
+    return f"{near // unit}{suffix}"
+
+
+def _amount(node: Node) -> Fraction | None:
+    """Return the amount of quantity("…"), exact; None for what is written otherwise or absurdly large."""
+    if type(node) is not Call or node.function != "quantity" or type(node.args[0]) is not Literal:
+        return None
+    try:
+        return Fraction(_whole(Quantity.parse(node.args[0].value)))
+    except (QuantityError, TypeError):
+        return None
+
+
+def _whole(quantity: Quantity) -> int:
+    """Return a quantity rounded down; of those beyond 2^63 only that they are."""
+    return (1 << 63) if quantity.scale > _HUGE else int(quantity.value)

@@ -1,0 +1,41 @@
+"""The cure of an expression: its remedy, with guards where a device lacks a name.
+
+In: an expression that does not compile, or fails, or does not do what it seems to; devices. Out: a `Remedy`. Its better
+expression compiles and was evaluated on every device; where none matches, a sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_driver.selectors.engine import SelectorCompileError
+from dra_driver.selectors.evaluation.device_view import DeviceView
+from dra_driver.selectors.explain import nearest_misses
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.lint.findings import LintSubject, outcomes
+from dra_driver.selectors.lint.lint import mend
+from dra_driver.selectors.remedies.names import KnownNames
+from dra_driver.selectors.remedies.remedies import Remedy, remedy
+
+
+def cure(expression: str, engine: KubernetesEngine, views: Sequence[DeviceView]) -> Remedy | None:
+    """Return the remedy for the devices that an expression is asked about; None where no rule knows what is wrong."""
+    names = KnownNames.of(views)
+    found = remedy(expression, engine.declarations, names, lambda text: _compiled(engine, text) is not None)
+    selector = _compiled(engine, found.better) if found and found.better else None
+    if found is None or selector is None:
+        return found
+    better = mend(LintSubject(selector, engine, views, [1] * len(views), known=names)) or found.better
+    final = _compiled(engine, better)
+    sentences = found.sentences
+    if final is not None and views and True not in outcomes(final, views):
+        near = nearest_misses(final, views)
+        sentences += (f"no device at hand matches it even so{f': {near[0].reason}' if near else ''}",)
+    return Remedy(sentences, better)
+
+
+def _compiled(engine: KubernetesEngine, text: str) -> KubernetesSelector | None:
+    try:
+        return engine.compile(text)
+    except SelectorCompileError:
+        return None

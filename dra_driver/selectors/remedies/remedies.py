@@ -1,0 +1,74 @@
+"""What to write instead of an expression that is not what its author meant.
+
+In: an expression, what may be referred to, the names and values of devices. Out: a `Remedy`: a sentence for each
+mistake, and the expression without them, if that compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.selectors.checking.checker import check
+from dra_driver.selectors.checking.declarations import Declarations
+from dra_driver.selectors.remedies.mistake import Mistake, Written
+from dra_driver.selectors.remedies.names import KnownNames
+from dra_driver.selectors.remedies.operators import operator_mistakes
+from dra_driver.selectors.remedies.places import place_mistakes
+from dra_driver.selectors.remedies.spelling import spelling_mistakes
+from dra_driver.selectors.remedies.values import value_mistakes
+from dra_driver.selectors.syntax.depth import room_for
+from dra_driver.selectors.syntax.parser import parse
+from dra_driver.selectors.values.patience import ask
+
+_MOST_ROUNDS = 16
+_MOST_CHARACTERS = 10_240  # longer ones are refused for their length
+_FRAMES = 40_000
+_SHALLOW = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is wrong, a sentence each, and the better expression; "" where there is none that compiles."""
+
+    sentences: tuple[str, ...]
+    better: str
+
+
+def remedy(
+    expression: str, declarations: Declarations, names: KnownNames, compiles: Callable[[str], bool]
+) -> Remedy | None:
+    """Put an expression right that does not compile; return None if no rule here knows what is wrong with it."""
+    text, sentences, seen = expression, [], {expression}
+    for _ in range(_MOST_ROUNDS):
+        ask()
+        mistake = next((one for one in mistakes(text, declarations, names) if one.text not in seen), None)
+        if mistake is None:
+            break
+        text = mistake.text
+        seen.add(text)
+        sentences.append(mistake.message)
+    if not sentences:
+        return None
+    return Remedy(tuple(dict.fromkeys(sentences)), text if compiles(text) else "")
+
+
+def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterator[Mistake]:
+    """Yield the mistakes of an expression, those of spelling first: the others need a tree."""
+    if len(text) > _MOST_CHARACTERS:
+        return
+    with room_for(_FRAMES if len(text) > _SHALLOW else 0):
+        root, _ = parse(text, declarations.macros)
+        if root is None:
+            found = list(spelling_mistakes(text))
+        else:
+            check(root, declarations)
+            found = list(mistakes_of(Written(text, root, names)))
+    yield from found
+
+
+def mistakes_of(written: Written) -> Iterator[Mistake]:
+    """Yield the mistakes in a tree."""
+    yield from place_mistakes(written)
+    yield from operator_mistakes(written)
+    yield from value_mistakes(written)

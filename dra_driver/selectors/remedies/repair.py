@@ -1,0 +1,53 @@
+"""Amounts and versions as people write them, put into the form that Kubernetes reads.
+
+In: a text or number. Out: the text that `quantity()` or `semver()` accepts, or None where it can't be guessed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.semver import Semver, SemverError, normalize
+
+_AMOUNT = re.compile(r"\s*(?P<number>[0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?P<unit>[a-zA-Z]{0,8})\s*")
+_UNITS = {
+    **{f"{letter}{ending}": f"{letter.upper()}i" for letter in "kmgtp" for ending in ("i", "ib", "ibyte", "ibytes")},
+    **{f"{letter}{ending}": letter.upper() for letter in "mgtp" for ending in ("b", "byte", "bytes")},
+    "b": "", "bytes": "", "kb": "k", "k": "k", "g": "G", "t": "T", "p": "P",
+}  # fmt: skip
+
+
+def quantity_text(text: str) -> str | None:
+    """Return a text that quantity() reads: the text itself, or with its unit put right.
+
+    >>> quantity_text("40GiB"), quantity_text("40 GB"), quantity_text("40Gi"), quantity_text("many")
+    ('40Gi', '40G', '40Gi', None)
+    """
+    try:
+        Quantity.parse(text)
+    except QuantityError:
+        found = _AMOUNT.fullmatch(text)
+        unit = found["unit"] if found else ""
+        if found is None or (unit and unit.lower() not in _UNITS):
+            return None
+        return found["number"] + (_UNITS[unit.lower()] if unit else "")
+    return text
+
+
+def version_text(text: str) -> str | None:
+    """Return a text that semver() reads: the text itself, or with its missing parts.
+
+    >>> version_text("570"), version_text("v12.4"), version_text("570.1.2"), version_text("new")
+    ('570.0.0', '12.4.0', '570.1.2', None)
+    """
+    try:
+        Semver.parse(text)
+    except SemverError:
+        try:
+            better = normalize(text)
+            Semver.parse(better)
+        except SemverError:
+            return None
+        return better
+    return text

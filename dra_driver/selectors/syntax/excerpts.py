@@ -1,0 +1,29 @@
+"""Parts of an expression as text: what a node was written as, and the expression with another text in its place.
+
+In: a tree and its text. Out: texts, and all nodes in order. Nodes that a macro made have no text of their own.
+"""
+
+from __future__ import annotations
+
+from dra_driver.selectors.syntax.nodes import Node, children
+
+
+def text_of(node: Node, expression: str) -> str:
+    """Return the text of a node, or "" for a node that a macro made."""
+    return expression[node.start : node.end] if hasattr(node, "start") else ""
+
+
+def replaced(expression: str, node: Node, text: str) -> str:
+    """Replace the text of a node."""
+    return expression[: node.start] + text + expression[node.end :]
+
+
+def every(root: Node) -> list[Node]:
+    """List all nodes of a tree, in source order of their roots."""
+    found: list[Node] = []
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        found.append(node)
+        pending.extend(reversed(children(node)))
+    return found

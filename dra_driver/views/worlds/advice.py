@@ -1,0 +1,81 @@
+"""Advice for a claim that fits nowhere: what is wrong with its selectors, and what to write instead.
+
+In: a world, whose rules apply, a subject. Out: sentences, two for each selector that a rule knows a remedy for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+from dra_driver.allocation.explaining.explanation import AllocationExplanation
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.checking.declarations import SELECTOR_GATES
+from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.lint.cure import cure
+from dra_driver.views.worlds.cuda_advice import cuda_advice
+from dra_driver.views.worlds.rules import AppliedRules
+from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.world import World
+
+_MOST_VIEWS = 2_000  # devices that are looked at for the names and values that were meant
+
+
+def advised(
+    world: World, rules: AppliedRules, subject: Subject, explanation: AllocationExplanation | None
+) -> tuple[Subject, AllocationExplanation | None]:
+    """Add advice to the notes of a subject: on its selectors where it fits nowhere, and on the CUDA that it needs."""
+    if explanation is None:
+        return subject, explanation
+    gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
+    engine = KubernetesEngine(rules.kubernetes, gates=gates)
+    views = list(islice(_views(world), _MOST_VIEWS))
+    notes = () if explanation.ok else selector_advice(world, engine, subject, views)
+    notes = (*subject.notes, *notes, *dict.fromkeys(cuda_advice(world, engine, subject, views)))
+    return replace(subject, notes=notes), explanation
+
+
+def selector_advice(
+    world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]
+) -> tuple[str, ...]:
+    """Return what to write instead in the selectors of a subject's claims; () where no rule knows."""
+    found: list[str] = []
+    for label, class_name, expression in _expressions(subject):
+        reached = [view for view in views if _passes(world, class_name, engine, view)]
+        remedy = cure(expression, engine, reached or views)
+        if remedy is not None:
+            found.append(f"{label}: {'; '.join(remedy.sentences)}")
+            found += [f"write: {remedy.better}"] if remedy.better else []
+    return tuple(dict.fromkeys(found))
+
+
+def _views(world: World) -> Iterator[DeviceView]:
+    for one in world.of("ResourceSlice"):
+        for device in one["spec"].get("devices") or ():
+            yield prepare_device(device, one["spec"]["driver"])
+
+
+def _expressions(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield each selector of the claims: where it stands, the class of its request, its text."""
+    for claim in subject.claims:
+        for request in claim["spec"].get("devices", {}).get("requests") or ():
+            for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                for number, selector in enumerate((one or {}).get("selectors") or ()):
+                    name = request["name"] if one is request.get("exactly") else f"{request['name']}/{one['name']}"
+                    label = f"claim {claim['metadata']['name']}, request {name}, selector #{number}"
+                    yield label, one["deviceClassName"], selector["cel"]["expression"]
+
+
+def _passes(world: World, class_name: str, engine: KubernetesEngine, view: DeviceView) -> bool:
+    """Return whether a class accepts a device; one that is missing or fails accepts none."""
+    wire: Wire = next((one for one in world.of("DeviceClass") if one["metadata"]["name"] == class_name), {})
+    try:
+        return all(
+            engine.compile(selector["cel"]["expression"]).matches_view(view)
+            for selector in (wire.get("spec") or {}).get("selectors") or ()
+        )
+    except (SelectorCompileError, SelectorRuntimeError):
+        return False

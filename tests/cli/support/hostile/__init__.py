@@ -1,0 +1,1 @@
+"""Hostile inputs: files, arguments and objects that nobody means well with, and ways to run every command on them."""

@@ -1,0 +1,43 @@
+"""One command, run in this process with a limit of time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import sys
+import traceback
+from typing import Any
+
+from dra_driver.cli import main
+from dra_driver.model.errors import ExitCode
+
+SECONDS = 20
+
+
+class TooSlowError(Exception):
+    """A command did not end."""
+
+
+def _ring(*_: Any) -> None:
+    raise TooSlowError
+
+
+def ran(arguments: list[str], stdin: bytes = b"") -> tuple[int, str]:
+    """Run a command in this process; give its status and what it said, for a bug with the traceback."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    before = sys.stdin
+    signal.signal(signal.SIGALRM, _ring)
+    signal.alarm(SECONDS)
+    try:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main.run(arguments)
+    except BaseException:  # a traceback is what is looked for
+        status = ExitCode.BUG
+        print(traceback.format_exc(), file=err)
+    finally:
+        signal.alarm(0)
+        sys.stdin = before
+    err.flush()
+    return status, err.buffer.getvalue().decode("utf-8", "replace")

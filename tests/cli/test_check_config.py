@@ -1,0 +1,82 @@
+"""Files for the agents are judged before a rollout by the code that the agents read them with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+MIG = """version: v1
+mig-configs:
+  small:
+    - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}
+"""
+PLUGIN = """version: v1
+sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+"""
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    def write(text: str, *options: str):
+        file = tmp_path / "file.yaml"
+        file.write_text(text)
+        status = run(["check-config", str(file), *options])
+        return status, *capsys.readouterr()
+
+    return write
+
+
+def test_each_kind_of_file_is_known_by_what_it_holds(check, capsys):
+    assert run(["check-config", str(ROOT / "examples/sharing/node/rules.yaml")]) == ExitCode.OK
+    assert "sharing configuration (version rules/v1, --sharing-config), no faults" in capsys.readouterr().out
+    status, out, _ = check(MIG)
+    assert (status, "configuration small: 1 entry" in out, "--mig-config" in out) == (ExitCode.OK, True, True)
+    status, out, _ = check(PLUGIN)
+    assert (status, "NVIDIA's device plugin" in out) == (ExitCode.OK, True)
+    assert "renameByDefault has no effect here" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version: rules/v1\nrules:\n  - replicas: 1\n", "line 3: rules[0].replicas"),
+        ("version: rules/v1\nrules:\n  - {replica: 2}\n", "rules[0].replica: unknown field"),
+        ("version: rules/v2\nrules: [{replicas: 2}]\n", "expected 'rules/v1'"),
+        ("rules: [{replicas: 2}]\n", "version: missing"),
+        ("version: rules/v1\n", "rules: missing"),
+        ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}\n", "replicas"),
+        (MIG.replace("1g.10gb", "tiny"), "'tiny' is not a profile"),
+        (MIG.replace("v1", "v2"), "version: expected v1"),
+        (MIG.replace("mig-enabled", "enabled"), "unknown field"),
+        ("version: v1\n", "is no file that an agent reads"),
+        ("[1, 2]\n", "is no file that an agent reads"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_fault_is_told_with_its_place(check, text, said):
+    status, out, err = check(text)
+    assert (status, out) == (ExitCode.BAD_INPUT, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_every_file_is_checked_and_one_with_faults_decides(tmp_path, capsys):
+    for name, text in (("a.yaml", "version: v1\n"), ("b.yaml", MIG)):
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("a.yaml", "missing.yaml", "b.yaml")]
+    assert run(["check-config", *files]) == ExitCode.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert "b.yaml: configurations of the MIG manager" in out
+    assert "missing.yaml can't be read" in err
+
+
+def test_tenants_that_are_kept_apart_need_named_namespaces(check):
+    text = "version: rules/v1\nrules: [{replicas: 2, sharing: {strategy: MPS}}]\n"
+    assert check(text)[0] == ExitCode.OK
+    status, _, err = check(text, "--mps-tenants", "namespace")
+    assert (status, "names the namespaces it serves" in err) == (ExitCode.BAD_INPUT, True)

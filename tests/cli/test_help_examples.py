@@ -1,0 +1,72 @@
+"""The first example of each command's --help works as it is pasted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dra_driver.cli.main import COMMANDS, cli
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.model.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVERS = {"webhook"}  # runs until it is ended
+FOR_JOBS = {name for name, entry in COMMANDS.items() if not entry.heading}
+TRIED_ELSEWHERE = {"demo"}  # takes ten seconds; tests/cli/test_demo.py runs it
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+    if not isinstance(command, click.Group):
+        return {path: command}
+    context = click.Context(command)
+    found = {}
+    for name in command.list_commands(context):
+        found |= commands(command.get_command(context, name), (*path, name))
+    return found
+
+
+ALL = {path: one for path, one in commands(cli).items() if path[0] not in SERVERS | FOR_JOBS}
+
+
+def first_example(path: tuple[str, ...]) -> str:
+    """Return the first line of the help that runs the command, without the remark behind it."""
+    words = f"dra-driver {' '.join(path)}"
+    lines = (ALL[path].help or "").splitlines()
+    number = next((n for n, line in enumerate(lines) if words in line), None)
+    assert number is not None, f"{words} --help has no example"
+    text = lines[number].strip()
+    while text.endswith("\\"):
+        number += 1
+        text = text[:-1] + lines[number].strip()
+    return text.split("   ")[0]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory):
+    api = EmbeddedApi()
+    api.start()
+    folder = tmp_path_factory.mktemp("home")
+    program = folder / "dra-driver"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dra_driver "$@"\n')
+    program.chmod(0o755)
+    kubeconfig = str(api.write_kubeconfig(folder / "kubeconfig"))
+    yield os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "KUBECONFIG": kubeconfig, "HOME": str(folder)}
+    api.stop()
+
+
+@pytest.mark.parametrize("path", list(ALL), ids=" ".join)
+def test_the_first_example_works_as_pasted(path: tuple[str, ...], environment: dict[str, str]) -> None:
+    example = first_example(path)
+    if path[0] in TRIED_ELSEWHERE:
+        return
+    done = subprocess.run(
+        ["bash", "-c", example], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode in {ExitCode.OK, ExitCode.NO_MATCH}, f"{example}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr

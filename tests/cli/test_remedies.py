@@ -1,0 +1,71 @@
+"""Classic mistakes in every command that takes selectors, and simulated nodes that are told apart."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.hardware.simulated.profile import profile_path
+from dra_driver.model.errors import ExitCode
+
+MISTAKE = 'memory >= quantity("40Gi")'
+BETTER = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
+
+
+@pytest.mark.parametrize("command", ["test", "explain", "lint"])
+def test_the_cel_commands_say_what_to_write(capsys, command):
+    status = run(["cel", command, "-e", MISTAKE, "--fleet", "l40s", "-o", "json"])
+    assert status == ExitCode.BAD_INPUT
+    assert json.dumps(BETTER)[1:-1] in capsys.readouterr().out
+
+
+def test_the_repl_says_what_to_write(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(MISTAKE + "\n"))
+    assert run(["cel", "repl", "--fleet", "l40s"]) == ExitCode.OK
+    assert BETTER in " ".join(capsys.readouterr().out.split())
+
+
+def test_explain_says_what_to_write_in_a_claim(tmp_path, capsys):
+    exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": MISTAKE}}]}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    path = tmp_path / "claim.json"
+    path.write_text(json.dumps(claim))
+    assert run(["explain", "claim/c", "-f", str(path), "--fleet", "l40s", "-o", "json"]) == ExitCode.ABORTS_SCHEDULING
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert f"write: {BETTER}" in notes
+
+
+def test_a_test_without_a_match_names_the_nearest_value(capsys):
+    text = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0'
+    assert run(["cel", "test", "-e", text, "--fleet", "dgx-h100"]) == ExitCode.NO_MATCH
+    assert "nearest miss: 8 of 8 devices match but for memory: 81559Mi < 80Gi" in capsys.readouterr().out
+
+
+def test_nodes_of_two_profiles_with_one_name_are_told_apart(capsys):
+    """A shipped profile beside its own file: both call their node the same."""
+    again = str(profile_path("demo-h100"))
+    assert run(["cel", "test", "-e", "true", "--fleet", "demo-h100=2", "--fleet", again, "-o", "json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"] == 3
+    assert [one["node"] for one in found["queries"][0]["nodes"]] == ["demo-node", "demo-node-2", "demo-node-3"]
+
+
+def test_hardware_is_one_node_and_says_so(capsys):
+    assert run(["devices", "--hardware", "simulated:demo-h100=2"]) == ExitCode.USAGE
+    assert "the hardware is that of one node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("mig", "partitions"), [("dynamic", 158), ("static", 8)])
+def test_cel_knows_partitions_on_demand(capsys, mig, partitions):
+    text = 'device.attributes["gpu.nvidia.com"].?type.orValue("") == "mig"'
+    options = ["--fleet", "demo-h100", "--kubernetes", "1.36", "--mig", mig, "-o", "json"]
+    assert run(["cel", "test", "-e", text, *options]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["queries"][0]["counts"]["match"] == partitions

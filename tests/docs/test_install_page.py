@@ -1,0 +1,46 @@
+"""The page that people install by: its first steps name what exists, and what it promises of files holds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from dra_driver.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "install.md").read_text()
+
+
+def test_the_page_begins_with_how_to_get_the_command() -> None:
+    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    assert headings[:3] == ["The command", "What a node needs", "Image and chart"]
+
+
+def test_every_make_target_and_command_of_the_page_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", PAGE, re.MULTILINE)) <= targets
+    named = set(
+        re.findall(r"(?:dra-driver|kubectl dra) ([a-z][a-z-]+)\b(?! -n)", re.sub(r"helm \S+ dra-driver", "", PAGE))
+    )
+    assert {"completion", "slices", "check-config"} <= named & COMMANDS.keys()
+
+
+def test_no_version_is_written_out_where_the_package_has_it() -> None:
+    assert not re.findall(r"dra-driver:\d+\.\d+", PAGE)
+    made = re.findall(r"^    (\S+?)  +\S", (ROOT / "deploy" / "dist.py").read_text(), re.MULTILINE)
+    assert len(made) > 3
+    for name in made:
+        assert f"`{name}`" in PAGE, name
+
+
+def test_the_dry_run_of_a_release_names_the_script_that_makes_it() -> None:
+    said = subprocess.run(["make", "-n", "dist"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "deploy/dist.py" in said
+
+
+def test_the_taints_of_the_page_are_those_of_the_chart() -> None:
+    values = yaml.safe_load((ROOT / "deploy/helm/values.yaml").read_text())
+    assert ("tolerate every taint" in PAGE) is (values["agent"]["tolerations"] == [{"operator": "Exists"}])
