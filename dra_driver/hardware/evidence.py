@@ -39,7 +39,7 @@ class BusState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
+class Vitals:
     """What one round of polling found on one GPU.
 
     `recovery_action` is NVML's number. `thermal_margin` and `slowdown_margin` are in degrees Celsius, signed: the GPU
@@ -76,7 +76,7 @@ class HealthReport:
     """
 
     xids: tuple[XidReport, ...] = ()
-    readings: tuple[GpuReading, ...] = ()
+    readings: tuple[Vitals, ...] = ()
     bus: tuple[tuple[str, BusState], ...] = ()
     is_driver_new: bool = False
     silent_s: float = 0.0

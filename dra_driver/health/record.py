@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dra_driver.hardware.evidence import BusState, GpuReading, HealthReport, Source, XidReport
+from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import STICKY, Fault, FaultKey, Subject
 from dra_driver.health.signs import Before, Sign, signs_of
@@ -43,7 +43,7 @@ class Sighting:
         """Return the sighting with one more report; one that its source has made before changes nothing."""
         known = {source: (count, newest) for source, count, newest in self.counts}
         count, newest = known.get(report.source, (0, float("-inf")))
-        if report.source is Source.KERNEL_LOG and report.at <= newest:
+        if report.at <= newest:
             return self
         known[report.source] = (count + 1, max(newest, report.at))
         counts = tuple((source, *known[source]) for source in sorted(known))
@@ -131,7 +131,7 @@ class Record:
         if xid.code == FALLEN_OFF_BUS and self.sightings[slot] is not known:
             self.observe(Subject(xid.gpu), Sign(FaultKey.GPU_LOST, is_bad=True), xid.at)
 
-    def _take_reading(self, reading: GpuReading) -> None:
+    def _take_reading(self, reading: Vitals) -> None:
         state = self.gpus.setdefault(reading.gpu, GpuState())
         for sign in signs_of(reading, Before(state.links, state.replays)):
             self.observe(Subject(reading.gpu), sign, reading.at)

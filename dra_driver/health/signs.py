@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_driver.hardware.evidence import GpuReading
+from dra_driver.hardware.evidence import Vitals
 from dra_driver.health.fault import FaultKey
 
 ACTIONS = {
@@ -48,7 +48,7 @@ class Before:
     replays: tuple[float, int] | None = None  # when, and how many
 
 
-def signs_of(reading: GpuReading, before: Before) -> Iterator[Sign]:
+def signs_of(reading: Vitals, before: Before) -> Iterator[Sign]:
     """Yield a sign for each dimension that the reading covers; of a lost GPU that is its loss alone."""
     yield Sign(FaultKey.GPU_LOST, reading.is_lost)
     if reading.is_lost:
@@ -71,7 +71,7 @@ def _action_signs(action: int | None) -> Iterator[Sign]:
         yield Sign(key, key is wanted, value if key is wanted else "")
 
 
-def _memory_signs(reading: GpuReading) -> Iterator[Sign]:
+def _memory_signs(reading: Vitals) -> Iterator[Sign]:
     is_mild = reading.recovery_action == 0
     if reading.ecc_uncorrectable is not None:
         yield Sign(FaultKey.ECC_UNCORRECTABLE, reading.ecc_uncorrectable > 0, is_mild=is_mild)
@@ -89,7 +89,7 @@ def _link_sign(now: tuple[bool, ...], before: tuple[bool, ...]) -> Sign:
     return Sign(FaultKey.NVLINK, bool(down), f"link-{down[0]}" if len(down) == 1 else f"{len(down)}-links")
 
 
-def _heat_signs(reading: GpuReading) -> Iterator[Sign]:
+def _heat_signs(reading: Vitals) -> Iterator[Sign]:
     margin, limit = reading.thermal_margin, reading.slowdown_margin
     if margin is not None and limit is not None:
         yield Sign(FaultKey.THERMAL, True if margin < limit else None if margin < limit + THERMAL_BACK else False)
@@ -99,7 +99,7 @@ def _heat_signs(reading: GpuReading) -> Iterator[Sign]:
         yield Sign(FaultKey.THROTTLED, bool(reasons & (HW_THERMAL | HW_POWER_BRAKE)), value)
 
 
-def _pcie_signs(reading: GpuReading, before: tuple[float, int] | None) -> Iterator[Sign]:
+def _pcie_signs(reading: Vitals, before: tuple[float, int] | None) -> Iterator[Sign]:
     if before is None or reading.pcie_replays is None or reading.at - before[0] < 1:
         return
     minutes = (reading.at - before[0]) / 60

@@ -1,6 +1,6 @@
 """Facts and evidence for tests of health."""
 
-from dra_driver.hardware.evidence import GpuReading, HealthReport, Source, XidReport
+from dra_driver.hardware.evidence import HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 
 ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
@@ -35,12 +35,12 @@ def xid(code, at=100.0, address=ONE, source=Source.EVENT, gi_id=None):
 
 
 def reading(at, address=ONE, **values):
-    return GpuReading(address, at, **{"uuid": f"GPU-{address}", **values})
+    return Vitals(address, at, **{"uuid": f"GPU-{address}", **values})
 
 
 def report(*found, **more):
     xids = tuple(one for one in found if isinstance(one, XidReport))
-    return HealthReport(xids, tuple(one for one in found if isinstance(one, GpuReading)), **more)
+    return HealthReport(xids, tuple(one for one in found if isinstance(one, Vitals)), **more)
 
 
 def shown(faults):
