@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.facts import Problem
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError

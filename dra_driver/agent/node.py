@@ -28,8 +28,9 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import MigPolicy
+from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi

@@ -14,8 +14,8 @@ from dataclasses import replace
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
+from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields

@@ -53,7 +53,8 @@ class DeviceTaint:
     def wire(self) -> Wire:
         """Return the taint in the form of the API, without empty fields.
 
-        >>> DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_EXECUTE, datetime(2026, 1, 2, 3, 4, 5, 6, UTC)).wire()
+        >>> since = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+        >>> DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_EXECUTE, since).wire()
         {'key': 'gpu.nvidia.com/xid', 'value': '79', 'effect': 'NoExecute', 'timeAdded': '2026-01-02T03:04:05Z'}
         """
         time = {"timeAdded": f"{self.time_added:%Y-%m-%dT%H:%M:%SZ}"} if self.time_added else {}

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry

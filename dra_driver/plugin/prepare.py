@@ -19,7 +19,7 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.names import check_claim_uid
 from dra_driver.model.wire import Wire

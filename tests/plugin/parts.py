@@ -15,7 +15,8 @@ from typing import Any
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from dra_driver.inventory.device import Device, DeviceType, Inventory, RequestPolicy, Share, ShareMode
+from dra_driver.inventory.device import Device, DeviceType, RequestPolicy, Share, ShareMode
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
 from dra_driver.mps.settings import MpsChannel, RunningDaemon

@@ -81,10 +81,12 @@ def _document(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[
             "server": offer.server,
             "notOnDemand": dict(offer.exceptions),
         },
-        "sharedCounters": [counter_set_wire(*item) for item in inventory.counter_sets.items()] if with_counters else [],
+        "sharedCounters": [counter_set_wire(*item) for item in inventory.offering.counter_sets.items()]
+        if with_counters
+        else [],
         "devices": [device_wire(device) for device in offer.devices],
-        "devicesWithoutCounters": [device_wire(device) for device in inventory.plain],
-        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.instead.items()},
+        "devicesWithoutCounters": [device_wire(device) for device in inventory.offering.plain],
+        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.offering.instead.items()},
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(left_out),
@@ -131,7 +133,7 @@ def _show(selected: Chosen, facts: Facts, offer: NodeOffer, left_out: tuple[str,
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
-        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in offer.devices if d.share]),
+        ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(left_out)),
     ):
@@ -149,7 +151,7 @@ def _show_counting(out: object, offer: NodeOffer) -> None:
         verb = "keeps" if offer.is_counting else "drops"
         say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
         return
-    plain = offer.inventory.plain
+    plain = offer.inventory.offering.plain
     say(out, f"This is published if the API server keeps shared counters ({offer.server}).")
     title = f"if it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
     show_table(out, title, _COLUMNS, map(device_row, plain))
