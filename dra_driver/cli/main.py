@@ -25,6 +25,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 COMMANDS: dict[str, CommandEntry] = {
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it."),
+    "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay."),
+    "uncordon": CommandEntry("health.uncordon", "End the cordon of a device."),
+    "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that was taken out."),
     "doctor": CommandEntry("doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it."),
     "in-use": CommandEntry(
         "fleet.in_use", "Claims that hold devices of this driver: end their pods before an uninstall."

@@ -58,6 +58,7 @@ class KnownGpus:
         for gpu in gpus:
             if self._gpus.pop(gpu, None) is not None:
                 self.revision += 1
+        self._missing = {gpu: is_hanging for gpu, is_hanging in self._missing.items() if gpu in self._gpus}
 
     def to_wire(self) -> list[dict[str, Any]]:
         """Return what is known as JSON values."""

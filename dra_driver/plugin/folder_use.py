@@ -23,6 +23,7 @@ LOCK = "tenants"
 # What an agent makes again when it starts.
 _OWN = (
     *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
+    *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
     *("locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
 )
 

@@ -28,9 +28,7 @@ class Watching:
         self.state.write(folder / "state")
         library = build(folder / "lib")
         monkeypatch.setenv("FAKE_NVML_STATE", str(folder / "state"))
-        monkeypatch.setattr(
-            "dra_driver.hardware.nvidia.library.candidates", lambda _: [str(folder / "lib/libnvidia-ml.so.1")]
-        )
+        monkeypatch.setattr("dra_driver.hardware.nvidia.library.candidates", lambda _: [str(library)])
         self.notified = threading.Event()
         self.hardware = NvidiaHardware(self.node.roots, call_timeout_s=1.0)
         self.hardware.watch_health(self.notified.set, log_position=-1)
