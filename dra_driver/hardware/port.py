@@ -9,7 +9,7 @@ Deadlines are in seconds from the call. Sizes are in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,6 +34,24 @@ class Roots:
     driver_mount: str = "/"
 
 
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What the cheap probe saw.
+
+    `mig` holds, for each GPU by PCI address, a value that changes with its MIG mode and partitions; `mig_nodes` is one
+    that changes with the device nodes of any partition; `rest` changes with everything else.
+    """
+
+    rest: Hashable
+    mig: tuple[tuple[str, Hashable], ...] = ()
+    mig_nodes: Hashable = None
+
+    def others_differ(self, before: Fingerprint, addresses: Collection[str]) -> bool:
+        """Return whether anything changed since `before` that a change of these GPUs' partitions does not explain."""
+        others = [tuple(one for one in seen.mig if one[0] not in addresses) for seen in (self, before)]
+        return self.rest != before.rest or others[0] != others[1]
+
+
 class Hardware(Protocol):
     """One vendor's hardware on this node. Any thread may call any method, and every method may raise HardwareError."""
 
@@ -50,7 +68,7 @@ class Hardware(Protocol):
         Raises: HardwareError where nothing at all can be read, such as ("hardware.driver-changed", retry LATER).
         """
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else. It is cheap (well below 10 ms)."""
 
     def common_edits(self) -> Edits:

@@ -6,7 +6,7 @@ gates are off drops fields and a device without them may be allocated twice. `fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -51,7 +51,7 @@ class Offering:
 
     def without(self, names: Collection[str]) -> Offering:
         """Return the offering without the devices of these names, in every form."""
-        return self._filtered(lambda device: device.name not in names) if names else self
+        return self.narrowed(lambda devices: tuple(d for d in devices if d.name not in names)) if names else self
 
     def for_server(self, keeps: KeptFields, *, in_use: Collection[str] = ()) -> Offering:
         """Return what is offered to a server that keeps these fields: nothing in it misleads a scheduler.
@@ -74,13 +74,10 @@ class Offering:
         """Return the names of the devices with a taint that keeps pods away."""
         return frozenset(name for name, taints in self.taints.items() if any(one.effect.is_blocking for one in taints))
 
-    def _filtered(self, is_offered: Callable[[Device], bool]) -> Offering:
-        return replace(
-            self,
-            devices=tuple(filter(is_offered, self.devices)),
-            plain=tuple(filter(is_offered, self.plain)),
-            instead={name: tuple(filter(is_offered, forms)) for name, forms in self.instead.items()},
-        )
+    def narrowed(self, narrow: Callable[[Sequence[Device]], tuple[Device, ...]]) -> Offering:
+        """Return the offering with each of its forms narrowed by this function."""
+        instead = {name: narrow(forms) for name, forms in self.instead.items()}
+        return replace(self, devices=narrow(self.devices), plain=narrow(self.plain), instead=instead)
 
 
 NOTHING = Offering()

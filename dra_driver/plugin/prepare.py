@@ -18,6 +18,7 @@ from pathlib import Path
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
+from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
@@ -72,13 +73,13 @@ class Preparer:
         abandonment: GoneClaims | None = None,
         pods_dir: Path = PODS_DIR,
         proc: Path = PROC,
-        mode_changed: Callable[[], None] = lambda: None,
+        gpu_changed: Callable[[GpuFacts], None] = lambda _: None,
         supervisor: MpsSupervisor | None = None,
         cgroups: Path = CGROUPS,
     ) -> None:
         self._node, self.ledger, self._store, self._locks = node, ledger, store, locks
         self._names = DriverCdiNames(node.driver)
-        self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
+        self._partitioner = Partitioner(hardware, locks, ledger, node.boot_id, changed=gpu_changed)
         self._sharer = SharingHolders(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
         pods = PodCgroups(cgroups)
         self._limiter = MemoryLimiter(hardware, ledger, locks, pods)

@@ -61,16 +61,22 @@ def read_driver_state(nvml: Nvml) -> DriverState:
     return DriverState(count, driver_version, cuda_version, tuple(problems))
 
 
-def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
-    """Return a value that changes when the GPU is lost, exchanged, re-partitioned or joins its fabric.
+@dataclass(frozen=True, slots=True)
+class GpuProbe:
+    """What a probe of a GPU saw: `mig` changes with its mode and partitions, `rest` when it is lost or exchanged."""
 
-    It takes only a few calls.
-    """
+    rest: Hashable
+    mig: Hashable = None
+
+
+def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> GpuProbe:
+    """Return what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric, in a few calls."""
     try:
         gpu = nvml.gpu(index)
-        return (nvml.uuid(gpu), _size(nvml, gpu), _mig(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
+        rest = (nvml.uuid(gpu), _size(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
+        return GpuProbe(rest, _mig(nvml, gpu))
     except NvmlFault as fault:
-        return fault.name
+        return GpuProbe(fault.name)
 
 
 def _size(nvml: Nvml, gpu: Handle) -> Hashable:
@@ -106,8 +112,8 @@ class GpuWorker:
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
         self._reading: LibraryCall[GpuReading] | None = None
-        self._probe: LibraryCall[Hashable] | None = None
-        self._probed: Hashable = None
+        self._probe: LibraryCall[GpuProbe] | None = None
+        self._probed = GpuProbe(None)
 
     def start_reading(self) -> None:
         """Start a new reading, unless one is under way."""
@@ -144,14 +150,20 @@ class GpuWorker:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
             self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
 
-    def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
+    def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
         """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
         if probe is not None and probe.wait(0 if is_overdue else timeout_s):
             self._probe = None
             self._probed = probe.take()
         reading = self._reading
-        return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
+        answers = (self.is_overdue(overdue_s), reading is not None and reading.is_done)
+        return GpuProbe((self._probed.rest, *answers), self._probed.mig)
+
+    @property
+    def address(self) -> str:
+        """Return the PCI address that was read last, or the index of a GPU that was never read."""
+        return (self.last and self.last.address) or f"index {self._index}"
 
     def is_overdue(self, overdue_s: float) -> bool:
         """Return whether a call has been in flight for longer than allowed."""
@@ -215,8 +227,11 @@ class NvmlSession:
                 return
             is_first, waiting = False, slow
 
-    def probe(self, timeout_s: float, overdue_s: float) -> Hashable:
-        """Probe all GPUs at the same time, within `timeout_s` seconds in total."""
+    def probe(self, timeout_s: float, overdue_s: float) -> tuple[Hashable, tuple[tuple[str, Hashable], ...]]:
+        """Probe all GPUs at the same time, within `timeout_s` seconds in total.
+
+        Return what changes with the node and its GPUs, and by PCI address what changes with each GPU's partitions.
+        """
         deadline = time.monotonic() + timeout_s
         gpus = self.gpus
         for gpu in gpus:
@@ -225,7 +240,9 @@ class NvmlSession:
             counted: Hashable = self.read_state(deadline - time.monotonic())
         except NvmlFault as fault:
             counted = fault.name
-        return (counted or self.state, tuple(g.finish_probe(deadline - time.monotonic(), overdue_s) for g in gpus))
+        found = [(gpu.address, gpu.finish_probe(deadline - time.monotonic(), overdue_s)) for gpu in gpus]
+        rest = (counted or self.state, tuple(probe.rest for _, probe in found))
+        return rest, tuple((address, probe.mig) for address, probe in found)
 
     def has_calls_in_flight(self) -> bool:
         """Return whether a library call has not returned; the library must not be shut down while that is so."""

@@ -30,7 +30,7 @@ from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.nvidia.reading import GpuReading
 from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, NvmlSession
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
-from dra_driver.hardware.port import Roots
+from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -118,22 +118,23 @@ class NvidiaHardware:
         """Return whether the driver was replaced since this process first used its library (reads files only)."""
         return self._opened is not None and self._opened.is_outdated(self._roots)
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
+        caps = tuple(node for node in nodes if node[0].startswith("nvidia-caps/"))
         files = (
             self._bus(nodes),
-            nodes,
+            tuple(node for node in nodes if node not in caps),
             sysfs.read_majors(self._roots),
             sysfs.read_driver_version(self._roots),
             self.driver_changed(),
         )
         session = self._session
-        probed = session.probe(PROBE_S, self._overdue_s) if session is not None else None
+        probed, mig = session.probe(PROBE_S, self._overdue_s) if session is not None else (None, ())
         if not self._is_waiting:
-            return files, probed
+            return Fingerprint((files, probed), mig, caps)
         found = tuple(library.look_at(path) for path in library.candidates(self._roots))
-        return files, probed, found, int(time.monotonic() / RETRY_S)
+        return Fingerprint((files, probed, found, int(time.monotonic() / RETRY_S)), mig, caps)
 
     def close(self) -> None:
         """Release the library and every device node, so that the driver can be unloaded."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import MIXED, mixing_problems
-from dra_driver.hardware.port import Roots
+from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated.cuts import Cuts, placements_of
 from dra_driver.hardware.simulated.health import HealthDrama
 from dra_driver.hardware.simulated.mig import MigTable, Placement
@@ -76,9 +76,9 @@ class SimulatedHardware:
         self.discover()
         return self._has_gpus
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return what changes with the profile's file and with every partition."""
-        return (stamp_of(self._path), self._cuts.fingerprint())
+        return Fingerprint(stamp_of(self._path), tuple(sorted(self._cuts.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.

@@ -40,7 +40,7 @@ _NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
 class Partitioner:
     """The MIG partitions of one node.
 
-    `mode_changed` is called after each switch, as device nodes may get other minors.
+    `changed` is called with a GPU before and after each change of its MIG mode or partitions.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Partitioner:
         ledger: Ledger,
         boot_id: str,
         *,
-        mode_changed: Callable[[], None] = lambda: None,
+        changed: Callable[[GpuFacts], None] = lambda _: None,
     ) -> None:
         self._hardware, self._locks, self._ledger, self._boot_id = hardware, locks, ledger, boot_id
-        self._mode_changed = mode_changed
+        self._changed = changed
         self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def look(self, step: MigPartitionStep | MigModeStep) -> Wire:
@@ -83,12 +83,14 @@ class Partitioner:
                 if intent != recorded:
                     note(intent)
                     recorded = intent
+                self._changed(step.gpu)
                 try:
                     made = self._create(step, deadline)
                 except HardwareError as error:  # wait, with the lock free, for room that is being released
                     if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
                         raise
                 else:
+                    self._changed(step.gpu)
                     log.info("partition made", extra=fields(device=step.device, status=made.uuid))
                     return made, {**intent, "uuid": made.uuid}
             time.sleep(_POLL_SECONDS)
@@ -115,7 +117,9 @@ class Partitioner:
                 left, port = deadline.remaining(), self._port(gpu)
                 found = None if recorded["uuid"] else self._find(gpu, profile_id, start)
                 mig_uuid = found.uuid if found else recorded["uuid"]
+                self._changed(gpu)
                 port.destroy_partition(gpu, mig_uuid, left, placement=(profile_id, start))
+                self._changed(gpu)
                 self._switch_off_if_unused(gpu, uid, deadline)
         except HardwareError as error:
             if error.code != GPU_LOST:
@@ -206,9 +210,10 @@ class Partitioner:
                 self._ledger.set_mode(gpu.pci_address, None)
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
+        self._changed(gpu)
         self._port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
         log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
-        self._mode_changed()
+        self._changed(gpu)
 
     def _find(self, gpu: GpuFacts, profile_id: int, start: int) -> PartitionFacts | None:
         now = self._port(gpu).partitions_now(gpu)

@@ -1,0 +1,235 @@
+"""Wiring: the parts of a node's agent, made and joined.
+
+    hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
+                                 └──► preparer ◄── plugin server ◄── kubelet
+
+A part knows what is upstream of it, and asks it. What is downstream hears of a change through a `Listener`, which is
+the agent itself: no part holds a reference to anything downstream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.node_events import NodeEvents
+from dra_driver.agent.node_inventory import NodeInventory
+from dra_driver.agent.offer import NodeOffer
+from dra_driver.agent.options import Options
+from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.sharing_rules import CurrentSharingRules
+from dra_driver.cdi.store import CdiStore
+from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.port import Hardware
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLAIMS
+from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.plugin.allocations import AllocatedDevices
+from dra_driver.plugin.gone_claims import GoneClaims
+from dra_driver.plugin.kubelet.server import Answered, PluginServer
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.declared_mig import DeclaredMig
+from dra_driver.plugin.mig.geometry_source import GeometrySource
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.listed_claims import ListedClaims
+from dra_driver.plugin.node_claims.node_claims import NodeClaims
+from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.plugin.node_identity import NodeIdentity, this_node
+from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.recovery import has_claim_file, recover_from
+from dra_driver.plugin.roles import NodeRole
+
+
+class Listener(Protocol):
+    """What hears of changes, each of which any thread may report."""
+
+    def inventory_changed(self) -> None:
+        """Hear of a new inventory, or of device nodes that may have changed."""
+
+    def driver_changed(self) -> None:
+        """Hear that the loaded driver is not the one whose library this process has open."""
+
+    def neighbours_changed(self) -> None:
+        """Hear that other software came or went, or took or released devices."""
+
+    def became_alone(self) -> None:
+        """Hear that no other driver of our name is left."""
+
+    def answered(self, rpc: str, seconds: float, code: str) -> None:
+        """Hear that a call of the kubelet was answered for one claim."""
+
+    def role_gained(self) -> None:
+        """Hear that this instance publishes and tidies for the node."""
+
+    def role_lost(self) -> None:
+        """Hear that it no longer does."""
+
+    def tidy(self) -> int:
+        """Keep right what the instance with the role has to, once a minute; return the number of things changed."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What every part needs to know of the node: who it is, how it is reached, and what was done on it."""
+
+    options: Options
+    hardware: Hardware
+    identity: NodeIdentity
+    api: KubeApi
+    ledger: Ledger
+    locks: NodeLocks
+    store: CdiStore
+    kubelet: PodResources
+    claims: NodeClaims
+    events: NodeEvents
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that live as long as the agent."""
+
+    inventory: NodeInventory
+    neighbours: Neighbours
+    sharing: CurrentSharingRules
+    offer: NodeOffer
+    scanner: Scanner
+    publisher: Publisher
+    preparer: Preparer
+    server: PluginServer
+    declared_mig: DeclaredMig
+    reaper: Reaper
+    role: NodeRole
+
+
+def open_node(options: Options, hardware: Hardware) -> Node:
+    """Open what the agent reads and writes. Raises: DriverError."""
+    api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
+    identity = this_node(options.node, options.driver, options.roots.proc)
+    ledger = Ledger(
+        options.data_dir / "ledger.db",
+        boot_id=identity.boot_id,
+        recover=recover_from(store, options.driver),
+        has_file=partial(has_claim_file, store, options.driver),
+    )
+    kubelet = PodResources(options.pod_resources, options.driver)
+    listed = _listed_claims(options, identity, api)
+    claims = NodeClaims(identity, options.node, api=api, kubelet=kubelet, ledger=ledger, listed=listed)
+    locks, events = NodeLocks(options.data_dir / "locks"), NodeEvents(api, node=options.node, driver=options.driver)
+    return Node(options, hardware, identity, api, ledger, locks, store, kubelet, claims, events)
+
+
+def join_parts(node: Node, listener: Listener) -> Parts:
+    """Make the parts, each with those upstream of it. Raises: InputError for sharing rules that are invalid."""
+    options, inventory = node.options, NodeInventory()
+    allocated = AllocatedDevices(node.claims, node.identity)
+    owners = PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id)
+    sharing = CurrentSharingRules(
+        options.sharing_config, options.node, api=node.api, allocated=allocated.forms, tenants=options.mps_tenants
+    )
+    neighbours = _neighbours(node, listener)
+    offer = NodeOffer(
+        inventory,
+        owners=owners,
+        allocated=allocated,
+        sharing=sharing,
+        neighbours=neighbours,
+        events=node.events,
+        is_mig_dynamic=options.is_mig_dynamic,
+        has_all_profiles=options.has_all_profiles,
+    )
+    scanner = Scanner(
+        node.hardware,
+        inventory,
+        offer,
+        on_change=listener.inventory_changed,
+        on_driver_change=listener.driver_changed,
+    )
+    preparer = _preparer(node, inventory, scanner)
+    return Parts(
+        inventory,
+        neighbours,
+        sharing,
+        offer,
+        scanner,
+        Publisher(node.api, node=options.node, driver=options.driver, offers=offer),
+        preparer,
+        _server(node, preparer, listener.answered),
+        _declared_mig(node, offer, scanner),
+        Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
+        NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
+    )
+
+
+def _neighbours(node: Node, listener: Listener) -> Neighbours:
+    return Neighbours(
+        node.options,
+        node.api,
+        node.ledger,
+        node.store,
+        kubelet=node.kubelet,
+        claims=node.claims,
+        boot_id=node.identity.boot_id,
+        events=node.events,
+        changed=listener.neighbours_changed,
+        alone=listener.became_alone,
+    )
+
+
+def _preparer(node: Node, inventory: NodeInventory, scanner: Scanner) -> Preparer:
+    options = node.options
+    return Preparer(
+        node.identity,
+        api=node.api,
+        ledger=node.ledger,
+        store=node.store,
+        locks=node.locks,
+        hardware=node.hardware,
+        inventory=inventory.read,
+        abandonment=GoneClaims(
+            node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find
+        ),
+        pods_dir=options.kubelet_dir / "pods",
+        gpu_changed=scanner.changed_here,
+        supervisor=MpsClient(socket_path(options.data_dir)),
+        cgroups=Path(options.roots.sys) / "fs/cgroup",
+    )
+
+
+def _server(node: Node, preparer: Preparer, answered: Answered) -> PluginServer:
+    options = node.options
+    return PluginServer(
+        driver=options.driver,
+        registrar_dir=options.registrar_dir,
+        plugins_dir=options.plugins_dir,
+        pod_uid=options.pod_uid,
+        preparer=preparer,
+        answered=answered,
+    )
+
+
+def _declared_mig(node: Node, offer: NodeOffer, scanner: Scanner) -> DeclaredMig:
+    options = node.options
+    return DeclaredMig(
+        GeometrySource(options.mig_geometry, options.node, api=node.api, kubelet=node.claims, file=options.mig_config),
+        hardware=node.hardware,
+        ledger=node.ledger,
+        locks=node.locks,
+        allocated=offer.used,
+        changed=scanner.look_now,
+        tell=node.events.send,
+    )
+
+
+def _listed_claims(options: Options, identity: NodeIdentity, api: KubeApi) -> ListedClaims | None:
+    if not options.lists_claims:
+        return None
+    from dra_driver.kube.pages import objects  # noqa: PLC0415 - only where lists are wanted
+
+    listing = partial(objects, api, CLAIMS, patience_s=0.0)  # the caller waits for the list
+    return ListedClaims(listing, api, driver=identity.driver, pools=(options.node, identity.pool))
