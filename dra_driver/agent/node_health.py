@@ -6,10 +6,10 @@ monitor runs in the instance that holds the node's role; without it nothing is k
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dra_driver.hardware.facts import Facts
@@ -23,16 +23,12 @@ from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
-from dra_driver.telemetry.logs import fields
-
-log = logging.getLogger(__name__)
 
 STALE_SECONDS = 30.0  # after which a monitor that completes no turn knows nothing any more
 FAULT_REASON = "DeviceFault"
-
-Devices = Callable[[], Iterable[Device]]
 
 
 class NodeHealth:
@@ -50,12 +46,12 @@ class NodeHealth:
         domain: str,
         pool: str,
         boot_id: str,
-        devices: Devices,
+        inventory: Callable[[], Inventory],
         taint: Callable[[DeviceTaints], None],
         tell: Callable[[str, str], None],
     ) -> None:
         self._policy = read_health_policy(policy) if policy else HealthPolicy()
-        self._domain, self._pool, self._devices = domain, pool, devices
+        self._domain, self._pool, self._inventory = domain, pool, inventory
         self._taint, self._tell = taint, tell
         self._monitor = HealthMonitor(
             reporter,
@@ -67,18 +63,25 @@ class NodeHealth:
             changed=self.refresh,
         )
         self._is_running = False
+        self._refreshing = threading.Lock()  # so that the later of two results is the newer one
         self._told: frozenset[tuple[str, str]] = frozenset()
         self.stream = HealthStream(self.reports)
 
     def start(self) -> None:
-        """Begin to watch: this instance got the node's role."""
-        self._monitor.start()
+        """Begin to watch: this instance got the node's role. What was known before is told before this returns."""
         self._is_running = True
+        self._monitor.start()
+        self.refresh()
 
     def stop(self) -> None:
         """Stop watching."""
         self._is_running = False
         self._monitor.stop()
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether something is known that must survive the end of the agent."""
+        return self._monitor.is_needed
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
@@ -88,18 +91,19 @@ class NodeHealth:
         """Work out the taints anew: devices or faults have changed."""
         if not self._is_running:
             return
-        verdicts = self._verdicts()
-        self._taint(taints_of(verdicts, self._domain))
-        self.stream.changed()
-        self._tell_faults(verdicts)
+        with self._refreshing:
+            verdicts = self._verdicts()
+            self._taint(taints_of(verdicts, self._domain))
+            self.stream.changed()
+            self._tell_faults(verdicts)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device, as the kubelet is told."""
-        if not self._is_running or self._monitor.now.turned_at == 0.0:
+        if not self._is_running or self._monitor.turned_at == 0.0:
             return ()
-        is_stale = time.time() - self._monitor.now.turned_at > STALE_SECONDS
+        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
         verdicts = {} if is_stale else self._verdicts()
-        names = dict.fromkeys(device.name for device in self._devices())
+        names = dict.fromkeys(device.name for device in self._inventory().offering.every())
         if is_stale:
             text = "the health monitor does not answer"
             return tuple(DeviceReport(self._pool, name, DeviceState.UNKNOWN, text) for name in names)
@@ -115,7 +119,7 @@ class NodeHealth:
 
     def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
         now = self._monitor.now
-        places = {device.name: _place(device) for device in self._devices()}
+        places = {device.name: _place(device) for device in self._inventory().offering.every()}
         return verdicts_of(places.values(), now.faults, self._policy, time.time(), now.cordons)
 
     def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
@@ -145,13 +149,3 @@ def _report(pool: str, name: str, verdicts: tuple[Verdict, ...]) -> DeviceReport
         return DeviceReport(pool, name, DeviceState.UNKNOWN, message)
     is_sick = any(one.effect.is_blocking for one in verdicts)
     return DeviceReport(pool, name, DeviceState.UNHEALTHY if is_sick else DeviceState.HEALTHY, message)
-
-
-def watched(hardware: object, *, is_wanted: bool) -> HealthReporter | None:
-    """Return the hardware if its health is to be watched and it can report that."""
-    if not is_wanted:
-        return None
-    if isinstance(hardware, HealthReporter):
-        return hardware
-    log.info("this hardware reports nothing about its health", extra=fields(reason=type(hardware).__name__))
-    return None

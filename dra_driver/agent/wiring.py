@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from dra_driver.agent.completing_judge import CompletingJudge
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_events import NodeEvents
 from dra_driver.agent.node_inventory import NodeInventory
@@ -23,10 +24,11 @@ from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.port import Hardware, HealthReporter
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS
+from dra_driver.model.taints import DeviceTaints
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.allocations import AllocatedDevices
 from dra_driver.plugin.gone_claims import GoneClaims
@@ -45,6 +47,9 @@ from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
 
+if TYPE_CHECKING:
+    from dra_driver.agent.node_health import NodeHealth
+
 
 class Listener(Protocol):
     """What hears of changes, each of which any thread may report."""
@@ -60,6 +65,9 @@ class Listener(Protocol):
 
     def became_alone(self) -> None:
         """Hear that no other driver of our name is left."""
+
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Hear which taints the devices have now."""
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Hear that a call of the kubelet was answered for one claim."""
@@ -105,6 +113,7 @@ class Parts:
     declared_mig: DeclaredMig
     reaper: Reaper
     role: NodeRole
+    health: NodeHealth | None
 
 
 def open_node(options: Options, hardware: Hardware) -> Node:
@@ -143,10 +152,11 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         is_mig_dynamic=options.is_mig_dynamic,
         has_all_profiles=options.has_all_profiles,
     )
+    health = _health(node, inventory, listener)
     scanner = Scanner(
         node.hardware,
         inventory,
-        offer,
+        CompletingJudge(offer, health) if health else offer,
         on_change=listener.inventory_changed,
         on_driver_change=listener.driver_changed,
     )
@@ -159,10 +169,11 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         scanner,
         Publisher(node.api, node=options.node, driver=options.driver, offers=offer),
         preparer,
-        _server(node, preparer, listener.answered),
+        _server(node, preparer, listener.answered, health),
         _declared_mig(node, offer, scanner),
         Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
+        health,
     )
 
 
@@ -201,7 +212,26 @@ def _preparer(node: Node, inventory: NodeInventory, scanner: Scanner) -> Prepare
     )
 
 
-def _server(node: Node, preparer: Preparer, answered: Answered) -> PluginServer:
+def _health(node: Node, inventory: NodeInventory, listener: Listener) -> NodeHealth | None:
+    options = node.options
+    if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent.node_health import NodeHealth  # noqa: PLC0415 - only where health is watched
+
+    return NodeHealth(
+        node.hardware,
+        options.data_dir,
+        policy=options.health_policy,
+        domain=options.driver,
+        pool=node.identity.pool,
+        boot_id=node.identity.boot_id,
+        inventory=inventory.read,
+        taint=listener.health_changed,
+        tell=node.events.send,
+    )
+
+
+def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,
@@ -210,6 +240,7 @@ def _server(node: Node, preparer: Preparer, answered: Answered) -> PluginServer:
         pod_uid=options.pod_uid,
         preparer=preparer,
         answered=answered,
+        health=health.stream if health else None,
     )
 
 

@@ -21,9 +21,9 @@ NOT_ANSWERING = "hardware.gpu-not-answering"
 class KnownGpus:
     """The GPUs of one boot, by PCI address. `bus` returns what the PCI bus shows of some of them now."""
 
-    def __init__(self, bus: BusStates, gpus: Iterable[GpuFacts] = ()) -> None:
+    def __init__(self, bus: BusStates) -> None:
         self._bus = bus
-        self._gpus = {gpu.pci_address: gpu for gpu in gpus}
+        self._gpus: dict[str, GpuFacts] = {}
         self._missing: Mapping[str, bool] = {}
         self.revision = 0  # changes with every change of what is known
 
@@ -37,21 +37,26 @@ class KnownGpus:
         """Return the GPUs that are missing, each with whether that is because a call about it does not return."""
         return self._missing
 
+    def learn(self, gpus: Iterable[GpuFacts]) -> None:
+        """Add GPUs that were seen before a restart; what was seen since is newer."""
+        self._gpus = {**{gpu.pci_address: gpu for gpu in gpus}, **self._gpus}
+
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
         if facts.waiting_for:
             return facts
-        for gpu in facts.gpus:
-            if self._gpus.get(gpu.pci_address) != gpu:
-                self._gpus[gpu.pci_address] = gpu
+        here = {gpu.pci_address: gpu for gpu in facts.gpus if not gpu.is_lost}  # facts that were completed before
+        for address, gpu in here.items():
+            if self._gpus.get(address) != gpu:
+                self._gpus[address] = gpu
                 self.revision += 1
-        absent = tuple(sorted(set(self._gpus) - {gpu.pci_address for gpu in facts.gpus}))
+        absent = tuple(sorted(set(self._gpus) - set(here)))
         states = self._bus(absent) if absent else {}
         self.forget(gpu for gpu in absent if states.get(gpu) is BusState.ELSEWHERE)
         hanging = {problem.subject for problem in facts.problems if problem.code == NOT_ANSWERING}
         self._missing = {gpu: gpu in hanging for gpu in absent if gpu in self._gpus}
         lost = (replace(self._gpus[gpu], is_lost=True) for gpu in self._missing)
-        return replace(facts, gpus=tuple(sorted((*facts.gpus, *lost), key=lambda gpu: gpu.pci_address)))
+        return replace(facts, gpus=tuple(sorted((*here.values(), *lost), key=lambda gpu: gpu.pci_address)))
 
     def forget(self, gpus: Iterable[str]) -> None:
         """Forget GPUs that are gone for good."""

@@ -42,11 +42,10 @@ SAVE_SECONDS = 60.0  # between saves where no fault changed
 
 @dataclass(frozen=True, slots=True)
 class HealthNow:
-    """What is wrong now. `cordons` are those in force; `turned_at` is when the monitor last completed a turn."""
+    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started."""
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
-    turned_at: float = 0.0
     problems: tuple[str, ...] = ()
     xids: Mapping[int, int] = field(default_factory=dict)
 
@@ -88,16 +87,24 @@ class HealthMonitor:
         self._cordon_stamp: Hashable = None
         self._bus_at = self._saved_at = float("-inf")
         self._saved_revision = -1
-        self._is_loaded = False
         self._problem = ""
         self._meaning: Hashable = None
+        self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
         self.now = HealthNow()
+        self._load()  # so that a GPU that was lost before a restart is missed from the first look on
 
     def start(self) -> None:
-        """Take up what is on disk, and begin to watch."""
+        """Take up what is on disk now, tell what it says, and begin to watch."""
         self._load()
+        self._read_cordons()
+        self._conclude(self._clock())
         self._reporter.watch_health(self._loop.wake, log_position=self._record.log_position)
         self._loop.start()
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether something is known that must survive the end of the agent."""
+        return bool(self.now.faults)
 
     def stop(self) -> None:
         """Stop watching, and keep what is known."""
@@ -106,8 +113,6 @@ class HealthMonitor:
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
-        if not self._is_loaded:
-            return facts
         with self._mutex:
             before = self._known.missing
             whole = self._known.completed(facts)
@@ -128,6 +133,7 @@ class HealthMonitor:
         self._tally.count(report.xids)
         self._read_cordons()
         self._conclude(now)
+        self.turned_at = now
         return RECHECK_SECONDS if self._record.has_suspicion else TURN_SECONDS
 
     def _report(self, now: float) -> HealthReport:
@@ -182,7 +188,7 @@ class HealthMonitor:
         if is_news or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        self.now = HealthNow(faults, cordons, now, tuple(filter(None, [self._problem])), self._tally.counts)
+        self.now = HealthNow(faults, cordons, tuple(filter(None, [self._problem])), self._tally.counts)
         if is_news:
             self._log(before.faults, faults)
             self._changed()
@@ -213,9 +219,8 @@ class HealthMonitor:
         is_same_boot = self._record.boot == self._boot_id
         self._record = self._record.in_boot(self._boot_id)
         with self._mutex:
-            gpus = read_gpus(documents.get(GPUS)) if is_same_boot else ()
-            self._known = KnownGpus(self._reporter.bus_states, gpus)
-            self._is_loaded = True
+            if is_same_boot:
+                self._known.learn(read_gpus(documents.get(GPUS)))
 
     def _drop_forgotten(self) -> None:
         """Forget the GPUs that an administrator declared gone."""

@@ -50,6 +50,7 @@ class KernelLog:
         self._path, self._position = path, position
         self._fd: int | None = None
         self._rest = b""
+        self._has_looked = False
         self._early: tuple[str, int] = ("", -9)  # a GPU whose message may end "fallen off the bus", and where it began
         self.problem = ""
 
@@ -90,12 +91,14 @@ class KernelLog:
         """Yield the sequence number, time and text of the kernel's own records that are new."""
         now = time.time()
         began = now - time.clock_gettime(time.CLOCK_MONOTONIC)
-        for line in self._lines():
+        is_first, self._has_looked = not self._has_looked, True
+        for number, line in enumerate(self._lines()):
             match = _RECORD.match(line)
             if match is None or int(match["sequence"]) <= self._position:
                 continue
             if int(match["prefix"]) >> 3 == 0:
-                at = min(now, began + int(match["time"]) / 1e6)
+                # What came since the last look has just happened, whatever the clock of a plain file's writer says.
+                at = min(now, began + int(match["time"]) / 1e6) if is_first else now + number / 1e6
                 yield int(match["sequence"]), at, match["text"]
             else:
                 self._position = int(match["sequence"])
