@@ -129,9 +129,8 @@ class Scanner:
             return
         is_seen = asked != self._answered or fingerprint != self._fingerprint
         facts = None if is_due else self._after_own_change(fingerprint, own)
-        if facts is None:
-            facts = self._discover(now, asked)
-        self._take(facts, is_seen=is_seen)
+        what = "own changes of partitions read" if facts else "hardware scanned"
+        self._take(facts or self._discover(now, asked), what, is_seen=is_seen)
         self._fingerprint = fingerprint
 
     def _discover(self, now: float, asked: int) -> Facts:
@@ -160,7 +159,7 @@ class Scanner:
         except DriverError:
             return None  # a discovery finds out what is wrong
 
-    def _take(self, facts: Facts, *, is_seen: bool) -> None:
+    def _take(self, facts: Facts, what: str, *, is_seen: bool) -> None:
         """Have the facts judged, and report what follows from them."""
         findings = self._judge.judge(facts)
         self._facts = findings.facts
@@ -168,12 +167,12 @@ class Scanner:
             self._asks += 1  # at the next probe, whatever it returns
         before = self._inventory.take(findings)
         if self._inventory.current != before:
-            self._log(before, self._inventory.current)
+            self._log(what, before, self._inventory.current)
             self._on_change()
         elif is_seen:  # device nodes may have changed although no device did
             self._on_change()
 
-    def _log(self, before: Inventory, inventory: Inventory) -> None:
+    def _log(self, what: str, before: Inventory, inventory: Inventory) -> None:
         known = set(before.problems)
         for problem in inventory.problems:
             if problem not in known:
@@ -181,7 +180,7 @@ class Scanner:
                     "hardware problem", extra=fields(code=problem.code, device=problem.subject, problem=problem.message)
                 )
         log.info(
-            "hardware scanned",
+            what,
             extra=fields(
                 devices=len(inventory.devices),
                 count=len(inventory.problems),

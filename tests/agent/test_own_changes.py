@@ -1,4 +1,4 @@
-"""Changes that the agent made itself: what it knows follows them without a discovery, and nothing else is overlooked."""
+"""Changes that the agent made itself are known without a discovery, and nothing else is overlooked."""
 
 from dataclasses import replace
 

@@ -16,7 +16,7 @@ from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia import NvidiaHardware
 from dra_driver.hardware.port import Partitionable
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.conftest import Machine, by_address, codes
+from tests.hardware.conftest import Machine, by_address, codes, eventually
 from tests.support.fake_nvml import Code, Gpu, a100_40, h100, hgx_h100, l40s
 
 MIB = 2**20
@@ -464,6 +464,23 @@ def test_eight_gpus_are_cut_at_the_same_time(machine: Machine) -> None:
         thread.join()
     assert time.monotonic() - began < 8 * 0.3
     assert [len(gpu.partitions) for gpu in bench.hardware.discover().gpus] == [1] * 8
+
+
+def test_a_scan_of_the_same_gpu_does_not_hold_a_creation(machine: Machine) -> None:
+    """The serial number is read before the video BIOS's version: the creation comes between the two."""
+    bench = Bench(machine)
+    with machine.state.change():
+        bench.gpus[0].slow("nvmlDeviceGetSerial", 500)
+    machine.log.write_text("")
+    scan = threading.Thread(target=bench.hardware.discover)
+    scan.start()
+    eventually(lambda: "nvmlDeviceGetSerial" in machine.log.read_text())
+    bench.create("1g.10gb", 0)
+    scan.join()
+    calls = machine.log.read_text().split()
+    made = next(i for i, call in enumerate(calls) if "CreateGpuInstance" in call)
+    assert [call for call in calls[:made] if "GetVbiosVersion" in call] == []
+    eventually(lambda: len(bench.hardware.discover().gpus[0].partitions) == 1)
 
 
 def test_two_claims_of_one_gpu_are_served_in_turn(machine: Machine) -> None:

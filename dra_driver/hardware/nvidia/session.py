@@ -118,7 +118,8 @@ class GpuWorker:
     def start_reading(self) -> None:
         """Start a new reading, unless one is under way."""
         if self._reading is None:
-            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
+            read = partial(read_gpu, self.nvml, self._index, self._roots, self.profiles)
+            self._reading = self.worker.submit(read, gives_way=True)
 
     def find(self, uuid: str) -> Handle:
         """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
@@ -148,7 +149,8 @@ class GpuWorker:
         """Start a new probe, unless one is under way."""
         if self._probe is None:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
-            self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
+            probe = partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric)
+            self._probe = self.worker.submit(probe, gives_way=True)
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
         """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""
