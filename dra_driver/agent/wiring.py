@@ -137,29 +137,15 @@ def join_parts(node: Node, listener: Listener) -> Parts:
     """Make the parts, each with those upstream of it. Raises: InputError for sharing rules that are invalid."""
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
-    owners = PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id)
     sharing = CurrentSharingRules(
         options.sharing_config, options.node, api=node.api, allocated=allocated.forms, tenants=options.mps_tenants
     )
     neighbours = _neighbours(node, listener)
-    offer = NodeOffer(
-        inventory,
-        owners=owners,
-        allocated=allocated,
-        sharing=sharing,
-        neighbours=neighbours,
-        events=node.events,
-        is_mig_dynamic=options.is_mig_dynamic,
-        has_all_profiles=options.has_all_profiles,
-    )
+    offer = _offer(node, inventory, allocated, sharing, neighbours)
     health = _health(node, inventory, listener)
-    scanner = Scanner(
-        node.hardware,
-        inventory,
-        CompletingJudge(offer, health) if health else offer,
-        on_change=listener.inventory_changed,
-        on_driver_change=listener.driver_changed,
-    )
+    judge = CompletingJudge(offer, health) if health else offer
+    changed, driver_changed = listener.inventory_changed, listener.driver_changed
+    scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
     preparer = _preparer(node, inventory, scanner)
     return Parts(
         inventory,
@@ -174,6 +160,25 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
         health,
+    )
+
+
+def _offer(
+    node: Node,
+    inventory: NodeInventory,
+    allocated: AllocatedDevices,
+    sharing: CurrentSharingRules,
+    neighbours: Neighbours,
+) -> NodeOffer:
+    return NodeOffer(
+        inventory,
+        owners=PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id),
+        allocated=allocated,
+        sharing=sharing,
+        neighbours=neighbours,
+        events=node.events,
+        is_mig_dynamic=node.options.is_mig_dynamic,
+        has_all_profiles=node.options.has_all_profiles,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.model.errors import PrepareError
-from dra_driver.model.wire import CdiWire, Wire
+from dra_driver.model.wire import Wire
 
 VENDOR_CHARS = 253  # the limit of a DNS subdomain
 CLASS_CHARS = 63  # the limit of a kind's name segment
@@ -24,8 +24,8 @@ _CLASS = _VENDOR
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
 
 
-def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> CdiWire:
-    """Return a CDI document of `kind` with the given devices, in name order.
+def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes:
+    """Return the bytes of a CDI document of `kind` with the given devices, in name order; equal input, equal bytes.
 
     `devices` maps CDI device names to what each adds; `common` is what every device adds.
     Raises: PrepareError("prepare.cdi-invalid") for a name that CDI does not accept, for no devices at all, or for a
@@ -33,17 +33,29 @@ def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> CdiWire:
     """
     vendor, _, class_ = kind.partition("/")
     _check_names(kind, vendor, class_, devices)
-    return {
+    head = {
         "cdiVersion": _lowest_version(class_, devices, common),
         "kind": kind,
         "devices": [{"name": name, "containerEdits": _edits(edits)} for name, edits in sorted(devices.items())],
-        "containerEdits": _edits(common),
     }
+    return f'{_text(head)[:-1]},"containerEdits":{_text_of_common(common)}}}\n'.encode()
 
 
-def encode(document: CdiWire) -> bytes:
-    """Return the bytes of a document; equal documents yield equal bytes."""
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+def _text(wire: Wire) -> str:
+    return json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
+
+
+_last_common: tuple[Edits, str] = (Edits(), "{}")
+
+
+def _text_of_common(common: Edits) -> str:
+    """Return the JSON of the common edits, kept for the next document: all documents of a node share the same edits."""
+    global _last_common  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either pair
+    edits, text = _last_common
+    if edits is not common:
+        text = _text(_edits(common))
+        _last_common = common, text
+    return text
 
 
 def _check_names(kind: str, vendor: str, class_: str, devices: Mapping[str, Edits]) -> None:

@@ -1,4 +1,4 @@
-"""The CDI folder: documents come in, whole files come out, and a reader never sees half a file.
+"""The CDI folder: contents come in, whole files come out, and a reader never sees half a file.
 
 A file is written under a hidden name that no runtime reads (they read .json and .yaml only), synced, and renamed. A
 crash in between leaves the hidden file behind; it is removed by the sweep at startup or overwritten by the next write
@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.cdi.spec import encode
 from dra_driver.model.errors import PrepareError, Retry
 from dra_driver.model.wire import CdiWire
 
@@ -43,14 +42,13 @@ class CdiStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 
-    def write(self, file_name: str, document: CdiWire) -> bool:
-        """Make the file hold the document, durably, and return whether anything changed. Idempotent.
+    def write(self, file_name: str, content: bytes) -> bool:
+        """Make the file hold `content` (from `cdi.spec.render`), durably, and return whether it changed. Idempotent.
 
         Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
         path = self._path(file_name)
-        content = encode(document)
         try:
             if path.read_bytes() == content:
                 return False

@@ -128,4 +128,8 @@ def _hint(lost: frozenset[str]) -> str:
         instead += "shared devices are offered as their replicas, or whole where none are configured; "
     if TAINT_FIELD in lost:
         instead += "tainted devices that no claim has are withheld; "
-    return f"{instead}feature gates that are probably off: {gates}; restart this agent after switching them on"
+    only_taints = lost == {TAINT_FIELD}
+    then = (
+        "the server is asked again every ten minutes" if only_taints else "restart this agent after switching them on"
+    )
+    return f"{instead}feature gates that are probably off: {gates}; {then}"

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, ValueKind
+from dra_driver.inventory.attributes import ROWS
 from dra_driver.inventory.device import AttributeValue, Cut, Device, Share
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.inventory.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model import limits, names

@@ -1,6 +1,6 @@
 """KubeApi: one function for requests to the Kubernetes API server, and one for streams.
 
-In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of the HTTP library end here. A request that
+In: method, path, wire objects. Out: wire objects, or `ApiError`. Errors of connections end here. A request that
 may have had an effect is never sent again: a GET is repeated once if a kept connection turns out to be dead, and any
 request is repeated once after a 401 if a newer token is found.
 """
@@ -12,17 +12,14 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
-from typing import Any
+from ssl import SSLError
 from urllib.parse import urlencode
-
-import urllib3
-from urllib3 import exceptions as http
 
 from dra_driver import __version__
 from dra_driver.kube import answers
-from dra_driver.kube.bounds import MOST_BYTES, TooLargeError, read_body
-from dra_driver.kube.connections import CONNECT_SECONDS, Connections
+from dra_driver.kube.bounds import MOST_BYTES, BrokenError, TooLargeError
+from dra_driver.kube.connection import CertificateError, Connection
+from dra_driver.kube.connections import Connections
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
 from dra_driver.kube.shapes import check_claim, check_node
@@ -31,9 +28,7 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
 REQUEST_SECONDS = 10.0
-HEAD_SECONDS = 30.0  # to wait for a stream to begin
 _USER_AGENT = f"dra-driver/{__version__}"
-_NO_RETRIES = urllib3.Retry(total=False, redirect=False)
 _LEADING_DIGITS = re.compile(r"\d*")
 
 
@@ -51,7 +46,7 @@ class _Answer:
     status: int
     body: bytes
     retry_after: str
-    pool: urllib3.HTTPConnectionPool
+    generation: int  # of the connection that it came from
 
 
 class KubeApi:
@@ -90,7 +85,7 @@ class KubeApi:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path)
         except ApiError as err:
             if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
-                self._connections.renew(answer.pool)  # this connection is not used again after such an answer
+                self._connections.renew(answer.generation)  # this connection is not used again after such an answer
             raise
 
     def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
@@ -101,9 +96,8 @@ class KubeApi:
         """
         target = self._target(path, query)
 
-        def connect() -> tuple[Any, str, dict[str, str]]:
-            connection = self._connections.stream_connection(head_s=min(HEAD_SECONDS, most_s))
-            return connection, target, self._headers()
+        def connect() -> tuple[Connection, str, dict[str, str]]:
+            return self._connections.own_connection(), target, self._headers()
 
         return LineStream(connect, self._tokens.reread, path, most_s=most_s)
 
@@ -147,72 +141,44 @@ class KubeApi:
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
-        message = {"method": method, "url": target, "body": body, "headers": headers}
-        deadline = time.monotonic() + timeout_s
+        until = time.monotonic() + timeout_s
         is_retry = False
         while True:
-            pool = self._connections.pool()
+            left = max(0.001, until - time.monotonic())
             try:
-                return self._exchange(pool, message, max(0.001, deadline - time.monotonic()))
-            except (
-                http.HTTPError,
-                HTTPException,
-                OSError,
-                ValueError,
-            ) as err:  # ValueError is raised for a malformed chunk, such as one of -5 bytes
-                if not isinstance(err, (http.EmptyPoolError, http.ClosedPoolError)):
-                    self._connections.renew(pool)
+                with self._connections.lend(left) as connection:
+                    answer = connection.ask(method, target, headers, body, left)
+                    whole = answer.whole()
+                retry_after = answer.headers.get("retry-after", "")
+                return _Answer(answer.status, whole, retry_after, connection.generation)
+            except (OSError, ValueError) as err:  # a ValueError means that the request itself can't be written
                 if is_retry or not _may_resend(method, err):
                     raise self._unanswered(method, target, err) from err
                 is_retry = True
 
-    def _exchange(self, pool: urllib3.HTTPConnectionPool, message: dict[str, Any], seconds: float) -> _Answer:
-        """Send a request and read the answer to its end. Raises: errors of the HTTP library and of the bounds."""
-        answer: Any = pool.urlopen(
-            **message,
-            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, seconds), total=seconds),
-            pool_timeout=seconds,  # type: ignore[arg-type]  # accepts any number, despite its annotation
-            retries=_NO_RETRIES,
-            preload_content=False,
-            decode_content=False,
-        )
-        try:
-            whole = read_body(answer)
-        except BaseException:
-            answer.close()  # closes the connection too, since the beginning of its next answer could not be found
-            raise
-        if answer.bounds.has_leftover:
-            self._connections.renew(pool)
-        return _Answer(answer.status, whole, answer.headers.get("Retry-After", ""), pool)
-
     def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
         """Return the error for a request that got no answer."""
         path = target.partition("?")[0]
-        if _is_too_large(err):
+        if isinstance(err, TooLargeError):
             most = f"more than {MOST_BYTES >> 20} MiB, or compressed"
             return ApiError("answer-too-large", f"{method} {path}: {self._server} sent {most}", retry=Retry.LATER)
-        if isinstance(err, http.SSLError):
+        if isinstance(err, (CertificateError, SSLError)):
             return ApiError(
                 "tls",
                 f"{method} {path}: {self._server} did not prove its identity: {err}",
                 hint="check the CA in the kubeconfig or ServiceAccount",
                 retry=Retry.LATER,
             )
-        if isinstance(err, http.TimeoutError) and not isinstance(err, http.NewConnectionError):
+        if isinstance(err, TimeoutError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
         return ApiError("unreachable", f"{method} {path}: {self._server} can't be reached: {err}", retry=Retry.NOW)
 
 
 def _may_resend(method: str, err: Exception) -> bool:
     """Return whether sending again can't have an effect twice, and is likely to succeed."""
-    if isinstance(err, (http.ClosedPoolError, http.SSLError)):
-        return True  # not sent: the pool was renewed meanwhile, or the certificate was rejected before the request
-    return method == "GET" and isinstance(err, http.ProtocolError) and not _is_too_large(err)
-
-
-def _is_too_large(err: Exception) -> bool:
-    """Return whether the bounds ended an answer, even if the HTTP library has wrapped their error."""
-    return any(isinstance(one, TooLargeError) for one in (err, *err.args))
+    if isinstance(err, CertificateError):
+        return True  # nothing was sent, and the certificate files may have been replaced by now
+    return method == "GET" and isinstance(err, (BrokenError, ConnectionError, SSLError))
 
 
 def _number(text: object) -> int:

@@ -1,90 +1,112 @@
-"""The keep-alive pool to the API server, renewed when its files were replaced or its peer is dead.
+"""The kept connections to the API server, renewed when their files were replaced or their peer is dead.
 
-In: `Credentials`. Out: a urllib3 pool for requests, or a separate connection for a stream. It knows nothing of
-Kubernetes objects.
+In: `Credentials`. Out: a connection lent for one request (the most recently used one first), or a separate connection
+for a stream. It knows nothing of Kubernetes objects.
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
 
-import urllib3
-from urllib3.connection import HTTPConnection
-from urllib3.util import parse_url
-
-from dra_driver.kube.bounds import BoundedHttp, BoundedHttps
+from dra_driver.kube.connection import Address, Connection
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.model.errors import ApiError, Retry
 
 CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # how often to look for replaced CA and certificate files
-# A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
-_SOCKET_OPTIONS = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
-]
 
 
 class Connections:
-    """Connections to one API server. All methods may be called from any thread."""
+    """At most `size` connections to one API server. All methods may be called from any thread."""
 
     def __init__(self, credentials: Credentials, *, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        url = parse_url(credentials.server)
-        self._tls, self._size, self._clock = credentials.tls, size, clock
-        self._host, self._port = url.host or "", url.port
-        self.prefix = (url.path or "").rstrip("/")
+        self._tls, self._clock = credentials.tls, clock
+        self._address = _address_of(credentials.server, credentials.tls)
+        self.prefix = urlsplit(credentials.server).path.rstrip("/")
         self._lock = threading.Lock()
-        self._pool: urllib3.HTTPConnectionPool | None = None
+        self._room = threading.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._generation = 0
         self._context: ssl.SSLContext | None = None
         self._stamp: tuple[object, ...] = ()
         self._look_at = 0.0
-        if self._tls and self._tls.is_unverified:
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
-    def pool(self) -> urllib3.HTTPConnectionPool:
-        """Return the pool to use now. Raises: ApiError("api.tls-files")."""
-        with self._lock:
-            self._refresh()
-            if self._pool is None:
-                self._pool = self._new_pool()
-            return self._pool
+    @contextmanager
+    def lend(self, seconds: float) -> Iterator[Connection]:
+        """Lend a connection. It is kept if its answer was read to the end; after an error all of its generation go.
 
-    def renew(self, pool: urllib3.HTTPConnectionPool) -> None:
-        """Drop a pool whose connections may all be dead, and check the files again at once."""
-        with self._lock:
-            if self._pool is pool:
-                self._pool = None
-                self._look_at = 0.0
-        pool.close()
-
-    def stream_connection(self, *, head_s: float) -> HTTPConnection:
-        """Return a new connection outside the pool; the head of its answer may take `head_s` seconds.
-
-        Raises: ApiError("api.tls-files"); urllib3 and OS errors of connecting.
+        Raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
+        connecting.
         """
+        started = time.monotonic()
+        if not self._room.acquire(timeout=seconds):
+            raise TimeoutError("all connections are in use")
+        try:
+            connection = self._kept() or self._connected(seconds - (time.monotonic() - started))
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                self.renew(connection.generation)
+                raise
+            self._take_back(connection)
+        finally:
+            self._room.release()
+
+    def renew(self, generation: int) -> None:
+        """Drop a generation whose connections may all be dead, and check the files again at once."""
         with self._lock:
-            self._refresh()
-        connection = self._new_connection()
-        connection.connect()
-        connection.timeout = head_s
-        return connection
+            if self._generation == generation:
+                self._next_generation()
+                self._look_at = 0.0
+
+    def own_connection(self) -> Connection:
+        """Return a new connection that is not among the kept ones.
+
+        Raises: ApiError("api.tls-files"); errors of connecting.
+        """
+        return self._connected(CONNECT_SECONDS)
 
     def close(self) -> None:
         """Close idle connections; one in use is closed when its user returns it."""
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+            self._next_generation()
+
+    def _kept(self) -> Connection | None:
+        """Return an idle connection that is still open on the other side, or None."""
+        while True:
+            with self._lock:
+                self._refresh()
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.is_quiet():
+                return connection
+            connection.close()
+
+    def _take_back(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.is_ready and connection.generation == self._generation:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connected(self, seconds: float) -> Connection:
+        with self._lock:
+            self._refresh()
+            context, generation = self._context, self._generation
+        seconds = max(0.001, min(CONNECT_SECONDS, seconds))
+        try:
+            return Connection(self._address, context, seconds, generation=generation)
+        except BaseException:
+            self.renew(generation)
+            raise
 
     def _refresh(self) -> None:
         """Build the TLS context if there is none, or if a file behind it has changed."""
@@ -95,36 +117,25 @@ class Connections:
         if self._context is not None and stamp == self._stamp:
             return
         context = _context_of(self._tls, self._context)
-        if context is not self._context and self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if context is not self._context:
+            self._next_generation()
         self._context, self._stamp = context, stamp
 
-    def _tls_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"ssl_context": self._context}
-        if self._tls and self._tls.server_name:
-            options["server_hostname"] = self._tls.server_name
-        if self._tls and self._tls.is_unverified:
-            options["cert_reqs"] = ssl.CERT_NONE
-        return options
+    def _next_generation(self) -> None:
+        idle, self._idle = self._idle, []
+        self._generation += 1
+        for connection in idle:
+            connection.close()
 
-    def _new_pool(self) -> urllib3.HTTPConnectionPool:
-        options: dict[str, Any] = {"maxsize": self._size, "block": True, "socket_options": _SOCKET_OPTIONS}
-        pool: urllib3.HTTPConnectionPool
-        if self._tls is None:
-            pool = urllib3.HTTPConnectionPool(self._host, self._port, **options)
-            pool.ConnectionCls = BoundedHttp  # type: ignore[assignment]  # the protocol demands more than is used
-        else:
-            pool = urllib3.HTTPSConnectionPool(self._host, self._port, **options, **self._tls_options())
-            pool.ConnectionCls = BoundedHttps  # type: ignore[assignment]
-        return pool
 
-    def _new_connection(self) -> HTTPConnection:
-        options: dict[str, Any] = {"timeout": CONNECT_SECONDS, "socket_options": _SOCKET_OPTIONS}
-        host = self._host.strip("[]")
-        if self._tls is None:
-            return BoundedHttp(host, self._port, **options)
-        return BoundedHttps(host, self._port, **options, **self._tls_options())
+def _address_of(server: str, tls: TlsMaterial | None) -> Address:
+    url = urlsplit(server)
+    host = url.hostname or ""
+    written = f"[{host}]" if ":" in host else host
+    field = f"{written}:{url.port}" if url.port else written
+    if tls is None:
+        return Address(host, url.port or 80, field)
+    return Address(host, url.port or 443, field, name=tls.server_name or host)
 
 
 def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext:

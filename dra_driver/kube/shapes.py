@@ -7,11 +7,85 @@ answers, then causes an error here instead of a crash somewhere else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dra_driver.kube.answers import bad_answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+
+_NOUNS = {str: "a text", int: "a whole number", bool: "true or false"}
+
+
+class _Shape:
+    """The shape of a kind, compiled once, because every Prepare checks a claim."""
+
+    def __init__(self, of: Any) -> None:
+        self._of, self._matches = of, _matching(of)
+
+    def check(self, value: Any, where: str) -> None:
+        """Raise ApiError("api.bad-answer") for a value of another shape; where it differs is worked out only then."""
+        if not self._matches(value):
+            _refuse(value, self._of, where)
+
+
+def _matching(shape: Any) -> Callable[[Any], bool]:
+    """Return a function that returns whether a value is of a shape."""
+    if isinstance(shape, dict):
+        return _matching_object(shape)
+    if isinstance(shape, list):
+        of_item = _matching(shape[0])
+        return lambda value: isinstance(value, list) and all(map(of_item, value))
+    if shape is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    return lambda value: isinstance(value, shape)
+
+
+def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
+    of_any = _matching(shape[...]) if ... in shape else None
+    fields = [(key.rstrip("!"), key.endswith("!"), _matching(of)) for key, of in shape.items() if key is not ...]
+
+    def matches(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        if of_any is not None and not all(map(of_any, value.values())):
+            return False
+        for name, is_required, of_field in fields:
+            found = value.get(name)
+            if (is_required or found is not None) and not of_field(found):
+                return False
+        return True
+
+    return matches
+
+
+def _refuse(value: Any, shape: Any, where: str) -> None:
+    """Raise ApiError for the first part of a value that is not of its shape."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            raise _fault(where, "an object", value)
+        for key, inner in shape.items():
+            if key is ...:
+                for name, one in value.items():
+                    _refuse(one, inner, f"{where}.{name}")
+                continue
+            name = key.removesuffix("!")
+            found = value.get(name)
+            if found is not None or key.endswith("!"):
+                _refuse(found, inner, f"{where}.{name}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise _fault(where, "a list", value)
+        for number, one in enumerate(value):
+            _refuse(one, shape[0], f"{where}[{number}]")
+    elif not isinstance(value, shape) or (shape is int and isinstance(value, bool)):
+        raise _fault(where, _NOUNS[shape], value)
+
+
+def _fault(where: str, expected: str, found: Any) -> ApiError:
+    noun = {dict: "an object", list: "a list", type(None): "nothing"}.get(type(found)) or repr(found)[:50]
+    return bad_answer(f"{where} should be {expected}, the server sent {noun}")
+
 
 # A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field is required.
 _METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
@@ -22,37 +96,41 @@ _DEVICE = {
     "taints": [{"key": str, "value": str, "effect": str}],
     "consumesCounters": [{"counterSet": str, "counters": {...: {}}}],
 }
-_SLICE = {
-    "metadata!": _METADATA,
-    "spec!": {
-        "driver!": str,
-        "nodeName": str,
-        "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
-        "devices": [_DEVICE],
-        "sharedCounters": [{"name": str, "counters": {...: {}}}],
-    },
-}
+_SLICE = _Shape(
+    {
+        "metadata!": _METADATA,
+        "spec!": {
+            "driver!": str,
+            "nodeName": str,
+            "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
+            "devices": [_DEVICE],
+            "sharedCounters": [{"name": str, "counters": {...: {}}}],
+        },
+    }
+)
 _RESULT = {"request": str, "driver!": str, "pool!": str, "device!": str, "shareID": str, "adminAccess": bool}
 _ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector": {}}
-_CLAIM = {
-    "metadata!": {**_METADATA, "namespace!": str},
-    "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
-    "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
-}
-_NODE = {"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}}
-_NOUNS = {str: "a text", int: "a whole number", bool: "true or false"}
+_CLAIM = _Shape(
+    {
+        "metadata!": {**_METADATA, "namespace!": str},
+        "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
+        "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
+    }
+)
+_NODE = _Shape({"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}})
+_TEXT = _Shape(str)
 
 
 def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
     """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _SLICE, "ResourceSlice")
+    _SLICE.check(wire, "ResourceSlice")
     if is_stored:
-        _check(wire["metadata"].get("resourceVersion"), str, "ResourceSlice.metadata.resourceVersion")
+        _TEXT.check(wire["metadata"].get("resourceVersion"), "ResourceSlice.metadata.resourceVersion")
 
 
 def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
     """Check a ResourceClaim, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _CLAIM, f"ResourceClaim {namespace}/{name}")
+    _CLAIM.check(wire, f"ResourceClaim {namespace}/{name}")
     found = wire["metadata"]["namespace"], wire["metadata"]["name"]
     if found != (namespace, name):
         raise bad_answer(f"asked for ResourceClaim {namespace}/{name}, the server answered with {'/'.join(found)}")
@@ -60,33 +138,6 @@ def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
 
 def check_node(wire: Wire, name: str) -> None:
     """Check a Node, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _check(wire, _NODE, f"Node {name}")
+    _NODE.check(wire, f"Node {name}")
     if wire["metadata"]["name"] != name:
         raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")
-
-
-def _check(value: Any, shape: Any, where: str) -> None:
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            raise _fault(where, "an object", value)
-        for key, inner in shape.items():
-            if key is ...:
-                for name, one in value.items():
-                    _check(one, inner, f"{where}.{name}")
-                continue
-            name = key.removesuffix("!")
-            found = value.get(name)
-            if found is not None or key.endswith("!"):
-                _check(found, inner, f"{where}.{name}")
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            raise _fault(where, "a list", value)
-        for number, one in enumerate(value):
-            _check(one, shape[0], f"{where}[{number}]")
-    elif not isinstance(value, shape) or (shape is int and isinstance(value, bool)):
-        raise _fault(where, _NOUNS[shape], value)
-
-
-def _fault(where: str, expected: str, found: Any) -> ApiError:
-    noun = {dict: "an object", list: "a list", type(None): "nothing"}.get(type(found)) or repr(found)[:50]
-    return bad_answer(f"{where} should be {expected}, the server sent {noun}")

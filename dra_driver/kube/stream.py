@@ -12,19 +12,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPException
-from typing import Any
-
-from urllib3.exceptions import HTTPError, SSLError
+from ssl import SSLError
 
 from dra_driver.kube import answers
+from dra_driver.kube.connection import CertificateError, Connection
+from dra_driver.kube.http_answer import HttpAnswer
 from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
 _REFUSAL_BYTES = 64 * 1024
+HEAD_SECONDS = 30.0  # to wait for a stream to begin
 LINE_SECONDS = 30.0  # from the first byte of a line to its last
 
-Connect = Callable[[], tuple[Any, str, dict[str, str]]]
+Connect = Callable[[], tuple[Connection, str, dict[str, str]]]
 
 
 class LineStream:
@@ -42,20 +42,20 @@ class LineStream:
         self._connect, self._reread_token, self._path = connect, reread_token, path
         self._most_s, self._line_s = most_s, line_s
         self._lock = threading.Lock()
-        self._connection: Any = None
-        self._socket: Any = None
-        self._answer: Any = None
+        self._connection: Connection | None = None
+        self._answer: HttpAnswer | None = None
         self._is_closed = False
 
     def open(self) -> None:
         """Connect, send the request and read the answer's head. Raises: ApiError, also after `close`."""
-        self._answer = self._ask()
-        if self._answer.status == 401 and self._reread_token():
+        answer = self._ask()
+        if answer.status == 401 and self._reread_token():
             self._drop()
-            self._answer = self._ask()
-        if self._answer.status != 200:
-            raise self._refusal()
-        if str(self._answer.headers.get("Content-Encoding") or "identity").lower() != "identity":
+            answer = self._ask()
+        if answer.status != 200:
+            raise self._refusal(answer)
+        self._answer = answer
+        if answer.is_encoded:
             raise answers.bad_answer(f"GET {self._path}: the answer is compressed, which was not asked for", 200)
 
     def lines(self) -> Iterator[bytes]:
@@ -64,12 +64,14 @@ class LineStream:
         Raises: ApiError("api.stream-broken") if the connection fails, is silent for too long, or sends a line
         that does not end.
         """
+        if self._answer is None:
+            return
         bounds = self._answer.bounds
         over_at = bounds.until = time.monotonic() + self._most_s
         line = bytearray()
         while True:
             with self._translated("stream-broken"):
-                piece = self._answer.read1(_PIECE_BYTES)
+                piece = self._answer.piece(_PIECE_BYTES)
             if not piece or self._is_closed:
                 return
             is_begun = bool(line)
@@ -88,49 +90,50 @@ class LineStream:
         """End the stream now. Safe to call twice, and before `open`."""
         with self._lock:
             self._is_closed = True
-            sock = self._socket
-        if sock is not None:
+            connection = self._connection
+        if connection is not None:
             with contextlib.suppress(OSError):
                 # SSLSocket.shutdown would drop the TLS state while the reader uses it: shut the plain socket down.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def release(self) -> None:
         """Free the connection; called by the reading thread when it is done."""
         self.close()
         self._drop()
 
-    def _ask(self) -> Any:
+    def _ask(self) -> HttpAnswer:
         with self._translated("unreachable"):
             connection, target, headers = self._connect()
             with self._lock:
-                self._connection, self._socket = connection, connection.sock
+                self._connection = connection
                 if self._is_closed:
                     raise ConnectionAbortedError("closed")
-            connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
-            return connection.getresponse()
+            return connection.ask("GET", target, headers, None, min(HEAD_SECONDS, self._most_s))
 
-    def _refusal(self) -> ApiError:
+    def _refusal(self, answer: HttpAnswer) -> ApiError:
         with self._translated("unreachable"):
-            body = self._answer.read(_REFUSAL_BYTES)
+            body = bytearray()
+            while len(body) < _REFUSAL_BYTES and (piece := answer.piece(_REFUSAL_BYTES)):
+                body += piece
         try:
-            decoded = answers.parse(body)
+            decoded = answers.parse(bytes(body))
         except ValueError:
             decoded = None
-        retry_after = self._answer.headers.get("Retry-After", "")
-        return answers.refusal(self._answer.status, decoded, retry_after, method="GET", path=self._path)
+        retry_after = answer.headers.get("retry-after", "")
+        return answers.refusal(answer.status, decoded, retry_after, method="GET", path=self._path)
 
     def _drop(self) -> None:
         with self._lock:
-            connection, self._connection, self._socket = self._connection, None, None
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     @contextlib.contextmanager
     def _translated(self, code: str) -> Iterator[None]:
-        """Turn the HTTP library's errors into ApiErrors."""
+        """Turn the connection's errors into ApiErrors."""
         try:
             yield
-        except SSLError as err:
+        except (CertificateError, SSLError) as err:
             raise ApiError("tls", f"GET {self._path}: {err}", retry=Retry.LATER) from err
-        except (HTTPError, HTTPException, OSError, ValueError) as err:
+        except (OSError, ValueError) as err:
             raise ApiError(code, f"GET {self._path}: {err!r}", retry=Retry.NOW) from err

@@ -32,6 +32,7 @@ class TlsMaterial:
     def context(self) -> ssl.SSLContext:
         """Build a client context. Raises: OSError (ssl.SSLError is one) for files that are missing or not PEM."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["http/1.1"])
         if self.is_unverified:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -48,7 +48,7 @@ def roots(driver_root, dev, proc, tmp_path) -> Roots:
 def prepare(podman: Podman, devices: dict[str, Edits], common: Edits, uid: str = UID) -> list[str]:
     """Write the file of one claim; gives the ids that the kubelet would hand on."""
     document = render(kind(DRIVER), {device_name(uid, name): edits for name, edits in devices.items()}, common)
-    cdi_schema.check(document)
+    cdi_schema.check(json.loads(document))
     CdiStore(podman.cdi).write(claim_file(DRIVER, uid), document)
     return [device_id(DRIVER, uid, name) for name in devices]
 

@@ -22,6 +22,10 @@ NAME = "k8s.gpu.nvidia.com-claim_7f3a.json"
 PREFIX = "k8s.gpu.nvidia.com-claim_"
 
 
+def encode(document) -> bytes:
+    return json.dumps(document).encode()
+
+
 def names_in(folder):
     """Name everything in a folder, hidden files too."""
     return sorted(path.name for path in folder.iterdir())
@@ -33,7 +37,7 @@ def store(tmp_path):
 
 
 def test_a_document_is_read_back_as_written(store):
-    assert store.write(NAME, {"kind": "a/b", "n": [1, "ü"]}) is True
+    assert store.write(NAME, encode({"kind": "a/b", "n": [1, "ü"]})) is True
     assert store.read(NAME) == {"kind": "a/b", "n": [1, "ü"]}
     assert store.list() == (NAME,)
 
@@ -41,31 +45,31 @@ def test_a_document_is_read_back_as_written(store):
 def test_the_missing_folder_is_made_and_the_file_is_readable_for_all(store):
     old = os.umask(0o077)
     try:
-        store.write(NAME, {})
+        store.write(NAME, encode({}))
     finally:
         os.umask(old)
     assert stat.S_IMODE((store.root / NAME).stat().st_mode) == 0o644
 
 
 def test_the_same_document_again_changes_nothing(store):
-    store.write(NAME, {"a": 1})
+    store.write(NAME, encode({"a": 1}))
     before = (store.root / NAME).stat()
-    assert store.write(NAME, {"a": 1}) is False
+    assert store.write(NAME, encode({"a": 1})) is False
     after = (store.root / NAME).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 def test_another_document_replaces_the_file_as_a_whole(store):
-    store.write(NAME, {"a": "x" * 10_000})
+    store.write(NAME, encode({"a": "x" * 10_000}))
     with (store.root / NAME).open() as reader:
-        assert store.write(NAME, {"a": 2}) is True
+        assert store.write(NAME, encode({"a": 2})) is True
         assert len(reader.read()) > 10_000  # who reads the old file keeps it whole
     assert store.read(NAME) == {"a": 2}
     assert names_in(store.root) == [NAME]
 
 
 def test_removing_twice_succeeds(store):
-    store.write(NAME, {})
+    store.write(NAME, encode({}))
     assert store.remove(NAME) is True
     assert store.remove(NAME) is False
     assert store.list() == ()
@@ -79,7 +83,7 @@ def test_a_missing_folder_lists_nothing_and_removes_nothing(store):
 
 
 def test_files_of_others_are_listed_only_when_asked_for_and_never_swept(store):
-    store.write(NAME, {})
+    store.write(NAME, encode({}))
     for name in ("nvidia.yaml", "vendor.json", ".vendor.json.unfinished", "k8s.gpu.nvidia.com-claim_x.json.bak"):
         (store.root / name).write_text("x")
     assert store.list() == (NAME, "vendor.json")
@@ -90,24 +94,24 @@ def test_files_of_others_are_listed_only_when_asked_for_and_never_swept(store):
 
 @pytest.mark.parametrize("name", ["../x.json", "a/b.json", "/etc/x.json", ".x.json", "x.yaml", "", "x\0.json"])
 def test_a_name_that_leads_elsewhere_is_refused(store, name):
-    for call in (lambda: store.write(name, {}), lambda: store.remove(name), lambda: store.read(name)):
+    for call in (lambda: store.write(name, encode({})), lambda: store.remove(name), lambda: store.read(name)):
         with pytest.raises(PrepareError) as caught:
             call()
         assert caught.value.code == "prepare.cdi-file-name"
 
 
 def test_what_is_no_json_object_reads_as_nothing(store):
-    store.write(NAME, {})
+    store.write(NAME, encode({}))
     for content in (b"{", b"[]", b"\xff"):
         (store.root / NAME).write_bytes(content)
         assert store.read(NAME) is None
-    assert store.write(NAME, {"a": 1}) is True
+    assert store.write(NAME, encode({"a": 1})) is True
 
 
 def test_a_file_in_place_of_the_folder_is_named_in_the_error(tmp_path):
     (tmp_path / "cdi").write_text("")
     with pytest.raises(PrepareError) as caught:
-        CdiStore(tmp_path / "cdi").write(NAME, {})
+        CdiStore(tmp_path / "cdi").write(NAME, encode({}))
     assert caught.value.code == "prepare.cdi-write"
     assert caught.value.retry is Retry.LATER
     assert str(tmp_path / "cdi") in caught.value.message
@@ -116,14 +120,14 @@ def test_a_file_in_place_of_the_folder_is_named_in_the_error(tmp_path):
 
 @pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free space"), (errno.EROFS, "writable"), (errno.EIO, "")])
 def test_a_full_or_read_only_folder_leaves_nothing_and_says_why(store, monkeypatch, number, hint):
-    store.write(NAME, {"a": 1})
+    store.write(NAME, encode({"a": 1}))
 
     def failing(fd, data):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("dra_driver.cdi.store.os.write", failing)
     with pytest.raises(PrepareError) as caught:
-        store.write(NAME, {"a": 2})
+        store.write(NAME, encode({"a": 2}))
     assert os.strerror(number) in caught.value.message
     assert hint in caught.value.hint
     assert store.read(NAME) == {"a": 1}
@@ -140,13 +144,13 @@ def test_a_really_full_disk_is_reported(tmp_path):
         pytest.skip("mounting a small tmpfs needs root")
     try:
         store = CdiStore(mount)
-        store.write(NAME, {"a": "x" * 1000})
+        store.write(NAME, encode({"a": "x" * 1000}))
         with pytest.raises(PrepareError, match="No space left"):
-            store.write("k8s.gpu.nvidia.com-claim_2.json", {"a": "x" * 100_000})
+            store.write("k8s.gpu.nvidia.com-claim_2.json", encode({"a": "x" * 100_000}))
         assert names_in(mount) == [NAME]
         subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
         with pytest.raises(PrepareError, match="Read-only"):
-            store.write(NAME, {"a": 2})
+            store.write(NAME, encode({"a": 2}))
         with pytest.raises(PrepareError, match="Read-only"):
             store.remove(NAME)
     finally:
@@ -155,7 +159,7 @@ def test_a_really_full_disk_is_reported(tmp_path):
 
 def test_what_a_crash_left_is_swept_removed_or_overwritten(store):
     left = f".{NAME}.unfinished"
-    store.write("x.json", {})
+    store.write("x.json", encode({}))
     (store.root / left).write_text('{"half')
     assert store.list(PREFIX) == ()
     assert store.sweep(PREFIX) == 1
@@ -163,13 +167,13 @@ def test_what_a_crash_left_is_swept_removed_or_overwritten(store):
     assert store.remove(NAME) is False
     assert not (store.root / left).exists()
     (store.root / left).write_text('{"half of something much longer')
-    store.write(NAME, {"a": 1})
+    store.write(NAME, encode({"a": 1}))
     assert store.read(NAME) == {"a": 1}
     assert names_in(store.root) == [NAME, "x.json"]
 
 
 def test_a_writer_at_work_is_not_swept(store):
-    store.write("x.json", {})
+    store.write("x.json", encode({}))
     path = store.root / f".{NAME}.unfinished"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -179,25 +183,25 @@ def test_a_writer_at_work_is_not_swept(store):
 
 
 def test_a_link_under_the_hidden_name_is_not_followed(store, tmp_path):
-    store.write("x.json", {})
+    store.write("x.json", encode({}))
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     (store.root / f".{NAME}.unfinished").symlink_to(victim)
     with pytest.raises(PrepareError):
-        store.write(NAME, {"a": 1})
+        store.write(NAME, encode({"a": 1}))
     assert victim.read_text() == "untouched"
 
 
 def test_many_writers_of_one_file_never_show_half_of_it(store):
     documents = [{"writer": n, "fill": str(n) * 5000} for n in range(4)]
-    store.write(NAME, documents[0])
+    store.write(NAME, encode(documents[0]))
     stop = threading.Event()
     faults: list[BaseException] = []
 
     def work(document):
         try:
             while not stop.is_set():
-                store.write(NAME, document)
+                store.write(NAME, encode(document))
         except BaseException as exc:
             faults.append(exc)
 
@@ -221,11 +225,12 @@ def test_many_writers_of_one_file_never_show_half_of_it(store):
 
 def test_a_killed_writer_leaves_whole_files_and_one_sweep_cleans_up(store):
     code = (
-        "import sys, itertools\n"
+        "import sys, itertools, json\n"
         "from dra_driver.cdi.store import CdiStore\n"
         "store = CdiStore(sys.argv[1])\n"
         "for n in itertools.count():\n"
-        "    store.write(f'k8s.gpu.nvidia.com-claim_{n % 3}.json', {'n': n, 'fill': 'x' * 20000})\n"
+        "    content = json.dumps({'n': n, 'fill': 'x' * 20000}).encode()\n"
+        "    store.write(f'k8s.gpu.nvidia.com-claim_{n % 3}.json', content)\n"
         "    if n == 3: print('going', flush=True)\n"
     )
     for _ in range(3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dra_driver.cdi import ids
@@ -33,7 +35,8 @@ def record(*names, uid="1", boot=BOOT, **more):
 def write(store, uid, *paths):
     nodes = [{"path": path} for path in paths]
     device = {"name": "x", "containerEdits": {"deviceNodes": nodes}}
-    store.write(ids.claim_file(DRIVER, uid), {"cdiVersion": "0.5.0", "kind": ids.kind(DRIVER), "devices": [device]})
+    document = {"cdiVersion": "0.5.0", "kind": ids.kind(DRIVER), "devices": [device]}
+    store.write(ids.claim_file(DRIVER, uid), json.dumps(document).encode())
 
 
 def held(store, devices, *records):

@@ -18,6 +18,7 @@ from dra_driver.model.names import normal_pci_address
 
 NVIDIA_VENDOR = 0x10DE
 GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
+_PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _VERSION = re.compile(r"\s(\d+\.\d+(?:\.\d+)*)\s")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
@@ -39,12 +40,25 @@ def own_cgroup(roots: Roots) -> str:
     return f"{roots.sys}/fs/cgroup{below}".rstrip("/")
 
 
-def read_text(path: Path) -> str | None:
+def read_text(path: str | os.PathLike[str]) -> str | None:
     """Return a small file's text, stripped, or None when it can't be read."""
     try:
-        return path.read_text("utf-8", "replace").strip()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        return _read_all(fd).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    content = b""
+    while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:
+        content += piece  # the kernel may give a part of a file before its end
+    return content
 
 
 def _read_hex(path: Path) -> int:
@@ -138,16 +152,16 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 def read_driver_version(roots: Roots) -> str | None:
     """Return the loaded kernel driver's version as it spells it ("580.65.06"), or None when none is loaded."""
-    version = read_text(Path(roots.sys, "module/nvidia/version"))
+    version = read_text(f"{roots.sys}/module/nvidia/version")
     if version:
         return version
-    match = _VERSION.search((read_text(Path(roots.proc, "driver/nvidia/version")) or "") + " ")
+    match = _VERSION.search((read_text(f"{roots.proc}/driver/nvidia/version") or "") + " ")
     return match.group(1) if match else None
 
 
 def read_minor(roots: Roots, address: str) -> int | None:
     """Return the minor number that the kernel driver assigned to a GPU, or None when it is not reported."""
-    text = read_text(Path(roots.proc, "driver/nvidia/gpus", address, "information"))
+    text = read_text(f"{roots.proc}/driver/nvidia/gpus/{address}/information")
     match = _MINOR.search(text or "")
     return int(match.group(1)) if match else None
 

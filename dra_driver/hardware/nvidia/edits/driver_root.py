@@ -92,7 +92,8 @@ class DriverRoot:
 
     def is_unchanged(self) -> bool:
         """Return whether everything that was looked at is as it was. This takes a fraction of a millisecond."""
-        return all(_stamp(self._mount + path) == stamp for path, stamp in self._looked.items())
+        mount = self._mount
+        return all(_stamp(mount + path) == stamp for path, stamp in self._looked.items())
 
     def is_settled(self) -> bool:
         """Return whether `is_unchanged` can be trusted.

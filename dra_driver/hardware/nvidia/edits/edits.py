@@ -56,19 +56,26 @@ class _Look:
 
 
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
+_last: tuple[_Look, tuple[DeviceNode, ...], Edits, tuple[str, ...]] | None = None
 _lock = threading.Lock()
 
 
 def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple[str, ...]]:
     """Return what every container with one of these GPUs needs, and remarks on what had to be left out.
 
+    As long as nothing changes, the same object is returned, which spares the rendering of its many mounts.
+
     `driver_version` is the version that the library reports as loaded (semver or as the driver spells it), None if it
     reports none.
     """
+    global _last  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either
     look = _look(roots, driver_version or sysfs.read_driver_version(roots))
     control = nodes.control_nodes(roots)
-    edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
-    return edits, (*look.remarks, *_missing_nodes(control))
+    last = _last
+    if last is None or last[0] is not look or last[1] != control:
+        edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
+        _last = last = look, control, edits, (*look.remarks, *_missing_nodes(control))
+    return last[2:]
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:

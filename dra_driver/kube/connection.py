@@ -1,0 +1,136 @@
+"""Connection: one kept connection to the API server, which carries one request after the other.
+
+In: an address, a TLS context. Out: answers, read within bounds. Every request is one write of head and body. Redirects
+are not followed, and nothing is sent again.
+Source: RFC 9112, sections 3, 6.2 and 9.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_driver.kube.bounds import BoundedReader, Bounds
+from dra_driver.kube.http_answer import HttpAnswer
+
+# A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
+)
+_NOT_IN_A_TARGET = re.compile(r"[^\x21-\x7e]")
+_NOT_IN_A_FIELD = re.compile(r"[^\x20-\x7e\t]")
+_WITH_A_LENGTH = ("POST", "PUT", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is. `name` is the name that its certificate must carry, "" for plain HTTP."""
+
+    host: str
+    port: int
+    field: str  # the value of the header field Host
+    name: str = ""
+
+
+class ConnectError(OSError):
+    """There is no connection: nothing was sent."""
+
+
+class CertificateError(ConnectError):
+    """The TLS handshake failed: nothing was sent."""
+
+
+class Connection:
+    """A connected socket. `generation` is counted by its owner, which does not use older connections again."""
+
+    def __init__(
+        self, address: Address, context: ssl.SSLContext | None, seconds: float, *, generation: int = 0
+    ) -> None:
+        """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for a host that is no name."""
+        self._address, self.generation = address, generation
+        self.sock = _connected(address, context, seconds)
+        self._reader = BoundedReader(self.sock)
+        self._answer: HttpAnswer | None = None
+
+    def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float
+    ) -> HttpAnswer:
+        """Send a request, and return the answer once its head was read. All of it has to come within `seconds`.
+
+        Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
+        TimeoutError, OSError.
+        """
+        message = _head(method, target, {"Host": self._address.field, **headers}, body)
+        self._reader.bounds = Bounds(seconds)
+        self.sock.settimeout(seconds)
+        self.sock.sendall(message + body if body else message)
+        self._answer = HttpAnswer(self._reader, has_body=method != "HEAD")
+        return self._answer
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the last answer was read to its end and another request may follow."""
+        return self._answer is not None and self._answer.may_be_followed
+
+    def is_quiet(self) -> bool:
+        """Return whether the other side has neither ended the connection nor sent bytes that are no answer."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        is_pending = isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()
+        return not is_pending and not poll.poll(0)
+
+    def close(self) -> None:
+        """Close the socket."""
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+
+def _connected(address: Address, context: ssl.SSLContext | None, seconds: float) -> socket.socket:
+    until = time.monotonic() + seconds
+    try:
+        sock = socket.create_connection((address.host, address.port), seconds)
+    except TimeoutError:
+        raise
+    except OSError as err:
+        raise ConnectError(str(err)) from err
+    try:
+        for option in _SOCKET_OPTIONS:
+            sock.setsockopt(*option)
+        if context is None:
+            return sock
+        sock.settimeout(max(0.001, until - time.monotonic()))
+        return context.wrap_socket(sock, server_hostname=address.name)
+    except ssl.SSLError as err:
+        sock.close()
+        raise CertificateError(str(err)) from err
+    except OSError as err:
+        sock.close()
+        raise err if isinstance(err, TimeoutError) else ConnectError(str(err)) from err
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _head(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """Return the head of a request. Raises: ValueError."""
+    if _NOT_IN_A_TARGET.search(target):
+        raise ValueError("a request's path can't hold blanks, control characters or letters outside ASCII")
+    lines = [f"{method} {target} HTTP/1.1"]
+    for name, value in headers.items():
+        if _NOT_IN_A_FIELD.search(value):
+            raise ValueError(f"the header field {name} can't hold control characters or letters outside ASCII")
+        lines.append(f"{name}: {value}")
+    if body is not None or method in _WITH_A_LENGTH:
+        lines.append(f"Content-Length: {len(body or b'')}")
+    return "\r\n".join((*lines, "", "")).encode("ascii")
