@@ -18,7 +18,6 @@ from dra_driver.health.cordons import CordonFile
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy, Verdict
-from dra_driver.health.policy_file import read_health_policy
 from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
@@ -50,7 +49,7 @@ class NodeHealth:
         taint: Callable[[DeviceTaints], None],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._policy = read_health_policy(policy) if policy else HealthPolicy()
+        self._policy = _read_policy(policy)
         self._domain, self._pool, self._inventory = domain, pool, inventory
         self._taint, self._tell = taint, tell
         self._monitor = HealthMonitor(
@@ -132,6 +131,15 @@ class NodeHealth:
         for gpu, sentence in sorted(blocking - self._told):
             self._tell(FAULT_REASON, f"GPU {gpu}: {sentence}")
         self._told = frozenset(blocking)
+
+
+def _read_policy(path: Path | None) -> HealthPolicy:
+    """Return the policy of a file, or the default one. Raises: InputError."""
+    if path is None:
+        return HealthPolicy()
+    from dra_driver.health.policy_file import read_health_policy  # noqa: PLC0415 - yaml, only for this
+
+    return read_health_policy(path)
 
 
 def _place(device: Device) -> DevicePlace:
