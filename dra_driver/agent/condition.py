@@ -64,6 +64,8 @@ class NodeCondition:
             scans=parts.scanner.scans,
             scan_seconds=parts.scanner.scan_seconds,
             pool_generation=status.generation,
+            faults=parts.health.fault_counts() if parts.health else {},
+            xids=parts.health.xid_counts() if parts.health else {},
         )
 
 

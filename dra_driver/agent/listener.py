@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dra_driver.model.taints import DeviceTaints
+
 
 class Listener(Protocol):
     """What hears of changes, each of which any thread may report."""
@@ -19,6 +21,9 @@ class Listener(Protocol):
 
     def became_alone(self) -> None:
         """Hear that no other driver of our name is left."""
+
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Hear which taints the devices have now."""
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Hear that a call of the kubelet was answered for one claim."""

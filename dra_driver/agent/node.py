@@ -22,6 +22,7 @@ from dra_driver.agent.options import Options
 from dra_driver.agent.wiring import join_parts, open_node
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
+from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.folder_use import FolderUse
 from dra_driver.plugin.kubelet.server import Answered
 from dra_driver.telemetry.logs import fields
@@ -85,7 +86,7 @@ class NodeAgent:
         parts.scanner.stop()
         if self._page:
             self._page.stop()
-        is_needed = not self._is_ledger_empty()
+        is_needed = not self._is_ledger_empty() or (parts.health is not None and parts.health.is_needed)
         self._node.ledger.close()
         self._folder.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
@@ -111,6 +112,8 @@ class NodeAgent:
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True  # undo what had to wait for the first look at the hardware
             self._parts.reaper.look_now()
+        if self._parts.health is not None:
+            self._parts.health.refresh()
         self._publish()
         try:
             self._parts.preparer.refresh_cdi()
@@ -121,6 +124,11 @@ class NodeAgent:
         """Offer what there is now, and tidy up what other software left."""
         self._publish()
         self._parts.reaper.look_now()
+
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Publish the devices with these taints, or withhold the free ones where the API server keeps no taints."""
+        if self._parts.offer.taint(taints):
+            self._parts.publisher.look()
 
     def driver_changed(self) -> None:
         """Restart the process, because only a new one can use the new driver's library."""
@@ -146,7 +154,9 @@ class NodeAgent:
             self._parts.publisher.look()
 
     def role_gained(self) -> None:
-        """Publish and tidy for this node from now on."""
+        """Publish and tidy for this node from now on, with what is known about health from the first write on."""
+        if self._parts.health is not None:
+            self._parts.health.start()
         self._parts.publisher.start()
         self._parts.reaper.start()
 
@@ -154,6 +164,8 @@ class NodeAgent:
         """Leave that to another instance."""
         self._parts.reaper.stop()
         self._parts.publisher.stop()
+        if self._parts.health is not None:
+            self._parts.health.stop()
 
     def tidy(self) -> int:
         """Look at other software, remove sockets of instances that died, and partition GPUs as declared."""

@@ -13,7 +13,9 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dra_driver.agent.completing_judge import CompletingJudge
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_events import NodeEvents
@@ -25,7 +27,7 @@ from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.cdi.store import CdiStore
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.port import Hardware, HealthReporter
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS
@@ -49,6 +51,9 @@ from dra_driver.plugin.prepare import Preparer
 from dra_driver.plugin.reaper import Reaper
 from dra_driver.plugin.recovery import has_claim_file, recover_from
 from dra_driver.plugin.roles import NodeRole
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node_health import NodeHealth
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Parts:
     abandoned: AbandonedPartitions
     reaper: Reaper
     role: NodeRole
+    health: NodeHealth | None
 
 
 def open_node(options: Options, hardware: Hardware) -> Node:
@@ -111,8 +117,10 @@ def join_parts(node: Node, listener: Listener) -> Parts:
     )
     neighbours = _neighbours(node, listener)
     offer = _offer(node, inventory, allocated, sharing, neighbours)
+    health = _health(node, inventory, listener)
+    judge = CompletingJudge(offer, health) if health else offer
     changed, driver_changed = listener.inventory_changed, listener.driver_changed
-    scanner = Scanner(node.hardware, inventory, offer, on_change=changed, on_driver_change=driver_changed)
+    scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
     preparer = _preparer(node, inventory, scanner)
     return Parts(
         inventory,
@@ -122,11 +130,12 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         scanner,
         Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
         preparer,
-        _server(node, preparer, listener.answered),
+        _server(node, preparer, listener.answered, health),
         _declared_mig(node, offer, scanner),
         _abandoned_partitions(node, neighbours),
         Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
+        health,
     )
 
 
@@ -184,7 +193,26 @@ def _preparer(node: Node, inventory: NodeInventory, scanner: Scanner) -> Prepare
     )
 
 
-def _server(node: Node, preparer: Preparer, answered: Answered) -> PluginServer:
+def _health(node: Node, inventory: NodeInventory, listener: Listener) -> NodeHealth | None:
+    options = node.options
+    if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent.node_health import NodeHealth  # noqa: PLC0415 - only where health is watched
+
+    return NodeHealth(
+        node.hardware,
+        options.data_dir,
+        policy=options.health_policy,
+        domain=options.driver,
+        pool=node.identity.pool,
+        boot_id=node.identity.boot_id,
+        inventory=inventory.read,
+        taint=listener.health_changed,
+        tell=node.events.send,
+    )
+
+
+def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,
@@ -193,6 +221,7 @@ def _server(node: Node, preparer: Preparer, answered: Answered) -> PluginServer:
         pod_uid=options.pod_uid,
         preparer=preparer,
         answered=answered,
+        health=health.stream if health else None,
     )
 
 

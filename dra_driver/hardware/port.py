@@ -9,10 +9,11 @@ Deadlines are in seconds from the call. Sizes are in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.model.edits import Edits
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -194,3 +195,27 @@ class Shareable(Protocol):
 
         Raises: HardwareError("hardware.time-slice-unsupported", retry NEVER) for a GPU without that setting.
         """
+
+
+@runtime_checkable
+class HealthReporter(Protocol):
+    """Optional ability: report what can be observed about the health of the GPUs.
+
+    The vendor's own thread makes the library calls; none of these methods waits for one longer than `patience_s`, and
+    none holds up a call of another ability.
+    """
+
+    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
+        """Begin to observe. `notify` is called by any thread when there is something to report.
+
+        Kernel messages up to `log_position` were reported earlier in this boot.
+        """
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call; wait for new readings where it `is_urgent` or after an Xid."""
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the PCI bus shows of GPUs, by address, read now from files alone."""
+
+    def end_health(self) -> None:
+        """Stop observing. Idempotent."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.nvidia.links import read_fabric
@@ -22,6 +23,11 @@ from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Roots
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.health.watch import HealthWatch
+
+WATCH_ENDS_S = 2.0  # a watch uses the library for half a second more at most, unless a call hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,7 @@ class NvmlSession:
         self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
         self._counting: LibraryCall[DriverState] | None = None
         self._closing: LibraryCall[None] | None = None
+        self.watch: HealthWatch | None = None
         self.bus = bus  # the bus as it was when the library was initialised, since the library looks only then
         self.state = DriverState(0, None, None)
 
@@ -250,7 +257,8 @@ class NvmlSession:
         again.
         """
         if self._closing is None:
-            if self.has_calls_in_flight():
+            is_watched = self.watch is not None and not self.watch.end(min(timeout_s, WATCH_ENDS_S))
+            if is_watched or self.has_calls_in_flight():
                 return False
             for gpu in self._gpus:
                 gpu.worker.stop()

@@ -148,7 +148,7 @@ class SharingRig(MigRig):
         policies = {"memory": RequestPolicy(8 * GIB, GIB, 40 * GIB, GIB)}
         share = self._share(OTHER, None)
         many = Device(OTHER, DeviceType.GPU_SHARE, {}, {"memory": 80 * GIB}, second, share=share, policies=policies)
-        self.inventory = Inventory(self.inventory.devices, hidden=(*replicas, many))
+        self.inventory = Inventory(self.inventory.offering, hidden=(*replicas, many))
 
     def _share(self, parent: str, index: int | None) -> Share:
         mode = ShareMode.MEMORY if index is None else ShareMode.REPLICAS
