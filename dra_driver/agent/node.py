@@ -23,8 +23,8 @@ from dra_driver.agent.wiring import join_parts, open_node
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.model.taints import DeviceTaints
-from dra_driver.plugin.folder_use import FolderUse
-from dra_driver.plugin.kubelet.server import Answered
+from dra_driver.plugin.instances.folder_use import FolderUse
+from dra_driver.plugin.kubelet.claim_calls import Answered
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class NodeAgent:
             self._parts.health.refresh()
         self._publish()
         try:
-            self._parts.preparer.refresh_cdi()
+            self._parts.repair.refresh_cdi()
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 

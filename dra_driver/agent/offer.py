@@ -26,8 +26,8 @@ from dra_driver.inventory.offering import ALL_KEPT, NOTHING, KeptFields, Offerin
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
 from dra_driver.model.taints import DeviceTaints
-from dra_driver.plugin.allocations import AllocatedDevices
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -32,25 +32,28 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.plugin.allocations import AllocatedDevices
-from dra_driver.plugin.folder_use import folder_id
-from dra_driver.plugin.gone_claims import GoneClaims
+from dra_driver.plugin.composition import ClaimWork, NodeFolders, compose
+from dra_driver.plugin.instances.folder_use import folder_id
+from dra_driver.plugin.instances.roles import NodeRole
+from dra_driver.plugin.kubelet.claim_calls import Answered
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
-from dra_driver.plugin.kubelet.server import Answered, PluginServer
+from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_claims.listed_claims import ListedClaims
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
 from dra_driver.plugin.node_identity import NodeIdentity, this_node
-from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.reaper import Reaper
-from dra_driver.plugin.recovery import has_claim_file, recover_from
-from dra_driver.plugin.roles import NodeRole
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
+from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
@@ -82,7 +85,7 @@ class Parts:
     offer: NodeOffer
     scanner: Scanner
     publisher: Publisher
-    preparer: Preparer
+    repair: Repair
     server: PluginServer
     declared_mig: DeclaredMig
     abandoned: AbandonedPartitions
@@ -121,7 +124,7 @@ def join_parts(node: Node, listener: Listener) -> Parts:
     judge = CompletingJudge(offer, health) if health else offer
     changed, driver_changed = listener.inventory_changed, listener.driver_changed
     scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
-    preparer = _preparer(node, inventory, scanner)
+    work = _claim_work(node, inventory, scanner)
     return Parts(
         inventory,
         neighbours,
@@ -129,11 +132,11 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         offer,
         scanner,
         Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
-        preparer,
-        _server(node, preparer, listener.answered, health),
+        work.repair,
+        _server(node, work.preparer, listener.answered, health),
         _declared_mig(node, offer, scanner),
         _abandoned_partitions(node, neighbours),
-        Reaper(preparer, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
+        Reaper(work.repair, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
         health,
     )
@@ -173,9 +176,9 @@ def _neighbours(node: Node, listener: Listener) -> Neighbours:
     )
 
 
-def _preparer(node: Node, inventory: NodeInventory, scanner: Scanner) -> Preparer:
+def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner) -> ClaimWork:
     options = node.options
-    return Preparer(
+    return compose(
         node.identity,
         api=node.api,
         ledger=node.ledger,
@@ -183,13 +186,10 @@ def _preparer(node: Node, inventory: NodeInventory, scanner: Scanner) -> Prepare
         locks=node.locks,
         hardware=node.hardware,
         inventory=inventory.read,
-        abandonment=GoneClaims(
-            node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find
-        ),
-        pods_dir=options.kubelet_dir / "pods",
+        gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find),
+        folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
         gpu_changed=scanner.changed_here,
         supervisor=MpsClient(socket_path(options.data_dir)),
-        cgroups=Path(options.roots.sys) / "fs/cgroup",
     )
 
 

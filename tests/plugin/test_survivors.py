@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError
-from dra_driver.plugin import guard
 from dra_driver.plugin.ledger import kept_back
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.running_pods import pods_with_processes
+from dra_driver.plugin.prepare import guard
+from dra_driver.plugin.prepare.running_pods import pods_with_processes
 from tests.plugin.support.kubelet import eventually
 from tests.plugin.test_ledger import sql
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
@@ -196,7 +196,7 @@ def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in
     rig.ledger.set_state("old", ClaimState.UNPREPARING)
     rig.preparer.close()
     rig.restart()
-    assert rig.preparer.repair() == 1
+    assert rig.repair.run() == 1
     assert rig.states() == {}
     assert not rig.ledger.is_empty(), "the folder must not go with the last agent"
     for device in ("gpu-0", "gpu-1"):

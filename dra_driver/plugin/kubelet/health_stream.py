@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from dra_driver.plugin.kubelet.methods import Context, in_pool
+from dra_driver.plugin.kubelet.methods import Context
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
 RESEND_SECONDS = 10.0
@@ -72,9 +72,14 @@ class HealthStream:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def methods(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        """Return the method table of one version of the service."""
+        """Return the method table of one version of the service, whose calls have threads of their own.
+
+        Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute.
+        """
+        watch = partial(self._watch)
+        watch.experimental_thread_pool = self._threads  # type: ignore[attr-defined]
         handler = grpc.unary_stream_rpc_method_handler(
-            in_pool(self._threads, self._watch),
+            watch,
             request_deserializer=messages.NodeWatchResourcesRequest.FromString,
             response_serializer=lambda message: message.SerializeToString(),
         )

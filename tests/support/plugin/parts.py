@@ -19,13 +19,14 @@ from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
+from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.recovery import has_claim_file, recover_from
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -161,7 +162,7 @@ class Rig:
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(DRIVER, POOL, self.boot_id)
-        self.preparer = Preparer(
+        work = compose(
             node,
             api=self.api,
             ledger=self.ledger,
@@ -169,11 +170,7 @@ class Rig:
             locks=self.locks,
             hardware=self.hardware,
             inventory=lambda: self.inventory,
-            pods_dir=self.root / "pods",
-            proc=self.root / "proc",
-            supervisor=self.supervisor,
-            cgroups=self.root / "cgroup",
-            abandonment=GoneClaims(
+            gone=GoneClaims(
                 node,
                 self.api,
                 self.ledger,
@@ -182,7 +179,10 @@ class Rig:
                 find=self.api.find,
                 now=self.clock,
             ),
+            folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
+            supervisor=self.supervisor,
         )
+        self.preparer, self.repair = work.preparer, work.repair
         return self.preparer
 
     def reboot(self) -> Preparer:

@@ -19,7 +19,7 @@ from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import Record
-from dra_driver.plugin.prepare import Preparer
+from dra_driver.plugin.repair.repair import Repair
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -35,7 +35,7 @@ class Reaper:
 
     def __init__(
         self,
-        preparer: Preparer,
+        repair: Repair,
         store: CdiStore,
         *,
         driver: str,
@@ -44,7 +44,7 @@ class Reaper:
         is_here: Callable[[Record], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._preparer, self._store, self._driver, self._interval_s = preparer, store, driver, interval_s
+        self._repair, self._store, self._driver, self._interval_s = repair, store, driver, interval_s
         self._tidy, self._is_here, self._clock = tidy, is_here, clock
         self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
         self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
@@ -59,11 +59,11 @@ class Reaper:
 
     def reap(self) -> int:
         """Run once, and return the number of leftovers removed."""
-        if self._preparer.ledger.is_read_only:
+        if self._repair.ledger.is_read_only:
             return 0
-        count = self._preparer.repair() + self._reap_files() + self._reap_claims()
-        self._preparer.settle_modes()
-        return count + self._preparer.settle_sharing() + self._tidy()
+        count = self._repair.run() + self._reap_files() + self._reap_claims()
+        self._repair.settle_modes()
+        return count + self._repair.settle_sharing() + self._tidy()
 
     def look_now(self) -> None:
         """Run again soon, because something changed."""
@@ -83,7 +83,7 @@ class Reaper:
             if uid is None:
                 continue
             try:
-                if self._preparer.remove_orphan(uid):
+                if self._repair.remove_orphan(uid):
                     count += 1
                     log.warning("orphan CDI file removed", extra=fields(file=file, claim_uid=uid))
             except DriverError as error:
@@ -92,12 +92,12 @@ class Reaper:
 
     def _reap_claims(self) -> int:
         count = 0
-        for record in self._to_ask(self._preparer.ledger.records()):
+        for record in self._to_ask(self._repair.ledger.records()):
             if self._loop.is_stopped:
                 break
             self._due[record.uid] = self._clock() + EXISTS_SECONDS * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
             try:
-                count += self._preparer.evict(record.uid)
+                count += self._repair.evict(record.uid)
             except DriverError as error:
                 log.warning("claim not reaped", extra=fields(claim=record.full_name, code=error.code, err=str(error)))
         return count

@@ -20,7 +20,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.kept_back import KeptBack
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import Record
-from dra_driver.plugin.running_pods import PROC, pods_with_folders, pods_with_processes
+from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -48,7 +48,7 @@ class Guard:
         """Return the pods of a claim that may still use the devices which the claim has to itself."""
         if not record.exclusive_names():
             return ()
-        return tuple(pods_with_folders(record.allocation.get("pods") or (), self._pods))
+        return tuple(pods_with_folders(record.pods, self._pods))
 
     def watch(self) -> None:
         """Check at once, and go on checking in the thread."""

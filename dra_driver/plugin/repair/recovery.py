@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.plan import CdiFileStep, MigPartitionStep
-from dra_driver.model.wire import Wire
-from dra_driver.plugin.effects.sharing.holders import EFFECT_ENV, step_of_env
-from dra_driver.plugin.effects.steps import OWNER_ENV
+from dra_driver.plugin.effects.file_records import EFFECT_ENV, partitions_of_env, sharing_of_env
 from dra_driver.plugin.ledger.record import ClaimState, Record
-from dra_driver.plugin.mig.partitioner import US
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -40,15 +37,11 @@ def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
     return (store.root / ids.claim_file(driver, uid)).exists()
 
 
-def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[Wire]:
-    """Yield the steps that made partitions, as recorded in a claim's CDI file: UUID and boot, but not the GPU."""
-    for entry in (store.read(file) or {}).get("devices") or ():
-        env = (entry.get("containerEdits") or {}).get("env") or ()
-        for value in (v.partition("=")[2] for v in env if v.startswith(OWNER_ENV)):
-            partition_uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 contain slashes
-            device = str(entry.get("name", "")).removeprefix(f"{uid}-")
-            made = {"bootId": boot_id, "owner": US, "uuid": partition_uuid}
-            yield {"kind": MigPartitionStep.kind, "key": device, "gpu": None, **made}
+def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPartition]:
+    """Yield the partitions that were made, as recorded in a claim's CDI file: UUID and boot, but not the GPU."""
+    for entry in _entries(store, file):
+        device = str(entry.get("name", "")).removeprefix(f"{uid}-")
+        yield from partitions_of_env(device, _env(entry))
 
 
 def _records(store: CdiStore, driver: str) -> Iterator[Record]:
@@ -69,34 +62,37 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
             steps=(
                 *made_partitions(store, file, uid),
                 *_shared(store, file),
-                {"kind": CdiFileStep.kind, "file": file},
+                RecordedFile(file),
             ),
         )
 
 
-def _shared(store: CdiStore, file: str) -> Iterator[Wire]:
+def _shared(store: CdiStore, file: str) -> Iterator[RecordedSharing]:
     """Yield the steps that shared devices: one for each device, however many shares of it the claim has."""
-    steps: dict[str, Wire] = {}
-    for entry in (store.read(file) or {}).get("devices") or ():
-        for value in _values(entry, EFFECT_ENV):
+    steps: dict[str, RecordedSharing] = {}
+    for entry in _entries(store, file):
+        for variable in (text for text in _env(entry) if text.startswith(f"{EFFECT_ENV}=")):
             try:
-                step = step_of_env(value)
+                step = sharing_of_env(variable)
             except (KeyError, TypeError, ValueError) as exc:
                 log.warning(
                     "CDI file has a record of sharing that can't be read", extra=fields(file=file, err=str(exc))
                 )
             else:
-                steps[step["key"]] = step
+                steps[step.key] = step
     yield from steps.values()
 
 
-def _values(entry: Mapping[str, Any], variable: str) -> Iterator[str]:
-    env = (entry.get("containerEdits") or {}).get("env") or ()
-    return (text.partition("=")[2] for text in env if text.startswith(f"{variable}="))
+def _entries(store: CdiStore, file: str) -> Sequence[Mapping[str, Any]]:
+    return (store.read(file) or {}).get("devices") or ()
+
+
+def _env(entry: Mapping[str, Any]) -> Sequence[str]:
+    return (entry.get("containerEdits") or {}).get("env") or ()
 
 
 def _devices(store: CdiStore, file: str, uid: str) -> Iterator[AllocatedDevice]:
-    for entry in (store.read(file) or {}).get("devices") or ():
+    for entry in _entries(store, file):
         name = str(entry.get("name", "")).removeprefix(f"{uid}-")
         share = _SHARE.fullmatch(name)
         yield AllocatedDevice(

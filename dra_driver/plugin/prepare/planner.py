@@ -6,7 +6,7 @@ that is not loaded yet, and a GPU that appears late. Nothing here has an effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
@@ -17,9 +17,10 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import ClaimApi
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.waiting import InterruptiblePause
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
 
 POLL_SECONDS = 0.1  # how often to look at the inventory again
 LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s; a permission reaches the API server sooner
@@ -39,11 +40,11 @@ class Planner:
         hardware: Hardware,
         inventory: Callable[[], Inventory],
         waiting: InterruptiblePause,
-        mig_on: Callable[[], Collection[str]],
+        ledger: Ledger,
     ) -> None:
         self._node, self._names, self._api = node, names, api
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
-        self._mig_on = mig_on
+        self._ledger = ledger
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it, trying again while that can help and there is time.
@@ -94,7 +95,7 @@ class Planner:
         devices = devices_of(claim, self._inventory())
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
         is_counting = any(device.counter_set for device in devices.values())
-        mig_on = self._mig_on() if is_counting else ()
+        mig_on = self._ledger.modes(self._node.boot_id) if is_counting else ()
         return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names, mig_on=mig_on)
 
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
