@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.store import CdiStore
+from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.offering import Inventory
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.late_pods import LatePods
@@ -70,7 +71,7 @@ def compose(
     inventory: Callable[[], Inventory],
     gone: GoneClaims,
     folders: NodeFolders = NodeFolders(),
-    mode_changed: Callable[[], None] = lambda: None,
+    gpu_changed: Callable[[GpuFacts], None] = lambda _: None,
     supervisor: MpsSupervisor | None = None,
 ) -> ClaimWork:
     """Return what prepares, unprepares and repairs the claims of one node. No thread runs until it is needed.
@@ -85,13 +86,13 @@ def compose(
         inventory: returns the devices that are known now.
         gone: judges whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
-        mode_changed: called after each switch of a GPU's MIG mode.
+        gpu_changed: called with a GPU before and after each change of its MIG mode or partitions.
         supervisor: keeps the MPS daemons; None refuses MPS.
     """
     names, pods = DriverCdiNames(node.driver), PodCgroups(folders.cgroups)
     pause = InterruptiblePause(ledger.version)
     guard = Guard(ledger, node.boot_id, folders.pods, freed=pause.wake, proc=folders.proc)
-    modes = MigModes(hardware, locks, ledger, node.boot_id, mode_changed=mode_changed)
+    modes = MigModes(hardware, locks, ledger, node.boot_id, changed=gpu_changed)
     sharing = SharingHolders(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods)
     partitioner = Partitioner(hardware, modes, node.boot_id)

@@ -12,7 +12,8 @@ from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.plan import devices_of, plan_prepare
 from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ClaimError, Retry
 

@@ -300,13 +300,16 @@ def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkey
     rig.assert_untouched()
 
 
-def test_each_change_of_mig_mode_asks_for_a_new_look_at_once(rig, monkeypatch):
-    looks = []
-    monkeypatch.setattr(rig.repair._modes, "_mode_changed", lambda: looks.append(rig.modes()))
+def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig, monkeypatch):
+    seen = []
+    monkeypatch.setattr(rig.repair._modes, "changed", lambda gpu: seen.append((rig.modes()[0], rig.cuts())))
+    made = [(0, "1g.10gb", 3)]
     rig.now_prepare("u1", small(3))
-    assert looks == [[True, False]]
+    assert [state for state in ((False, []), (True, []), (True, made)) if state not in seen] == []
+    assert (seen[0], seen[-1]) == ((False, []), (True, made))
+    seen.clear()
     rig.unprepare("u1")
-    assert looks == [[True, False], [False, False]]
+    assert (seen[0], seen[-1]) == ((True, made), (False, []))
 
 
 def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):

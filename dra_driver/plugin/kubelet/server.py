@@ -17,6 +17,7 @@ import grpc
 
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.kubelet.claim_calls import Answered, PrepareCall, UnprepareCall
+from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
 from dra_driver.plugin.kubelet.methods import VERSIONS, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import (
@@ -48,10 +49,14 @@ class PluginServer:
         pod_uid: str,
         preparer: Preparer,
         answered: Answered = lambda *_: None,
+        health: HealthStream | None = None,
     ) -> None:
         self._driver, self._preparer, self._answered = driver, preparer, answered
+        self._health = health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
-        self._registration = Registration(driver, self.paths.registration, self.paths.service)
+        self._registration = Registration(
+            driver, self.paths.registration, self.paths.service, also=HEALTH_VERSIONS if health else ()
+        )
         self._prepares = ThreadPoolExecutor(PREPARES, thread_name_prefix="prepare")
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
         self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
@@ -81,6 +86,8 @@ class PluginServer:
         free_path(self.paths.service)
         server = grpc.server(self._registrations)
         server.add_generic_rpc_handlers((*map(self._methods, VERSIONS), self._registration.methods()))
+        if self._health is not None:
+            server.add_generic_rpc_handlers(tuple(map(self._health.methods, HEALTH_VERSIONS)))
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
         server.start()
@@ -92,6 +99,8 @@ class PluginServer:
         self._registration.stop()
         if self._server is None:
             return
+        if self._health is not None:
+            self._health.close()
         done = self._server.stop(grace=drain_s)
         done.wait(max(0.0, drain_s - 1.0))
         self._preparer.close()  # calls that are still waiting answer now

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     """The MIG mode of one node's GPUs.
 
-    `mode_changed` is called after each switch, as device nodes may get other minors.
+    `changed` is called with a GPU before and after each change of its MIG mode or partitions.
     """
 
     kind = MigModeStep.kind
@@ -43,10 +43,10 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         ledger: Ledger,
         boot_id: str,
         *,
-        mode_changed: Callable[[], None] = lambda: None,
+        changed: Callable[[GpuFacts], None] = lambda _: None,
     ) -> None:
         self._locks, self._ledger, self._boot_id = locks, ledger, boot_id
-        self._mode_changed = mode_changed
+        self.changed = changed
         self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def intent(self, step: MigModeStep) -> RecordedMode:
@@ -133,6 +133,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
                 self._ledger.set_mode(gpu.pci_address, None)
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
+        self.changed(gpu)
         self.port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
         log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
-        self._mode_changed()
+        self.changed(gpu)

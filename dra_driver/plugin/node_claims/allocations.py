@@ -22,15 +22,19 @@ class UnknownClaims(Protocol):
         """Return these claims. Raises: DriverError when they can't be determined."""
 
 
-def allocated_names(claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True) -> frozenset[str]:
-    """Return the names of the devices that these claims were allocated. Raises: DriverError."""
-    return frozenset(name for name, _ in allocated_forms(claims, node, is_patient=is_patient))
+class AllocatedDevices:
+    """The devices of this node's pool that claims which the ledger does not know were allocated."""
 
+    def __init__(self, claims: UnknownClaims, node: NodeIdentity) -> None:
+        self._claims, self._node = claims, node
 
-def allocated_forms(
-    claims: UnknownClaims, node: NodeIdentity, *, is_patient: bool = True
-) -> frozenset[tuple[str, bool]]:
-    """Return the names of these devices, each with whether it is (also) allocated in shares. Raises: DriverError."""
-    found = (result for claim in claims.unknown(is_patient=is_patient) for result in results(claim))
-    ours = (r for r in found if (r["driver"], r["pool"]) == (node.driver, node.pool))
-    return frozenset((r["device"], bool(r.get("shareID"))) for r in ours)
+    def names(self, *, is_patient: bool = True) -> frozenset[str]:
+        """Return the names of these devices. Raises: DriverError."""
+        return frozenset(name for name, _ in self.forms(is_patient=is_patient))
+
+    def forms(self, *, is_patient: bool = True) -> frozenset[tuple[str, bool]]:
+        """Return these names, each with whether the device is (also) allocated in shares. Raises: DriverError."""
+        node = self._node
+        found = (result for claim in self._claims.unknown(is_patient=is_patient) for result in results(claim))
+        ours = (r for r in found if (r["driver"], r["pool"]) == (node.driver, node.pool))
+        return frozenset((r["device"], bool(r.get("shareID"))) for r in ours)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dra_driver.claims.allocated import decode_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
-from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
@@ -56,6 +57,7 @@ class Planner:
         while True:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
+                self._refuse_lost(claim)
                 return self.plan(claim)
             except (ApiError, ClaimError, HardwareError) as error:
                 limit = _patience(error, deadline, late)
@@ -66,6 +68,15 @@ class Planner:
                     raise
             attempt += 1
             self._waiting.pause(pause)
+
+    def _refuse_lost(self, claim: AllocatedClaim) -> None:
+        """Refuse a claim with a GPU that is lost: it is published only because other claims hold it.
+
+        Raises: HardwareError("hardware.gpu-lost"), ClaimError.
+        """
+        for device in devices_of(claim, self._inventory()).values():
+            if device.gpu.is_lost:
+                raise HardwareError("gpu-lost", f"GPU {device.gpu.pci_address} is lost", retry=Retry.LATER)
 
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
         """Return a plan from the current inventory and device nodes, without a call into the vendor's library.

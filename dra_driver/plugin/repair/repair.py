@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError, PrepareError
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames

@@ -15,7 +15,8 @@ from typing import Any
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.plugin.composition import NodeFolders, compose
@@ -63,7 +64,7 @@ def inventory(count: int = 4, partitions: int = 2) -> Inventory:
     for i in range(partitions):
         facts = PartitionFacts(f"MIG-{i}", "1g.10gb", 19, i, 0, i, 1, 1 << 30, 16, 1, 1, 0, 1, 0)
         devices.append(Device(f"mig-{i}", DeviceType.MIG, {}, {}, gpu(count), facts))
-    return Inventory(tuple(devices))
+    return Inventory(Offering(tuple(devices)))
 
 
 class FakeApi:
