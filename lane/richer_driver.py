@@ -26,7 +26,7 @@ TAINTS = {
 
 
 def enrich() -> None:
-    """Taint the devices from the start, as health does when it finds a fault."""
+    """Taint the devices from the start, as health does when it finds a fault; health itself is off."""
     true = NodeOffer.__init__
 
     def made(self: NodeOffer, *arguments: Any, **options: Any) -> None:
@@ -38,4 +38,5 @@ def enrich() -> None:
 
 if __name__ == "__main__":
     enrich()
+    sys.argv += ["--health", "off"]
     sys.exit(main())
