@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ CHART = REPOSITORY / "deploy" / "helm"
 
 @functools.cache
 def image() -> Path:
-    """Build the image of this tree unless it exists, and return the archive. Workers take turns."""
+    """Build the image of this tree for this machine unless it exists, and return the archive. Workers take turns."""
     output = REPOSITORY / "build" / "image"
     output.mkdir(parents=True, exist_ok=True)
     archive, stamp, sources = output / "image.tar", output / "sources", _sources()
@@ -38,6 +39,7 @@ def image() -> Path:
         stamp.unlink(missing_ok=True)
         script = REPOSITORY / "deploy" / "image" / "build.py"
         command = [sys.executable, str(script), "--output", str(output), "--reference", f"{REPOSITORY_NAME}:{TAG}"]
+        command += ["--architecture", {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
         stamp.write_text(sources)
     return archive
