@@ -26,14 +26,14 @@ class NodeFaults:
 
 
 def read_faults(folder: Path, now: float) -> NodeFaults | None:
-    """Read what is recorded; None without a file. Raises: LedgerError, InputError, PermissionError."""
+    """Read what is recorded; None where nothing is. Raises: LedgerError, InputError, PermissionError."""
+    cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
     try:
         written = (folder / FILE_NAME).stat().st_mtime
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
+        return NodeFaults(cordons=cordons) if cordons else None
     try:
         record = record_among(HealthStore(folder).read()) or Record()
     except ValueError as error:
         raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error
-    cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
     return NodeFaults(record.faults(now), cordons, max(0.0, now - written))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import yaml
 
 from lane.agent import Agent
+from lane.cluster import REPOSITORY
 from lane.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
@@ -96,7 +100,7 @@ def test_a_sick_gpu_goes_to_no_new_pod(ward: Ward, stage: Stage) -> None:
 
 
 @pytest.mark.smoke
-def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: Stage) -> None:
+def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: Stage, tmp_path: Path) -> None:
     # From a template: a kubelet of 1.35 tells nothing of a claim that a pod names itself.
     stage.create(
         template(stage.namespace, "used", ward.one(SICK)),
@@ -111,6 +115,7 @@ def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: St
     ward.say(SICK, ILL)
     until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
     await_health(stage, "user", "Unhealthy", 5)
+    check_doctor(stage, tmp_path)
     told = version(stage, "user")
     assert told != before
     end = time.monotonic() + LASTING
@@ -173,6 +178,17 @@ def check_kept_while_used(ward: Ward, stage: Stage) -> None:
     assert ward.name(SICK) in ward.agent.devices()
     stage.delete_pod("user")
     until("the sick GPU is withheld too", lambda: ward.name(SICK) not in ward.agent.devices(), 30)
+
+
+def check_doctor(stage: Stage, folder: Path) -> None:
+    """Check that the doctor finds the sick GPU, and that the API server accepts the rule that it prints."""
+    command = [sys.executable, "-m", "dra_driver", "doctor", "--output", "json", "--node-name", stage.node.name]
+    command += ["--kubeconfig", str(stage.cluster.kubeconfig), "--kubelet-plugins-directory-path", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=60, check=False)
+    (found,) = (one for one in json.loads(done.stdout)["findings"] if one["id"] == "health-tainted")
+    rule = folder / "rule.json"
+    rule.write_text(found["remedy"].partition("<<< '")[2].rstrip("'"))
+    assert "created" in stage.cluster.kubectl("create", "--dry-run=server", "-f", str(rule))
 
 
 def health_of(stage: Stage, name: str) -> str:

@@ -36,6 +36,11 @@ def test_a_node_without_an_agent_has_nothing_recorded(tmp_path):
     assert read_faults(tmp_path / "nowhere", 0.0) is None
 
 
+def test_a_cordon_is_read_where_no_agent_runs(tmp_path):
+    CordonFile(tmp_path).add(Cordon("gpu-0000-01-00-0", "noise", 900.0))
+    assert len(read_faults(tmp_path, 1200.0).cordons) == 1
+
+
 @pytest.mark.parametrize("spoilt", ["record", "database", "cordons"])
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, spoilt):
     recorded(tmp_path, {"boot": 1} if spoilt == "record" else record_wire(Record("boot-1")))
