@@ -12,6 +12,7 @@ from dra_driver.doctor import (
     agent_checks,
     claim_checks,
     class_checks,
+    health_checks,
     kubernetes_checks,
     node_checks,
     pod_checks,
@@ -78,6 +79,8 @@ def _areas_of_node(node: NodeEvidence) -> Iterator[str]:
         yield "registration"
     if (node.rows is not None or node.ledger_fault) and node.cdi_uids is not None:
         yield "ledger and CDI files"
+    if node.health is not None:
+        yield "health"
 
 
 def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
@@ -89,6 +92,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from agent_checks.check_agents(cluster, now)
     yield from slice_checks.check_presence(cluster)
     yield from slice_checks.check_pools(cluster)
+    yield from health_checks.check_taints(cluster)
     yield from server_checks.check_servers(cluster)
     yield from class_checks.check_classes(cluster)
     yield from tenant_checks.check_tenants(cluster)
@@ -107,3 +111,4 @@ def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Fi
     yield from node_checks.check_runtime(node, version)
     yield from node_checks.check_registration(node)
     yield from node_checks.check_prepared(node)
+    yield from health_checks.check_recorded(node)

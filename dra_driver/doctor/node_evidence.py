@@ -15,6 +15,7 @@ from dra_driver.cdi.ids import claim_uid_of
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.kernel_driver import KernelDriver, read_kernel_driver
 from dra_driver.doctor.ledger_rows import LedgerRow, read_ledger
+from dra_driver.doctor.node_faults import NodeFaults, read_faults
 from dra_driver.doctor.registrations import PluginSocket, read_registrations
 from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtimes
 from dra_driver.hardware.facts import Facts
@@ -73,6 +74,7 @@ class NodeEvidence:
     cdi_uids: frozenset[str] | None
     boot_id: str
     unseen: tuple[Unseen, ...]
+    health: NodeFaults | None = None
 
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: NodeFolders) -> NodeEvidence:
@@ -96,8 +98,17 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         ledger_fault=ledger_fault,
         cdi_uids=cdi_uids,
         boot_id=_boot_id(roots),
+        health=_look_at_health(folders.plugins / driver, unseen),
         unseen=tuple(unseen),
     )
+
+
+def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:
+    try:
+        return read_faults(folder, time.time())
+    except (DriverError, OSError) as error:
+        unseen.append(Unseen("health", f"{error}"))
+        return None
 
 
 def _boot_id(roots: Roots) -> str:

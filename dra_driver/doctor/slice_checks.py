@@ -106,6 +106,14 @@ def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceW
     return {device["name"]: device for spec in current for device in spec.get("devices") or ()}
 
 
+def ours_by_pool(cluster: ClusterEvidence) -> dict[str, dict[str, DeviceWire]]:
+    """Return this driver's devices by pool and name, in the newest generation of each pool."""
+    pools: defaultdict[str, list[SliceWire]] = defaultdict(list)
+    for one in _ours(cluster):
+        pools[one["spec"]["pool"]["name"]].append(one)
+    return {pool: devices_of(slices) for pool, slices in sorted(pools.items())}
+
+
 def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
     return [one for one in cluster.of("slices") if one["spec"].get("driver") == cluster.driver]
 

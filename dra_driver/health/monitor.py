@@ -22,7 +22,7 @@ from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import Record
-from dra_driver.health.record_wire import read_record, record_wire
+from dra_driver.health.record_wire import record_among, record_wire
 from dra_driver.health.signs import Sign
 from dra_driver.health.store import GPUS, RECORD, HealthStore
 from dra_driver.health.tally import XidTally
@@ -103,8 +103,13 @@ class HealthMonitor:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether something is known that must survive the end of the agent."""
-        return bool(self.now.faults)
+        """Return whether something is known, here or on disk, that an agent which starts anew would not find again."""
+        try:
+            stored = record_among(self._store.read()) or Record(self._boot_id)
+            is_stored = stored.in_boot(self._boot_id).has_memory
+        except (DriverError, ValueError):
+            is_stored = True  # what can't be read now may be needed
+        return is_stored or bool(self.now.faults)
 
     def stop(self) -> None:
         """Stop watching, and keep what is known."""
@@ -210,9 +215,7 @@ class HealthMonitor:
         documents: Mapping[str, object] = {}
         try:
             documents = self._store.read()
-            record = documents.get(RECORD)
-            if isinstance(record, dict):
-                self._record = read_record(record)
+            self._record = record_among(documents) or self._record
         except (DriverError, ValueError) as error:
             log.error("health store can't be read and begins anew", extra=fields(err=str(error)))  # noqa: TRY400
             self._store.set_aside()

@@ -112,6 +112,11 @@ class Record:
         """Return whether a second look soon could raise a fault."""
         return any(track.is_suspect for track in self.tracks.values())
 
+    @property
+    def has_memory(self) -> bool:
+        """Return whether it has what later readings don't show: since when, how often. Harmless Xids don't count."""
+        return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.sightings)
+
     def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
         """Return the faults that stand, at most one of each key and subject, in order."""
         found: dict[tuple[Subject, FaultKey], Fault] = {}

@@ -12,6 +12,7 @@ from typing import Any
 from dra_driver.hardware.evidence import Source
 from dra_driver.health.fault import FaultKey, Subject
 from dra_driver.health.record import GpuState, Record, Sighting
+from dra_driver.health.store import RECORD
 from dra_driver.health.track import Track
 
 
@@ -45,6 +46,12 @@ def read_record(wire: Mapping[str, Any]) -> Record:
         return Record(str(wire["boot"]), sightings, tracks, gpus, int(wire["logPosition"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of health: {error!r}") from error
+
+
+def record_among(documents: Mapping[str, object]) -> Record | None:
+    """Return the record among the documents of the store; None where there is none. Raises: ValueError."""
+    wire = documents.get(RECORD)
+    return read_record(wire) if isinstance(wire, dict) else None
 
 
 def _subject_wire(subject: Subject) -> list[Any]:

@@ -203,6 +203,29 @@ def test_a_cordon_and_simulated_faults_are_seen_survive_a_restart_and_end(tmp_pa
         until(lambda: write() or not taints(here), "no fault and no cordon")
 
 
+def test_a_fault_is_handed_from_instance_to_instance_without_a_write_and_survives_an_end_on_an_idle_node(tmp_path):
+    profile = yaml.safe_load((FOLDER / "l40s.yaml").read_text())
+    profile["gpus"][0]["health"] = {"recoveryAction": 1}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(profile))
+    with stage("1.36") as here:
+        old = here.start(f"simulated:{path}", "--pod-uid", "0" * 36)
+        until(lambda: taints(here), "a taint")
+        before, stored = taints(here), versions(here)
+        new = here.start(f"simulated:{path}", "--pod-uid", "1" * 36)
+        until(lambda: "registered" in here.log() or "inventory" in here.log(), "the new instance beside the old one")
+        here.end(old)
+        until(lambda: "role gained" in here.log(), "the role")
+        here.end(new)
+        assert (taints(here), versions(here)) == (before, stored)
+        here.start(f"simulated:{path}")
+        until(lambda: "role gained" in here.log(), "the role")
+        shown = json.loads(cli(here, "health", "show", "-o", "json").stdout)["faults"]
+        (since,) = {one["since"] for one in shown}
+        assert {time for found in before.values() for _, _, time in found.values()} == {since}
+        assert (taints(here), versions(here)) == (before, stored)
+
+
 def cli(here, *words):
     command = [sys.executable, "-m", "dra_driver", *words]
     command += ["--kubelet-plugins-directory-path", str(here.kubelet.plugins_dir)]

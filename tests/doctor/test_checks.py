@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,10 +13,13 @@ import pytest
 from dra_driver.cli.main import run
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import CATALOGUE, Severity
+from dra_driver.doctor.node_faults import NodeFaults
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.mixing import mixing_problems
+from dra_driver.health.cordons import Cordon
+from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode
@@ -66,7 +70,18 @@ def on_pool(claim, pool):
     return {**claim["status"], "allocation": {"devices": {"results": [{**result, "pool": pool}]}}}
 
 
+SICK = {"key": f"{e.DRIVER}/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": LONG_AGO}
+CORDONED = {**SICK, "key": f"{e.DRIVER}/cordoned", "value": ""}
+FAULT = Fault(FaultKey.NEEDS_RESET, Subject("0000:01:00.0"), "gpu-reset", since=0.0, last_seen=9.0)
+
+
+def tainted(*taints):
+    return e.slice_of([{**e.DEVICES[0], "taints": list(taints)}, *e.DEVICES[1:]])
+
+
 CLUSTERS = {
+    "health-tainted": e.cluster(slices=[tainted(SICK, {**SICK, "key": "other.com/x"}, {**SICK, "effect": "None"})]),
+    "health-cordoned": e.cluster(slices=[tainted(CORDONED)]),
     "slices-none": e.cluster(slices=[]),
     "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
     "slices-no-node": e.cluster(nodes=[e.node_wire("n2")]),
@@ -146,6 +161,29 @@ def test_a_command_that_a_remedy_names_exists_with_its_options(code):
             assert run([*args, "--help"]) == ExitCode.OK, remedy
 
 
+def test_a_sick_device_in_use_comes_with_a_rule_that_counts_its_pods_and_deletes_none():
+    sick = e.cluster(
+        slices=[tainted(SICK)], claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p")]
+    )
+    one = found(sick)["health-tainted"]
+    assert "needs-reset=gpu-reset:NoSchedule since 2026-11-21T11:50:00Z; claims hold gpu-0000-01-00-0" in one.message
+    rule = json.loads(one.remedy.partition("<<< '")[2].rstrip("'"))
+    assert (rule["apiVersion"], rule["spec"]["taint"]["effect"]) == ("resource.k8s.io/v1alpha3", "None")
+    assert rule["spec"]["deviceSelector"] == {"driver": e.DRIVER, "pool": e.POOL, "device": "gpu-0000-01-00-0"}
+    newer = replace(sick, version=ServerVersion(1, 37, "v1.37.0"))
+    assert '"resource.k8s.io/v1"' in found(newer)["health-tainted"].remedy
+    older = replace(sick, version=ServerVersion(1, 34, "v1.34.0"))
+    assert "DeviceTaintRule" not in found(older)["health-tainted"].remedy
+
+
+def test_a_cordon_of_this_node_is_a_note_with_its_reason_and_end():
+    held = Cordon("gpu-0000-01-00-0", "fan noise", since=0.0, until=3600.0)
+    report = examine(None, e.node(health=NodeFaults(cordons=(held,))), NOW)
+    (one,) = report.findings
+    assert one.message == "cordoned since 1970-01-01T00:00:00Z until 1970-01-01T01:00:00Z: fan noise"
+    assert report.is_clean
+
+
 def test_a_reference_that_is_missing_is_named_with_the_nearest_one():
     assert "did you mean one-gpu?" in found(CLUSTERS["pod-reference-missing"])["pod-reference-missing"].remedy
 
@@ -169,6 +207,8 @@ LOST = Facts(
     vendor="nvidia", gpus=e.GPUS, driver_version="580.95.5", problems=(Problem("hardware.gpu-lost", "x", "gone"),)
 )
 NODES = {
+    "health-fault": {"health": NodeFaults(faults=(FAULT,))},
+    "health-stale": {"health": NodeFaults(silent_s=200.0)},
     "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:09:00.0": None}, has_headers=True)},
     "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},
     "driver-vfio": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "vfio-pci"})},

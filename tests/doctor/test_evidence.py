@@ -168,6 +168,7 @@ def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
         "ledger",
         "container runtime",
         "registration sockets",
+        "health",
     }
     assert report["lookedAt"] == ["kernel driver", "hardware"]
 

@@ -70,6 +70,19 @@ def test_a_fault_is_told_once_and_keeps_its_time_over_ten_restarts(tmp_path):
     assert len(bench.told) == 1
 
 
+def test_faults_on_disk_are_needed_by_an_instance_that_never_watched_and_not_once_they_are_over(tmp_path):
+    bench = Bench(tmp_path)
+    assert not bench.monitor.is_needed
+    bench.turn(report(reading(901, recovery_action=1)))
+    assert Bench(tmp_path).monitor.is_needed
+    bench.turn(*(report(reading(at, recovery_action=0)) for at in (902, 903, 904)))
+    assert not bench.monitor.now.faults
+    assert bench.monitor.is_needed, "how often it came is forgotten, and a flapping fault ends at once"
+    bench.at += 7200
+    bench.turn(report(reading(bench.at, recovery_action=0)))
+    assert not bench.monitor.is_needed
+
+
 def test_a_storm_of_application_xids_tells_nobody_and_is_counted(bench):
     bench.turn()
     told = len(bench.told)

@@ -154,6 +154,10 @@ def test_a_claim_of_an_earlier_boot_can_be_unprepared(rig: Rig) -> None:
         (lambda w: w.pop("status"), "claim.not-allocated"),
         (lambda w: w["status"]["allocation"]["devices"]["results"][0].update(driver="x"), "claim.not-ours"),
         (lambda w: w["status"]["allocation"]["devices"]["results"][0].update(pool="n2/x"), "claim.other-pool"),
+        (
+            lambda w: w["status"]["allocation"]["devices"]["results"][0].update(pool="n2/x", device="gpu-77"),
+            "claim.other-pool",
+        ),
     ],
 )
 def test_a_claim_that_is_not_for_us_is_refused_at_once(rig: Rig, change, code: str) -> None:

@@ -39,6 +39,7 @@ def tolerates(toleration: Wire, taint: Wire) -> bool:
 
 
 def taint_text(taint: Wire) -> str:
-    """Return a taint as people write it: key=value:effect."""
+    """Return a taint as people write it, key=value:effect, and since when it is there if that is known."""
     value = f"={taint['value']}" if taint.get("value") else ""
-    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
+    since = f" since {taint['timeAdded']}" if taint.get("timeAdded") else ""
+    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}{since}"

@@ -6,7 +6,7 @@ that is not loaded yet, and a GPU that appears late. Nothing here has an effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
@@ -57,8 +57,9 @@ class Planner:
         while True:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
-                self._refuse_lost(claim)
-                return self.plan(claim)
+                devices = self._devices(claim)
+                _refuse_lost(devices.values())
+                return self._plan(claim, devices)
             except (ApiError, ClaimError, HardwareError) as error:
                 limit = _patience(error, deadline, late)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
@@ -69,21 +70,16 @@ class Planner:
             attempt += 1
             self._waiting.pause(pause)
 
-    def _refuse_lost(self, claim: AllocatedClaim) -> None:
-        """Refuse a claim with a GPU that is lost: it is published only because other claims hold it.
-
-        Raises: HardwareError("hardware.gpu-lost"), ClaimError.
-        """
-        for device in devices_of(claim, self._inventory()).values():
-            if device.gpu.is_lost:
-                raise HardwareError("gpu-lost", f"GPU {device.gpu.pci_address} is lost", retry=Retry.LATER)
-
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
         """Return a plan from the current inventory and device nodes, without a call into the vendor's library.
 
         Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist),
         HardwareError.
         """
+        return self._plan(claim, self._devices(claim))
+
+    def _devices(self, claim: AllocatedClaim) -> dict[str, Device]:
+        """Return the claim's devices in the current inventory, by name. Raises: ClaimError."""
         foreign = sorted({device.pool for device in claim.devices} - {self._node.pool})
         if foreign:
             raise ClaimError(
@@ -92,7 +88,9 @@ class Planner:
                 f"but this node's pool is {self._node.pool}",
                 hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
             )
-        devices = devices_of(claim, self._inventory())
+        return devices_of(claim, self._inventory())
+
+    def _plan(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparePlan:
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
         is_counting = any(device.counter_set for device in devices.values())
         mig_on = self._ledger.modes(self._node.boot_id) if is_counting else ()
@@ -121,6 +119,16 @@ class Planner:
                 raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
             raise
         return decode_claim(wire, driver=self._node.driver, uid=uid)
+
+
+def _refuse_lost(devices: Iterable[Device]) -> None:
+    """Refuse to prepare a GPU that is lost: it is published only because other claims hold it.
+
+    Raises: HardwareError("hardware.gpu-lost").
+    """
+    for device in devices:
+        if device.gpu.is_lost:
+            raise HardwareError("gpu-lost", f"GPU {device.gpu.pci_address} is lost", retry=Retry.LATER)
 
 
 def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:

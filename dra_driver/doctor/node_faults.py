@@ -1,0 +1,39 @@
+"""What the agent of this node has recorded about health: faults, cordons, and when it last wrote.
+
+In: the agent's data folder. Out: `NodeFaults`, or None where nothing was recorded. It only reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.fault import Fault
+from dra_driver.health.record import Record
+from dra_driver.health.record_wire import record_among
+from dra_driver.health.store import FILE_NAME, HealthStore
+from dra_driver.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFaults:
+    """Faults and cordons in force. `silent_s` is for how many seconds the agent wrote nothing."""
+
+    faults: tuple[Fault, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
+    silent_s: float = 0.0
+
+
+def read_faults(folder: Path, now: float) -> NodeFaults | None:
+    """Read what is recorded; None where nothing is. Raises: LedgerError, InputError, PermissionError."""
+    cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
+    try:
+        written = (folder / FILE_NAME).stat().st_mtime
+    except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
+        return NodeFaults(cordons=cordons) if cordons else None
+    try:
+        record = record_among(HealthStore(folder).read()) or Record()
+    except ValueError as error:
+        raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error
+    return NodeFaults(record.faults(now), cordons, max(0.0, now - written))

@@ -1,0 +1,225 @@
+"""A GPU falls ill: new pods do not get it, the pods that use it are told, and it comes back when it is well again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lane.agent import Agent
+from lane.cluster import REPOSITORY
+from lane.hardware import SIMULATED, machine
+from lane.sandbox import until
+from lane.stage import PATIENCE, Stage
+from lane.workload import claim, container, devices, pod, request, template
+
+RAISED, CLEARED = 15, 60  # a source is polled every 10 s; a fault ends after three good readings
+LASTING = 600 if os.environ.get("SOAK") else 35  # the kubelet takes a device for unknown after 30 s without a report
+SICK, FREE = 0, 1
+KEY = "gpu.nvidia.com/needs-reset"
+WELL: dict[str, Any] = {"recoveryAction": 0}
+ILL: dict[str, Any] = {"recoveryAction": 1}
+
+
+class Ward:
+    """An agent on a simulated machine whose GPUs can be made ill."""
+
+    def __init__(self, start_agent: Callable[..., Agent], folder: Path) -> None:
+        chosen = machine(SIMULATED, folder)
+        self._file = Path(chosen["hardware"].removeprefix("simulated:"))
+        self.say(SICK, WELL)
+        self.agent = start_agent(**chosen)
+        self.agent.published()
+
+    def say(self, place: int, health: dict[str, Any]) -> None:
+        """Let a GPU report this health from now on."""
+        content = yaml.safe_load(self._file.read_text())
+        content["gpus"][place]["health"] = health
+        new = self._file.with_suffix(".new")
+        new.write_text(yaml.safe_dump(content))
+        new.replace(self._file)
+
+    def name(self, place: int) -> str:
+        """Return the published name of a GPU."""
+        pci = yaml.safe_load(self._file.read_text())["gpus"][place]["pci"]
+        return "gpu-" + pci.replace(":", "-").replace(".", "-")
+
+    def one(self, place: int) -> dict[str, Any]:
+        """Return the spec of a claim for one particular GPU."""
+        uuid = self.agent.devices()[self.name(place)]["attributes"]["uuid"]["string"]
+        return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'))
+
+    def taints(self, place: int) -> list[dict[str, Any]]:
+        """Return the taints of a GPU as the API server keeps them."""
+        found: list[dict[str, Any]] = self.agent.devices()[self.name(place)].get("taints", [])
+        return found
+
+    def writes(self) -> int:
+        """Return how many writes of this node's slices were stored so far; what was only tried does not count."""
+        return sum("dryRun" not in event["requestURI"] for event in self.agent.writes())
+
+    def generations(self) -> set[int]:
+        """Return the generations of the published pool."""
+        return {found["spec"]["pool"]["generation"] for found in self.agent.slices()}
+
+
+@pytest.fixture
+def ward(start_agent: Callable[..., Agent], tmp_path: Path) -> Ward:
+    return Ward(start_agent, tmp_path)
+
+
+@pytest.mark.smoke
+def test_a_sick_gpu_goes_to_no_new_pod(ward: Ward, stage: Stage) -> None:
+    spec = ward.one(SICK)
+    until("the writes of the start have ended", lambda: ward.taints(SICK) == [], 10)
+    writes, generations = ward.writes(), ward.generations()
+    ward.say(SICK, ILL)
+    since = await_sick(ward, stage)
+    check_quiet(ward, writes + 1)
+    stage.create(
+        claim(stage.namespace, "wanted", spec),
+        pod(stage.namespace, "waiting", container("main", "gpu"), claims={"gpu": "wanted"}),
+    )
+    stage.pending("waiting", "cannot allocate all claims")
+    if stage.cluster.keeps_gated:
+        assert ward.generations() == generations, "the first taint made a new generation of the pool"
+        ward.agent.stop()
+        ward.agent.start()
+        assert [one["timeAdded"] for one in ward.taints(SICK)] == since, "a restart changed when the fault began"
+    ward.say(SICK, WELL)
+    until("the GPU is well again", lambda: ward.name(SICK) in ward.agent.devices() and not ward.taints(SICK), CLEARED)
+    assert stage.devices(stage.check("waiting")) == [ward.name(SICK)]
+
+
+@pytest.mark.smoke
+def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: Stage, tmp_path: Path) -> None:
+    # From a template: a kubelet of 1.35 tells nothing of a claim that a pod names itself.
+    stage.create(
+        template(stage.namespace, "used", ward.one(SICK)),
+        pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "used"}),
+    )
+    stage.check("user")
+    if not stage.cluster.keeps_gated:
+        check_kept_while_used(ward, stage)
+        return
+    await_health(stage, "user", "Healthy", PATIENCE)
+    before = version(stage, "user")
+    ward.say(SICK, ILL)
+    until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
+    await_health(stage, "user", "Unhealthy", 5)
+    check_doctor(stage, tmp_path)
+    told = version(stage, "user")
+    assert told != before
+    end = time.monotonic() + LASTING
+    while time.monotonic() < end:
+        assert health_of(stage, "user") == "Unhealthy"
+        assert version(stage, "user") == told, "the pod's status was written again though nothing changed"
+        time.sleep(1)
+    ward.say(SICK, WELL)
+    await_health(stage, "user", "Healthy", CLEARED)
+    assert ward.taints(SICK) == []
+
+
+def test_a_gpu_is_cordoned_by_hand(ward: Ward, stage: Stage) -> None:
+    spec = ward.one(FREE)
+    command(ward, "cordon", ward.name(FREE), "--reason", "fan noise")
+    if stage.cluster.keeps_gated:
+        (taint,) = until("the GPU is tainted", lambda: ward.taints(FREE), 10)
+        assert (taint["key"], taint["effect"]) == ("gpu.nvidia.com/cordoned", "NoSchedule")
+    else:
+        until("the GPU is withheld", lambda: ward.name(FREE) not in ward.agent.devices(), 10)
+    stage.create(
+        claim(stage.namespace, "wanted", spec),
+        pod(stage.namespace, "waiting", container("main", "gpu"), claims={"gpu": "wanted"}),
+    )
+    stage.pending("waiting", "cannot allocate all claims")
+    ward.agent.stop()
+    ward.agent.start()
+    stage.pending("waiting", "cannot allocate all claims")
+    command(ward, "uncordon", ward.name(FREE))
+    assert stage.devices(stage.check("waiting")) == [ward.name(FREE)]
+
+
+def await_sick(ward: Ward, stage: Stage) -> list[str]:
+    """Wait until the sick GPU is tainted, or withheld where the server keeps no taints; return when it fell ill."""
+    if not stage.cluster.keeps_gated:
+        until("the free sick GPU is withheld", lambda: ward.name(SICK) not in ward.agent.devices(), RAISED)
+        return []
+    (taint,) = until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
+    assert (taint["key"], taint["effect"]) == (KEY, "NoSchedule")
+    assert not ward.taints(FREE), "a healthy neighbour is tainted"
+    return [taint["timeAdded"]]
+
+
+def check_quiet(ward: Ward, writes: int) -> None:
+    """Check that the change took at most this many writes in all, and that none follow."""
+    until("the change is settled", lambda: ward.writes() == writes, 10)
+    end = time.monotonic() + LASTING
+    while time.monotonic() < end:
+        assert ward.writes() == writes, "slices are written again though nothing changed"
+        time.sleep(1)
+
+
+def check_kept_while_used(ward: Ward, stage: Stage) -> None:
+    """Check, where the server keeps no taints, that a sick GPU stays published for as long as a claim holds it."""
+    writes = ward.writes()
+    ward.say(SICK, ILL)
+    ward.say(FREE, ILL)
+    until("the free sick GPU is withheld", lambda: ward.name(FREE) not in ward.agent.devices(), RAISED)
+    check_quiet(ward, writes + 1)
+    assert ward.name(SICK) in ward.agent.devices()
+    stage.delete_pod("user")
+    until("the sick GPU is withheld too", lambda: ward.name(SICK) not in ward.agent.devices(), 30)
+
+
+def check_doctor(stage: Stage, folder: Path) -> None:
+    """Check that the doctor finds the sick GPU, and that the API server accepts the rule that it prints."""
+    command = [sys.executable, "-m", "dra_driver", "doctor", "--output", "json", "--node-name", stage.node.name]
+    command += ["--kubeconfig", str(stage.cluster.kubeconfig), "--kubelet-plugins-directory-path", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=60, check=False)
+    (found,) = (one for one in json.loads(done.stdout)["findings"] if one["id"] == "health-tainted")
+    rule = folder / "rule.json"
+    rule.write_text(found["remedy"].partition("<<< '")[2].rstrip("'"))
+    assert "created" in stage.cluster.kubectl("create", "--dry-run=server", "-f", str(rule))
+
+
+def health_of(stage: Stage, name: str) -> str:
+    """Return what the pod's status says of its only device."""
+    status = stage.cluster.api.get("Pod", name, stage.namespace)["status"]
+    found = [
+        resource["health"]
+        for one in status.get("containerStatuses", [])
+        for entry in one.get("allocatedResourcesStatus", [])
+        for resource in entry.get("resources", [])
+    ]
+    return found[0] if found else ""
+
+
+def await_health(stage: Stage, name: str, health: str, seconds: float) -> None:
+    until(f"the pod's device is {health}", lambda: health_of(stage, name) == health, seconds)
+
+
+def version(stage: Stage, name: str) -> str:
+    """Return the pod's resource version, which changes with every write."""
+    return str(stage.cluster.api.get("Pod", name, stage.namespace)["metadata"]["resourceVersion"])
+
+
+def command(ward: Ward, *words: str) -> None:
+    """Run one of the driver's commands on the node's own folder."""
+    agent = ward.agent
+    program = agent.daemon.argv[: agent.daemon.argv.index("agent")]
+    daemon = agent.node.daemon(
+        f"{words[0]}-{agent.status_port}",
+        [*program, *words, "--kubelet-plugins-directory-path", str(agent.node.plugins)],
+        environment=agent.daemon.environment,
+    )
+    daemon.start()
+    assert daemon.wait(30) == 0, daemon.tail()

@@ -1,0 +1,52 @@
+"""What the doctor reads of the agent's health files: real files, as the agent writes them."""
+
+import os
+
+import pytest
+
+from dra_driver.doctor.node_faults import read_faults
+from dra_driver.health.cordons import FILE_NAME as CORDONS
+from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.record import Record
+from dra_driver.health.record_wire import record_wire
+from dra_driver.health.signs import Sign
+from dra_driver.health.store import FILE_NAME, RECORD, HealthStore
+from dra_driver.model.errors import DriverError
+
+
+def recorded(folder, record):
+    HealthStore(folder).write({RECORD: record})
+    os.utime(folder / FILE_NAME, (1000, 1000))
+
+
+def test_faults_and_cordons_in_force_are_read_with_how_long_nothing_was_written(tmp_path):
+    record = Record("boot-1")
+    record.observe(Subject("0000:01:00.0"), Sign(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
+    recorded(tmp_path, record_wire(record))
+    CordonFile(tmp_path).add(Cordon("gpu-0000-01-00-0", "noise", 900.0))
+    CordonFile(tmp_path).add(Cordon("gpu-0000-02-00-0", "over", 900.0, until=950.0))
+    found = read_faults(tmp_path, 1200.0)
+    assert [(one.key, one.since) for one in found.faults] == [(FaultKey.ECC_THRESHOLD, 900.0)]
+    assert [one.device for one in found.cordons] == ["gpu-0000-01-00-0"]
+    assert found.silent_s == 200.0
+
+
+def test_a_node_without_an_agent_has_nothing_recorded(tmp_path):
+    assert read_faults(tmp_path / "nowhere", 0.0) is None
+
+
+def test_a_cordon_is_read_where_no_agent_runs(tmp_path):
+    CordonFile(tmp_path).add(Cordon("gpu-0000-01-00-0", "noise", 900.0))
+    assert len(read_faults(tmp_path, 1200.0).cordons) == 1
+
+
+@pytest.mark.parametrize("spoilt", ["record", "database", "cordons"])
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, spoilt):
+    recorded(tmp_path, {"boot": 1} if spoilt == "record" else record_wire(Record("boot-1")))
+    if spoilt == "database":
+        (tmp_path / FILE_NAME).write_bytes(b"x" * 4096)
+    if spoilt == "cordons":
+        (tmp_path / CORDONS).write_text("[]")
+    with pytest.raises(DriverError, match=CORDONS if spoilt == "cordons" else FILE_NAME):
+        read_faults(tmp_path, 0.0)
