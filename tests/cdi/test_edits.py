@@ -35,12 +35,12 @@ DEBIAN = "/usr/lib/x86_64-linux-gnu"
 
 
 def places(edits):
-    """Give container path -> host path of all mounts."""
+    """Return container path -> host path of all mounts."""
     return {mount.container_path: mount.host_path for mount in edits.mounts}
 
 
 def commands(edits, argv=("nvidia-cdi-hook",)):
-    """Give command -> arguments of all hooks."""
+    """Return command -> arguments of all hooks."""
     assert all(hook.args[: len(argv)] == argv and hook.name == "createContainer" for hook in edits.hooks)
     return {hook.args[len(argv)]: hook.args[len(argv) + 1 :] for hook in edits.hooks}
 
@@ -565,5 +565,5 @@ def test_whatever_stands_in_a_driver_root_the_document_is_valid(tmp_path, no_pro
 
 
 def _can_hold(folder: Path) -> bool:
-    """Say whether a folder is there or can be made: nothing on the way is a file or a link."""
+    """Return whether a folder is there or can be made: nothing on the way is a file or a link."""
     return all(not p.is_symlink() and (p.is_dir() or not p.exists()) for p in (folder, *folder.parents))
