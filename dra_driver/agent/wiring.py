@@ -32,7 +32,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.plugin.composition import ClaimWork, NodeFolders, compose
+from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.claim_calls import Answered
@@ -179,17 +179,19 @@ def _neighbours(node: Node, listener: Listener) -> Neighbours:
 def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner) -> ClaimWork:
     options = node.options
     return compose(
-        node.identity,
-        api=node.api,
-        ledger=node.ledger,
-        store=node.store,
-        locks=node.locks,
-        hardware=node.hardware,
-        inventory=inventory.read,
-        gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find),
-        folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
-        gpu_changed=scanner.changed_here,
-        supervisor=MpsClient(socket_path(options.data_dir)),
+        ClaimSurroundings(
+            node=node.identity,
+            api=node.api,
+            ledger=node.ledger,
+            store=node.store,
+            locks=node.locks,
+            hardware=node.hardware,
+            inventory=inventory.read,
+            gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find),
+            folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
+            gpu_changed=scanner.changed_here,
+            supervisor=MpsClient(socket_path(options.data_dir)),
+        )
     )
 
 
