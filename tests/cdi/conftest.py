@@ -62,3 +62,8 @@ def partition() -> PartitionFacts:
         jpeg_engines=1,
         ofa_engines=0,
     )
+
+
+@pytest.fixture
+def no_proc(tmp_path) -> Path:
+    return tmp_path / "no-proc"
