@@ -217,7 +217,7 @@ def build(version: str) -> None:
 
 
 def _prepared(missing: list[Part]) -> Path:
-    """Say what will be built, check that it can be, and return the Go to build with. Raises: BinariesMissing."""
+    """Print what will be built, check that it can be, and return the Go to build with. Raises: BinariesMissing."""
     for folder, needed in ((cache(), ROOM), (Path(os.environ.get("GOCACHE") or Path.home()), BUILD_ROOM)):
         place = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(place, os.W_OK):

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
-from dra_driver.agent.wiring import Node, Parts
+from dra_driver.agent.opened_node import Node
+from dra_driver.agent.wiring import Parts
 from dra_driver.inventory.offering import KeptFields
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger

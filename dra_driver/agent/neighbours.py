@@ -55,11 +55,10 @@ class Neighbours:
         self._boot_id, self._changed, self._alone = boot_id, changed, alone
         self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
-        self._device_plugin = (
-            DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=self._device_plugin_changed)
-            if folder
-            else None
-        )
+        self._device_plugin = None
+        if folder:
+            changed_there = self._device_plugin_changed
+            self._device_plugin = DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=changed_there)
         self._namesakes = SameNameDrivers(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
         )

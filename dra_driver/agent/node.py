@@ -18,8 +18,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.condition import NodeCondition, count_claims
+from dra_driver.agent.opened_node import open_node
 from dra_driver.agent.options import Options
-from dra_driver.agent.wiring import join_parts, open_node
+from dra_driver.agent.wiring import join_parts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.model.taints import DeviceTaints

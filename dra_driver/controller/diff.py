@@ -52,32 +52,52 @@ def plan_writes(
     `desired` has at least one slice. `owner` is the ownerReference that each slice should carry. `least_generation`
     is the generation at which a pool starts if none of its slices is left.
     """
-    first = desired[0]
+    first, count = desired[0], len(desired)
     ours = [s for s in stored if is_ours(s, driver=first.driver, node=first.node)]
-    stale = [s for s in ours if pool_of(s) != first.pool]
     pool = sorted((s for s in ours if pool_of(s) == first.pool), key=lambda s: (-generation_of(s), _name(s)))
     current = generation_of(pool[0]) if pool else 0
     pairs, new, surplus = _match(desired, pool)
-    added = _times_added(pool)
-    count = len(desired)
-
     changed = [(spec, s) for spec, s in pairs if not _is_right(spec, s, current, count, owner)]
-    is_raised = bool(
-        new
-        or len(changed) > 1
-        or any(generation_of(s) != current for _, s in pairs)
-        or (changed and any(generation_of(s) == current for s in surplus))
-    )
+    is_raised = bool(new) or _is_large_change(pairs, changed, surplus, current)
     generation = max(current + 1, least_generation) if is_raised else current
-    to_update = pairs if is_raised else changed
+    wires = _Wires(generation, count, owner, _times_added(pool))
     return WritePlan(
         generation,
-        deletes=(*stale, *surplus),
-        updates=tuple(_updated(s, spec.wire(generation, count), owner, added) for spec, s in to_update),
-        creates=tuple(
-            created(desired.index(spec), spec, _with_times(spec.wire(generation, count), added), owner) for spec in new
-        ),
+        deletes=(*(s for s in ours if pool_of(s) != first.pool), *surplus),
+        updates=tuple(wires.updated(s, spec) for spec, s in (pairs if is_raised else changed)),
+        creates=tuple(wires.created(desired.index(spec), spec) for spec in new),
     )
+
+
+def _is_large_change(
+    pairs: Sequence[tuple[SliceSpec, SliceWire]],
+    changed: Sequence[tuple[SliceSpec, SliceWire]],
+    surplus: Iterable[SliceWire],
+    current: int,
+) -> bool:
+    """Return whether readers could see the pool half written, so that its generation has to rise."""
+    return (
+        len(changed) > 1
+        or any(generation_of(s) != current for _, s in pairs)
+        or (bool(changed) and any(generation_of(s) == current for s in surplus))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wires:
+    """The objects to send for one state of the pool: `count` slices of a generation, with times of taints kept."""
+
+    generation: int
+    count: int
+    owner: Wire | None
+    added: Mapping[Any, str]
+
+    def updated(self, stored: SliceWire, spec: SliceSpec) -> SliceWire:
+        return _updated(stored, spec.wire(self.generation, self.count), self.owner, self.added)
+
+    def created(self, index: int, spec: SliceSpec) -> SliceWire:
+        wire = _with_times(spec.wire(self.generation, self.count), self.added)
+        return created(index, spec, wire, self.owner)
 
 
 def is_ours(stored: SliceWire, *, driver: str, node: str) -> bool:

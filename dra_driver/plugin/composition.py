@@ -60,23 +60,11 @@ class ClaimWork:
     repair: Repair
 
 
-def compose(
-    node: NodeIdentity,
-    *,
-    api: ClaimApi,
-    ledger: Ledger,
-    store: CdiStore,
-    locks: NodeLocks,
-    hardware: Hardware,
-    inventory: Callable[[], Inventory],
-    gone: GoneClaims,
-    folders: NodeFolders = NodeFolders(),
-    gpu_changed: Callable[[GpuFacts], None] = lambda _: None,
-    supervisor: MpsSupervisor | None = None,
-) -> ClaimWork:
-    """Return what prepares, unprepares and repairs the claims of one node. No thread runs until it is needed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSurroundings:
+    """What the work on claims finds around it on one node.
 
-    Args:
+    Attributes:
         node: the driver, the pool and the boot.
         api: reads claims from the Kubernetes API.
         ledger: this node's records, which two agents may share.
@@ -89,41 +77,116 @@ def compose(
         gpu_changed: called with a GPU before and after each change of its MIG mode or partitions.
         supervisor: keeps the MPS daemons; None refuses MPS.
     """
-    names, pods = DriverCdiNames(node.driver), PodCgroups(folders.cgroups)
-    pause = InterruptiblePause(ledger.version)
-    guard = Guard(ledger, node.boot_id, folders.pods, freed=pause.wake, proc=folders.proc)
-    modes = MigModes(hardware, locks, ledger, node.boot_id, changed=gpu_changed)
-    sharing = SharingHolders(SharingEffects(hardware, supervisor), ledger, locks, node.boot_id)
+
+    node: NodeIdentity
+    api: ClaimApi
+    ledger: Ledger
+    store: CdiStore
+    locks: NodeLocks
+    hardware: Hardware
+    inventory: Callable[[], Inventory]
+    gone: GoneClaims
+    folders: NodeFolders = NodeFolders()
+    gpu_changed: Callable[[GpuFacts], None] = lambda _: None
+    supervisor: MpsSupervisor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Performers:
+    """What carries out steps, and all of it as one."""
+
+    modes: MigModes
+    sharing: SharingHolders
+    limiter: MemoryLimiter
+    effects: Effects
+    pods: PodCgroups
+
+
+@dataclass(frozen=True, slots=True)
+class _Undoing:
+    """What ends the work on a claim: who may have its devices next, and what is undone."""
+
+    pause: InterruptiblePause
+    guard: Guard
+    undo: ClaimUndo
+
+
+def compose(here: ClaimSurroundings) -> ClaimWork:
+    """Return what prepares, unprepares and repairs the claims of one node. No thread runs until it is needed."""
+    performers = _performers(here)
+    undoing = _undoing(here, performers)
+    planner = _planner(here, undoing.pause)
+    late_pods = LatePods(here.ledger, here.api, performers.pods, here.locks, performers.limiter)
+    preparer = _preparer(here, performers, undoing, planner, late_pods)
+    return ClaimWork(preparer, _repair(here, performers, undoing, planner, late_pods))
+
+
+def _performers(here: ClaimSurroundings) -> _Performers:
+    hardware, ledger, locks, boot_id = here.hardware, here.ledger, here.locks, here.node.boot_id
+    pods = PodCgroups(here.folders.cgroups)
+    modes = MigModes(hardware, locks, ledger, boot_id, changed=here.gpu_changed)
+    sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods)
-    partitioner = Partitioner(hardware, modes, node.boot_id)
-    effects = Effects((modes, partitioner, sharing, limiter, CdiFiles(store, hardware)))
-    late_pods = LatePods(ledger, api, pods, locks, limiter)
-    planner = Planner(node, names, api=api, hardware=hardware, inventory=inventory, waiting=pause, ledger=ledger)
-    undo = ClaimUndo(ledger, locks, effects, store, names, guard=guard, gone=gone, freed=pause.wake)
-    preparer = Preparer(
-        node.boot_id,
+    partitioner = Partitioner(hardware, modes, boot_id)
+    effects = Effects((modes, partitioner, sharing, limiter, CdiFiles(here.store, hardware)))
+    return _Performers(modes, sharing, limiter, effects, pods)
+
+
+def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
+    ledger, folders = here.ledger, here.folders
+    pause = InterruptiblePause(ledger.version)
+    guard = Guard(ledger, here.node.boot_id, folders.pods, freed=pause.wake, proc=folders.proc)
+    names = DriverCdiNames(here.node.driver)
+    undo = ClaimUndo(
+        ledger, here.locks, performers.effects, here.store, names, guard=guard, gone=here.gone, freed=pause.wake
+    )
+    return _Undoing(pause, guard, undo)
+
+
+def _planner(here: ClaimSurroundings, pause: InterruptiblePause) -> Planner:
+    return Planner(
+        here.node,
+        DriverCdiNames(here.node.driver),
+        api=here.api,
+        hardware=here.hardware,
+        inventory=here.inventory,
+        waiting=pause,
+        ledger=here.ledger,
+    )
+
+
+def _preparer(
+    here: ClaimSurroundings, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+) -> Preparer:
+    ledger, boot_id, undo = here.ledger, here.node.boot_id, undoing.undo
+    return Preparer(
+        boot_id,
         ledger=ledger,
-        locks=locks,
+        locks=here.locks,
         planner=planner,
-        effects=effects,
+        effects=performers.effects,
         undo=undo,
-        wait=DeviceWait(ledger, node.boot_id, pause, undo=undo, guard=guard),
+        wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, guard=undoing.guard),
         late_pods=late_pods,
     )
-    repair = Repair(
-        node.boot_id,
-        names,
-        ledger=ledger,
-        store=store,
-        locks=locks,
-        effects=effects,
-        undo=undo,
-        gone=gone,
+
+
+def _repair(
+    here: ClaimSurroundings, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+) -> Repair:
+    return Repair(
+        here.node.boot_id,
+        DriverCdiNames(here.node.driver),
+        ledger=here.ledger,
+        store=here.store,
+        locks=here.locks,
+        effects=performers.effects,
+        undo=undoing.undo,
+        gone=here.gone,
         planner=planner,
-        modes=modes,
-        sharing=sharing,
-        guard=guard,
+        modes=performers.modes,
+        sharing=performers.sharing,
+        guard=undoing.guard,
         late_pods=late_pods,
-        inventory=inventory,
+        inventory=here.inventory,
     )
-    return ClaimWork(preparer, repair)

@@ -24,7 +24,7 @@ def until(condition, what="", seconds=25):
 
 
 def taints(here):
-    """Give the taints of each published device that has any: key without domain -> (value, effect, time)."""
+    """Return the taints of each published device that has any: key without domain -> (value, effect, time)."""
     slices = [s for s in here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
     return {
         device["name"]: {

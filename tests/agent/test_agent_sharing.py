@@ -31,7 +31,7 @@ class World:
         fresh.replace(self.rules)
 
     def devices(self) -> dict[str, str]:
-        """Give the published GPUs and their types."""
+        """Return the published GPUs and their types."""
         found = [device for one in self.node.slices() for device in one["spec"].get("devices", ())]
         types = {device["name"]: device["attributes"]["type"]["string"] for device in found}
         return {name: kind for name, kind in types.items() if "mig" not in name}

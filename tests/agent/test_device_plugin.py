@@ -60,7 +60,7 @@ def test_a_socket_counts_while_somebody_listens(folder):
 
 
 class Kubelet:
-    """Tells of what it is given, each answer once and the last one for ever."""
+    """Reports what it is given, each answer once and the last one for ever."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

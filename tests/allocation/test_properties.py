@@ -100,7 +100,7 @@ def outcomes(world: Wire, names: list[str] | None = None) -> dict[str, NodeOutco
 
 
 def placed(world: Wire, outcome: NodeOutcome) -> list[tuple[Wire, Wire]]:
-    """Give (device, result) for all results."""
+    """Return (device, result) for all results."""
     by_id = {
         (one["spec"]["pool"]["name"], d["name"]): d
         for slices in world["slices"].values()

@@ -27,25 +27,25 @@ def make_nodes(tmp_path) -> None:
 
 @pytest.fixture
 def dev(make_nodes, tmp_path) -> Path:
-    """Give a /dev with two GPUs."""
+    """Return a /dev with two GPUs."""
     return fake_dev(tmp_path / "dev")
 
 
 @pytest.fixture
 def proc(tmp_path) -> Path:
-    """Give a /proc with the kernel module's tables."""
+    """Return a /proc with the kernel module's tables."""
     return fake_proc(tmp_path / "proc")
 
 
 @pytest.fixture
 def gpu() -> GpuFacts:
-    """Give the first GPU."""
+    """Return the first GPU."""
     return GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 36)
 
 
 @pytest.fixture
 def partition() -> PartitionFacts:
-    """Give a MIG partition of it."""
+    """Return a MIG partition of it."""
     return PartitionFacts(
         uuid="MIG-1",
         profile="1g.10gb",
@@ -62,3 +62,8 @@ def partition() -> PartitionFacts:
         jpeg_engines=1,
         ofa_engines=0,
     )
+
+
+@pytest.fixture
+def no_proc(tmp_path) -> Path:
+    return tmp_path / "no-proc"

@@ -35,7 +35,7 @@ def podman(tmp_path_factory) -> Podman:
 
 @pytest.fixture
 def driver_root(tmp_path) -> FakeDriverRoot:
-    """Give a driver root whose host paths exist on this machine, as the runtime needs them."""
+    """Return a driver root whose host paths exist on this machine, as the runtime needs them."""
     mount = tmp_path / "driver"
     return FakeDriverRoot(mount, host=str(mount))
 

@@ -27,7 +27,7 @@ def encode(document) -> bytes:
 
 
 def names_in(folder):
-    """Name everything in a folder, hidden files too."""
+    """Return the names of everything in a folder, hidden files too."""
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -33,7 +33,7 @@ def demo(*words, **environment):
 
 
 def first_screen():
-    """Give what the README shows of the demo."""
+    """Return what the README shows of the demo."""
     text = (ROOT / "README.md").read_text()
     found = re.search(r"```console\n\$ make demo\n(.*?)```", text, re.DOTALL)
     assert found

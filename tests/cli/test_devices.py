@@ -25,7 +25,7 @@ def clean_environment(monkeypatch):
 
 
 class FakeHardware:
-    """Says what a test wants."""
+    """Hardware that reports what a test wants."""
 
     vendor = "nvidia"
 

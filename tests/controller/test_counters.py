@@ -44,7 +44,7 @@ def publish(cluster: Cluster, publisher=None):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Note every create and update: (is dry, spec)."""
+    """Record every create and update: (is dry, spec)."""
     sent = []
     create, update = Registry.create, Registry.replace
 

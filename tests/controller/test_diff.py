@@ -12,7 +12,7 @@ from tests.controller.support.slices import DRIVER, NODE, OWNER, POOL, Shelf, de
 
 
 def specs_of(*groups):
-    """Give slices from groups of devices (names, or wire dicts)."""
+    """Return slices from groups of devices (names, or wire dicts)."""
     wires = [[device_wire(d) if isinstance(d, str) else d for d in group] for group in groups]
     return tuple(SliceSpec(DRIVER, NODE, POOL, tuple(group)) for group in wires)
 

@@ -414,7 +414,7 @@ _USAGES = {"digital signature", "server auth", "cert sign"}
 
 
 def certificates(text: str) -> dict[tuple[str, str], dict]:
-    """Give what is for cert-manager, by kind and name; each checked as its definition would."""
+    """Return what is for cert-manager, by kind and name; each checked as its definition would."""
     found = {}
     for one in objects(text):
         if one["apiVersion"] == "cert-manager.io/v1":

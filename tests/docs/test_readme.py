@@ -1,4 +1,7 @@
-"""The README's links and flags. Its first screen is compared in `tests/cli/test_demo.py`, the figures nowhere."""
+"""The README's links and flags, and the rooms to which CONTRIBUTING leads.
+
+The README's first screen is compared in `tests/cli/test_demo.py`, the figures nowhere.
+"""
 
 import re
 import subprocess
@@ -20,3 +23,17 @@ def test_the_agent_explains_its_flags():
     )
     assert done.returncode == 0
     assert "NODE_NAME" in done.stdout
+
+
+def test_the_contributors_table_leads_to_rooms_that_exist():
+    root = README.parent
+    table = [line for line in (root / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| ")]
+    named = [word for line in table for word in re.findall(r"`([a-z_./-]+)`", line.split("|")[2])]
+    places = [word for word in named if "/" in word or word.endswith(".py")]
+    assert len(places) > 60
+
+    def is_there(place: str) -> bool:
+        rooms = (root / "dra_driver", root / "deploy")
+        return (root / place).exists() or any(any(room.rglob(place.rstrip("/"))) for room in rooms)
+
+    assert [place for place in places if not is_there(place)] == []

@@ -114,7 +114,7 @@ def test_every_model_is_cut_as_its_reference_table_says(name, tmp_path):
 
 
 def model_of(model: str, folder: Path):
-    """Give the facts of one GPU of a model, in MIG mode where only a reset can switch it on."""
+    """Return the facts of one GPU of a model, in MIG mode where only a reset can switch it on."""
     document = {
         "about": "one GPU",
         "nodeName": "n",

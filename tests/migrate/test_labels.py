@@ -21,7 +21,7 @@ GPU, PART = DeviceKind(), DeviceKind(is_partition=True)
 
 
 def labels_of(wire):
-    """Give the labels that GPU feature discovery would write for a node with this GPU."""
+    """Return the labels that GPU feature discovery would write for a node with this GPU."""
     found = {name: next(iter(value.values())) for name, value in wire["attributes"].items()}
     major, minor, _ = found["cudaComputeCapability"].split(".")
     driver = found["driverVersion"].split(".")
@@ -48,7 +48,7 @@ def labels_of(wire):
 
 @functools.cache
 def gpus():
-    """Give one whole GPU of each profile, with the labels of its node."""
+    """Return one whole GPU of each profile, with the labels of its node."""
     wires = [fleet_of_profile(name).devices[0].wire for name in PROFILES]
     return [(wire, labels_of(wire)) for wire in wires]
 

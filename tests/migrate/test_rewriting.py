@@ -68,7 +68,7 @@ class Writer:
         return self.scalar(value)
 
     def block(self, value, indent):
-        """Give lines of a mapping or list that is not empty."""
+        """Return lines of a mapping or list that is not empty."""
         pad = " " * indent
         lines = []
         if isinstance(value, dict):

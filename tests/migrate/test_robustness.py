@@ -34,7 +34,7 @@ JUNK = [
 
 
 def places(value):
-    """Give every place in a value: its holder and its key."""
+    """Yield every place in a value: its holder and its key."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
         yield value, key

@@ -75,7 +75,7 @@ def test_every_change_is_explained(shape):
 
 
 def differences(old, new, path=""):
-    """Give the paths at which two values differ, as reports write them."""
+    """Yield the paths at which two values differ, as reports write them."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
             yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
@@ -87,7 +87,7 @@ def differences(old, new, path=""):
 
 
 def covers(explained, path):
-    """Tell whether an explained place is a difference, around it, or all that was in it."""
+    """Return whether an explained place is a difference, around it, or all that was in it."""
     explained = re.sub(r"^items\[\d+\]\.", "", explained)
     return path.startswith(explained) or explained.startswith(path)
 

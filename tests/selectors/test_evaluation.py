@@ -218,7 +218,7 @@ _PIECES = st.lists(
 
 
 def _answer(text, device):
-    """Give the verdict, or the text of the error."""
+    """Return the verdict, or the text of the error."""
     try:
         return compile_selector(text).matches(device, DRIVER)
     except (SelectorCompileError, SelectorRuntimeError) as error:

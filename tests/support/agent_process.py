@@ -39,11 +39,11 @@ class Stage:
         return agent
 
     def log(self, index: int = -1) -> str:
-        """Give what an agent has logged so far."""
+        """Return what an agent has logged so far."""
         return (self.folder / f"agent-{index % len(self.agents)}.log").read_text()
 
     def devices(self) -> list[str]:
-        """Name the published devices of our driver."""
+        """Return the names of the published devices of our driver."""
         slices = [s for s in self.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
         return [d["name"] for s in slices for d in s["spec"].get("devices", ())]
 
@@ -55,7 +55,7 @@ class Stage:
 
 @contextmanager
 def stage(version: str = "1.35") -> Iterator[Stage]:
-    """Give a stage with a Node object and an API; every agent is ended with it."""
+    """Yield a stage with a Node object and an API; every agent is ended with it."""
     folder = Path(tempfile.mkdtemp(prefix="dra"))
     with EmbeddedApi(version=version) as api:
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})

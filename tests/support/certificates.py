@@ -39,7 +39,7 @@ def make_leaf(folder: Path, name: str, ca: str) -> tuple[Path, Path]:
 
 
 def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Give a server's TLS context; with `client_ca` it demands a client certificate."""
+    """Return a server's TLS context; with `client_ca` it demands a client certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     if client_ca is not None:

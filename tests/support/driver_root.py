@@ -43,7 +43,7 @@ CONFIGS = (
 
 
 def can_make_nodes(folder: Path) -> bool:
-    """Say whether this process may make device nodes (root with CAP_MKNOD, a file system that takes them)."""
+    """Return whether this process may make device nodes (root with CAP_MKNOD, a file system that takes them)."""
     probe = folder / ".probe"
     try:
         os.mknod(probe, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
@@ -114,7 +114,7 @@ class FakeDriverRoot:
         self.add("/etc/ld.so.cache", ldcache(entries))
 
     def roots(self, dev: Path | str = "/dev", proc: Path | str = "/proc", sys: Path | str = "/sys") -> Roots:
-        """Give the roots as the agent would have them."""
+        """Return the roots as the agent would have them."""
         return Roots(sys=str(sys), proc=str(proc), dev=str(dev), driver=self.host, driver_mount=str(self.mount))
 
 

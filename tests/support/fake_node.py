@@ -122,7 +122,7 @@ class FakeNode:
         (self.folder / "proc/devices").write_text("Character devices:\n  1 mem\n\nBlock devices:\n  8 sd\n")
 
     def add_mig_capability(self, minor: int, gi: int, gi_cap: int, cis: dict[int, int]) -> None:
-        """Tell the capability minors of a GPU instance and of its compute instances, and make their nodes."""
+        """Publish the capability minors of a GPU instance and of its compute instances, and make their nodes."""
         home = self.folder / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gi}"
         entries = {home / "access": gi_cap, **{home / f"ci{ci}" / "access": cap for ci, cap in cis.items()}}
         for path, cap in entries.items():
@@ -157,7 +157,7 @@ class FakeNode:
 
 
 def can_make_nodes(folder: Path) -> bool:
-    """Say whether this test may make character devices in a folder."""
+    """Return whether this test may make character devices in a folder."""
     probe = folder / "probe-node"
     try:
         os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))

@@ -39,16 +39,16 @@ class FakeNvidiaSmi:
         self.path.chmod(0o755)
 
     def calls(self) -> list[list[str]]:
-        """Give the arguments of each call so far."""
+        """Return the arguments of each call so far."""
         log = self._notes / "calls"
         return [line.split("\t")[:-1] for line in log.read_text().splitlines()] if log.exists() else []
 
     def sets(self) -> list[tuple[str, int]]:
-        """Give UUID and level of each change that was asked for."""
+        """Return UUID and level of each change that was asked for."""
         return [(call[2], int(call[4])) for call in self.calls() if "--set-timeslice" in call]
 
     def level(self, uuid: str) -> int:
-        """Give a GPU's level as it is now."""
+        """Return a GPU's level as it is now."""
         kept = self._notes / f"slice-{uuid}"
         return int(kept.read_text()) if kept.exists() else 0
 

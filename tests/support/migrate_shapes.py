@@ -15,7 +15,7 @@ SHAPES = sorted((HERE / "shapes").iterdir())
 
 
 def expected(shape: Path) -> Path:
-    """Give the file with what a shape is to become."""
+    """Return the file with what a shape is to become."""
     return HERE / "expected" / shape.name
 
 

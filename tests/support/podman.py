@@ -25,7 +25,7 @@ _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 
 def why_not() -> str:
-    """Say why no container can be started here; empty when one can."""
+    """Return why no container can be started here; empty when one can."""
     missing = [name for name in ("podman", "runc", "busybox", "unshare") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed"
@@ -52,7 +52,7 @@ class Podman:
 
     @property
     def cdi(self) -> Path:
-        """Give the CDI folder."""
+        """Return the CDI folder."""
         return self.folder / "cdi"
 
     def run(self, device_ids: list[str], script: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ class Podman:
 
 
 def _root_file_system(files: Mapping[str, Path]) -> bytes:
-    """Give a tar with a static busybox, links for the programs that tests use, and more files."""
+    """Return a tar with a static busybox, links for the programs that tests use, and more files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(shutil.which("busybox") or "busybox", "bin/busybox")

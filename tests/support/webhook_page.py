@@ -10,6 +10,6 @@ FILES: dict[str, str] = dict(re.findall(r"<!-- file: (\S+) -->\n```yaml\n(.*?)``
 
 
 def shown(name: str, number: int = 0) -> list[str]:
-    """Give the lines that kubectl prints for a file, the `number`-th time that the page applies it."""
+    """Return the lines that kubectl prints for a file, the `number`-th time that the page applies it."""
     found = re.findall(rf"\$ kubectl apply -f {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
     return str(found[number]).splitlines()

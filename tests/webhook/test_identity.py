@@ -64,7 +64,7 @@ def source(api, now=NOW):
 
 
 def shakes_hands(pair, trusted, name=NAMES[0]):
-    """Say whether a client that trusts `trusted` accepts the pair: a handshake in memory."""
+    """Return whether a client that trusts `trusted` accepts the pair: a handshake in memory."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(server_context, pair)
     client_context = ssl.create_default_context(cadata=trusted)

@@ -55,7 +55,7 @@ def counters(name: str, sets: Sequence[Wire], *, count: int = 2) -> Wire:
 
 
 def partitioned(name: str, gpus: int, parts: int) -> list[Wire]:
-    """Give the slices of a node whose GPUs are each either whole or in equal parts."""
+    """Return the slices of a node whose GPUs are each either whole or in equal parts."""
     sets: list[Wire] = []
     devices: list[Wire] = []
     for index in range(gpus):
@@ -81,7 +81,7 @@ def claim(*requests: Wire, name: str = "claim", constraints: Sequence[Wire] = ()
 
 
 def allocated(*devices: tuple[str, str], name: str = "holder") -> Wire:
-    """Give a claim that holds devices, named by (pool, device)."""
+    """Return a claim that holds devices, named by (pool, device)."""
     results = [{"request": "gpu", "driver": DRIVER, "pool": p, "device": d} for p, d in devices]
     return {**claim(name=name), "status": {"allocation": {"devices": {"results": results}}}}
 

@@ -108,5 +108,5 @@ class Cluster:
 
 
 def settled(seconds: float = 0.3) -> None:
-    """Give a publisher time to do what it should not do."""
+    """Allow a publisher time to do what it should not do."""
     time.sleep(seconds)

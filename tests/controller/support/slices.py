@@ -16,24 +16,24 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "c
 
 
 def gpu(index: int, **attributes) -> Device:
-    """Give a whole GPU as the inventory does."""
+    """Return a whole GPU as the inventory does."""
     facts = GpuFacts(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=80 << 30)
     name = f"gpu-0000-{index:02x}-00-0"
     return Device(name, DeviceType.GPU, {"type": "gpu", **attributes}, {"memory": 80 << 30}, facts)
 
 
 def device(name: str, **attributes) -> Device:
-    """Give a whole GPU under a name."""
+    """Return a whole GPU under a name."""
     return replace(gpu(0, **attributes), name=name)
 
 
 def part(name: str, of: str = "gpu-0") -> Device:
-    """Give a device that consumes from a counter set."""
+    """Return a device that consumes from a counter set."""
     return replace(device(name), counter_set=of, counters={"memory": 1})
 
 
 def device_wire(name: str, **fields) -> dict:
-    """Give a device in wire form."""
+    """Return a device in wire form."""
     return {
         "name": name,
         "attributes": {"type": {"string": "gpu"}},
@@ -43,17 +43,17 @@ def device_wire(name: str, **fields) -> dict:
 
 
 def taint(key: str = "k", effect: str = "NoExecute", **fields) -> dict:
-    """Give a taint in wire form."""
+    """Return a taint in wire form."""
     return {"key": key, "effect": effect, **fields}
 
 
 def counter_set(name: str, *counters: str) -> dict:
-    """Give a counter set in wire form, each counter with 8."""
+    """Return a counter set in wire form, each counter with 8."""
     return {"name": name, "counters": {counter: {"value": "8"} for counter in counters or ("memory",)}}
 
 
 def consumes(name: str, *counters: str) -> list:
-    """Give a device's consumption of one each."""
+    """Return a device's consumption of one each."""
     return [{"counterSet": name, "counters": {counter: {"value": "1"} for counter in counters or ("memory",)}}]
 
 
@@ -93,7 +93,7 @@ class Shelf:
         return [s["spec"] for s in self.slices.values() if s["spec"]["pool"]["name"] == name]
 
     def is_complete(self, name: str = POOL) -> bool:
-        """Say whether the scheduler would use the pool, with nothing left over."""
+        """Return whether the scheduler would use the pool, with nothing left over."""
         pools = [spec["pool"] for spec in self.pool(name)]
         return bool(pools) and all(
             p["generation"] == pools[0]["generation"] and p["resourceSliceCount"] == len(pools) for p in pools

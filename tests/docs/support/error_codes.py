@@ -20,7 +20,7 @@ _NO_CODES = {"ledger.db", "node.example", "sharing.yaml"}
 
 
 def error_codes() -> dict[str, str]:
-    """Give each code with the first place where it stands."""
+    """Return each code with the first place where it stands."""
     found: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         if "_proto" in path.parts:
@@ -43,7 +43,7 @@ def error_codes() -> dict[str, str]:
 
 
 def _code_with_retry(entry: ast.Tuple, branch: str) -> str:
-    """Give the code of an entry such as ("forbidden", Retry.LATER, hint), "" for anything else."""
+    """Return the code of an entry such as ("forbidden", Retry.LATER, hint), "" for anything else."""
     match entry.elts:
         case [ast.Constant(value=str(code)), ast.Attribute(value=ast.Name(id="Retry")), *_]:
             return f"{branch}.{code}"

@@ -287,7 +287,7 @@ ALL_GATES = dict.fromkeys((*_GATES, "DRAExtendedResource"), True)
 
 
 def creations() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Give every object that is created: id, kind, collection, object."""
+    """Yield every object that is created: id, kind, collection, object."""
     specs = [*BROKEN_SLICES, *HELD_SLICES, *SPECS]
     specs += [{"devices": one(**device)} for device in DEVICES] + [{"devices": shared(policy)} for policy in POLICIES]
     for number, spec in enumerate(specs):
@@ -299,12 +299,12 @@ def creations() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def digest(value: Any) -> str:
-    """Give a short name of any JSON value."""
+    """Return a short name of any JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def verdict(status: int, answer: dict[str, Any]) -> list[Any]:
-    """Give what is compared of an answer: status and faulty fields, or what was stored (a digest if it is long)."""
+    """Return what is compared of an answer: status and faulty fields, or what was stored (a digest if it is long)."""
     if status >= 400:
         causes = (answer.get("details") or {}).get("causes") or []
         return [status, sorted({cause.get("field", "") for cause in causes})]

@@ -41,7 +41,7 @@ class Server:
 
 
 def record(server: Server) -> dict[str, Any]:
-    """Give the verdict on every case, with a digest of what was asked."""
+    """Return the verdict on every case, with a digest of what was asked."""
     found = {}
     for name, kind, collection, wire in creations():
         body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, **wire}

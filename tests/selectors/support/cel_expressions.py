@@ -209,5 +209,5 @@ class Generator:
 
 
 def expression(seed: int, depth: int = 5) -> str:
-    """Give the selector that a seed stands for."""
+    """Return the selector that a seed stands for."""
     return Generator(random.Random(seed)).of("bool", depth)

@@ -61,7 +61,7 @@ class FakeClient:
         self.percentage, self.memory_mib = float(percentage), int(memory)
 
     def works(self) -> bool:
-        """Say whether the server still does what this client asks of it."""
+        """Return whether the server still does what this client asks of it."""
         try:
             self._line.sendall(b"PING\n")
             return mps_control.read_line(self._line) == "PONG PING"

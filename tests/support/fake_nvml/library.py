@@ -17,7 +17,7 @@ FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC",
 
 
 def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
-    """Give `folder`/libnvidia-ml.so.1; `without` names functions that an older driver's library lacks.
+    """Return `folder`/libnvidia-ml.so.1; `without` names functions that an older driver's library lacks.
 
     Skips the calling test where there is no C compiler.
     """
@@ -52,7 +52,7 @@ def _compile(compiler: str, target: Path, missing: list[str]) -> None:
 
 
 def environment(library: Path, state: Path, *, proc: Path | None = None) -> dict[str, str]:
-    """Give what another process needs in its environment to use the library.
+    """Return what another process needs in its environment to use the library.
 
     `proc` is where MIG instances are shown as the kernel module shows them, if anywhere.
     """

@@ -167,7 +167,7 @@ class Gpu:
         self.cis.clear()
 
     def memory_limits(self) -> dict[str, int]:
-        """Give the limits in bytes that are set, by cgroup."""
+        """Return the limits in bytes that are set, by cgroup."""
         kept = [str(value).split(" ", 1) for key, value in self.facts.items() if key.startswith("memory_limit_")]
         return {cgroup: int(limit) for limit, cgroup in kept}
 

@@ -29,14 +29,14 @@ SETTINGS = MpsSettings(active_thread_percentage=50, pinned_memory_limit=4 << 30)
 
 
 def device(number: int = 0) -> SharedDevice:
-    """Give a GPU."""
+    """Return a GPU."""
     uuid = f"GPU-00000000-0000-0000-0000-{number:012d}"
     return SharedDevice(f"gpu-0000-{number:02x}-00-0", uuid, number, f"0000:{number:02x}:00.0")
 
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """Give a folder whose path is short; whatever still runs in it is ended."""
+    """Yield a folder whose path is short; whatever still runs in it is ended."""
     folder = Path(tempfile.mkdtemp(prefix="mps"))
     try:
         yield folder

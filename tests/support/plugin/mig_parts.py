@@ -20,12 +20,12 @@ OTHER = "gpu-0000-02-00-0"
 
 
 def small(start: int, gpu: str = WHOLE) -> str:
-    """Name a 1g.10gb partition."""
+    """Return the name of a 1g.10gb partition."""
     return f"{gpu}-mig-1g10gb-19-{start}"
 
 
 def large(start: int, gpu: str = WHOLE) -> str:
-    """Name a 3g.40gb partition."""
+    """Return the name of a 3g.40gb partition."""
     return f"{gpu}-mig-3g40gb-9-{start}"
 
 
@@ -79,7 +79,7 @@ class MigRig(Rig):
         return list(self.gpu(index).partitions)
 
     def cuts(self) -> list[tuple[int, str, int]]:
-        """Give every partition there is: GPU, profile, start."""
+        """Return every partition there is: GPU, profile, start."""
         return [(i, p.profile, p.start) for i in range(self.count) for p in self.partitions(i)]
 
     def modes(self) -> list[bool]:

@@ -19,7 +19,7 @@ from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
-from dra_driver.plugin.composition import NodeFolders, compose
+from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
@@ -163,24 +163,26 @@ class Rig:
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(DRIVER, POOL, self.boot_id)
         work = compose(
-            node,
-            api=self.api,
-            ledger=self.ledger,
-            store=self.store,
-            locks=self.locks,
-            hardware=self.hardware,
-            inventory=lambda: self.inventory,
-            gone=GoneClaims(
-                node,
-                self.api,
-                self.ledger,
-                self.hardware,
-                lambda: self.inventory,
-                find=self.api.find,
-                now=self.clock,
-            ),
-            folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
-            supervisor=self.supervisor,
+            ClaimSurroundings(
+                node=node,
+                api=self.api,
+                ledger=self.ledger,
+                store=self.store,
+                locks=self.locks,
+                hardware=self.hardware,
+                inventory=lambda: self.inventory,
+                gone=GoneClaims(
+                    node,
+                    self.api,
+                    self.ledger,
+                    self.hardware,
+                    lambda: self.inventory,
+                    find=self.api.find,
+                    now=self.clock,
+                ),
+                folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
+                supervisor=self.supervisor,
+            )
         )
         self.preparer, self.repair = work.preparer, work.repair
         return self.preparer

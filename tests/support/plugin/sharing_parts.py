@@ -109,7 +109,7 @@ class SharingRig(MigRig):
         return preparer
 
     def pod(self, number: int) -> str:
-        """Give the UID of a pod that the kubelet has begun."""
+        """Return the UID of a pod that the kubelet has begun."""
         self.cgroup(number).mkdir(parents=True, exist_ok=True)
         return POD.format(number)
 
@@ -119,7 +119,7 @@ class SharingRig(MigRig):
         return parent / f"kubepods-besteffort-pod{name}.slice"
 
     def limits(self) -> dict[str, dict[int, int]]:
-        """Give the limits that are set: GiB by GPU and pod."""
+        """Return the limits that are set: GiB by GPU and pod."""
         found: dict[str, dict[int, int]] = {}
         for key, limit in self._limits().items():
             device, cgroup = key.split(" ", 1)
@@ -173,14 +173,14 @@ class SharingRig(MigRig):
         return SharedDevice((WHOLE, OTHER)[index], gpu.uuid, gpu.minor, gpu.pci_address)
 
     def effects(self) -> dict[str, list[str]]:
-        """Give the UIDs of the holders of each effect in the ledger."""
+        """Return the UIDs of the holders of each effect in the ledger."""
         rows = self.ledger._read("SELECT device, claim_uid FROM effect_holds ORDER BY claim_uid")
         names = self.ledger.effects.names()
         assert {row["device"] for row in rows} <= set(names)
         return {name: [row["claim_uid"] for row in rows if row["device"] == name] for name in names}
 
     def env_of(self, uid: str) -> dict[str, dict[str, str]]:
-        """Give the variables of each device in a claim's CDI file."""
+        """Return the variables of each device in a claim's CDI file."""
         document = json.loads(self.files()[self.file_of(uid)])
         return {
             device["name"]: dict(text.split("=", 1) for text in device["containerEdits"].get("env", ()))

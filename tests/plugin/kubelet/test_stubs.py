@@ -16,7 +16,7 @@ from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as pod_resource
 from dra_driver.plugin.kubelet.methods import REGISTRATION_SERVICE, VERSIONS
 from dra_driver.plugin.node_claims.pod_resources import SERVICE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GENERATED = ROOT / "dra_driver/plugin/_proto"
 
 # Numbers and types of the kubelet's contract: field → (number, type, is repeated).

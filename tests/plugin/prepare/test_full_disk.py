@@ -11,8 +11,8 @@ import pytest
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.plugin.ledger.unprepared import SLOTS, Unprepared
-from tests.plugin.test_faults import fill, mount, small_disk  # noqa: F401 - a fixture
-from tests.plugin.test_survivors import CONTAINER, OLD, Machine
+from tests.plugin.prepare.test_faults import fill, mount, small_disk  # noqa: F401 - a fixture
+from tests.plugin.prepare.test_survivors import CONTAINER, OLD, Machine
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import Rig, claim_wire, result
 

@@ -14,7 +14,7 @@ def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_kill
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=300,
     )
     report = json.loads(done.stdout)

@@ -10,8 +10,8 @@ import pytest
 
 from dra_driver.model.errors import DriverError, SharingError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
-from tests.plugin.test_faults import small_disk  # noqa: F401 - a fixture
-from tests.plugin.test_full_disk import Disk, on_disk
+from tests.plugin.prepare.test_faults import small_disk  # noqa: F401 - a fixture
+from tests.plugin.prepare.test_full_disk import Disk, on_disk
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, replica, time_slicing
 

@@ -11,7 +11,7 @@ from dra_driver.model.errors import PrepareError
 from dra_driver.plugin.deadline import Deadline
 from tests.support.plugin.parts import Rig
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # Prepares and unprepares claims of its own on devices that the other agent wants too; prints who held gpu-0 meanwhile.
 AGENT = """

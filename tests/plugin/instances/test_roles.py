@@ -48,7 +48,7 @@ def test_a_waiting_instance_stops_without_the_role(tmp_path: Path) -> None:
 def test_a_killed_holder_loses_the_role(tmp_path: Path) -> None:
     path = tmp_path / "role.lock"
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
     )
     assert process.stdout.readline() == "gained\n"
     waiter = Watcher(path)

@@ -23,7 +23,7 @@ def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing(call: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=100,
     )
     report = json.loads(done.stdout)
@@ -38,7 +38,7 @@ def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind(call: str
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=100,
     )
     report = json.loads(done.stdout)
@@ -53,7 +53,7 @@ def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=100,
     )
     report = json.loads(done.stdout)
