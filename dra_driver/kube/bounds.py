@@ -31,13 +31,6 @@ class Bounds:
     def __init__(self, seconds: float) -> None:
         self.bytes_left, self.until = _HEAD_BYTES, time.monotonic() + seconds
 
-    def seconds_left(self) -> float:
-        """Return the seconds left until the deadline. Raises: TimeoutError if it has passed."""
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer did not end in time")
-        return left
-
     def allow_body(self) -> None:
         """Allow as many bytes as one object or one page may have, with the same deadline."""
         self.bytes_left = _RAW_BYTES
@@ -59,7 +52,10 @@ class BoundedReader:
         bounds = self.bounds
         if bounds.bytes_left <= 0:
             raise TooLargeError("the answer is too large")
-        self._sock.settimeout(bounds.seconds_left())
+        left = bounds.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer did not end in time")
+        self._sock.settimeout(left)
         piece = self._sock.recv(min(_PIECE_BYTES, bounds.bytes_left))
         bounds.bytes_left -= len(piece)
         self.buffer += piece

@@ -75,20 +75,14 @@ class Connection:
         """
         message = _head(method, target, {"Host": self._address.field, **headers}, body)
         self._reader.bounds = Bounds(seconds)
+        self.sock.settimeout(seconds)
         try:
-            self._send(message + body if body else message)
+            self.sock.sendall(message + body if body else message)
         except _ENDED as err:
             self._answer = self._early_answer(err)
         else:
             self._answer = HttpAnswer(self._reader, has_body=method != "HEAD")
         return self._answer
-
-    def _send(self, message: bytes) -> None:
-        """Send all of a message in the time of its answer; `sendall` would allow that time to every TLS record."""
-        left = memoryview(message)
-        while left:
-            self.sock.settimeout(self._reader.bounds.seconds_left())
-            left = left[self.sock.send(left) :]
 
     def _early_answer(self, err: OSError) -> HttpAnswer:
         """Return what the server answered before it stopped reading the request. Raises: BrokenError."""
